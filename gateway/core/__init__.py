@@ -1,0 +1,1 @@
+"""What is true. Pure: no clock, no I/O, no logging, no third-party import."""

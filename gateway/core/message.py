@@ -1,0 +1,79 @@
+"""HTTP heads as values: what both sides of the proxy, the store and the rules speak of.
+
+A header field is a pair of bytes, in the order and the spelling in which it arrived; nothing here decodes, joins or
+splits a field that is to be forwarded. This module knows names and syntax only, never what a request means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+# RFC 9110 section 7.6.1, plus the two that intermediaries have always treated alike.
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request line and its fields. `target` is the bytes between the two spaces of the request line."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A status line and its fields. `reason` may be empty."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """An answer as it is kept: end-to-end fields only, the body as received (never decoded, never re-serialised).
+
+    `body` is None when the body was not kept (streamed, too large, or retired); an empty body is `b""`.
+    """
+
+    status: int
+    reason: bytes
+    headers: Headers
+    body: bytes | None
+
+
+def field_values(headers: Headers, name: bytes) -> list[bytes]:
+    """Every value of the field, in order. `name` is in lower case."""
+    return [value for field, value in headers if field.lower() == name]
+
+
+def list_members(values: Iterable[bytes]) -> list[bytes]:
+    """The members of a comma-separated list field, in lower case and without empty ones (RFC 9110 section 5.6.1)."""
+    return [member for value in values for part in value.split(b",") if (member := part.strip(b" \t").lower())]
+
+
+def connection_options(headers: Headers) -> frozenset[bytes]:
+    """The names that the `Connection` fields list, in lower case."""
+    return frozenset(list_members(field_values(headers, b"connection")))
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """The fields without the hop-by-hop ones and those that `Connection` names (RFC 9110 section 7.6.1)."""
+    dropped = HOP_BY_HOP | connection_options(headers)
+    return tuple(field for field in headers if field[0].lower() not in dropped)

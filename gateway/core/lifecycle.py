@@ -1,0 +1,318 @@
+"""The life of an operation, as one table.
+
+Every change of state in the product is a row of `TABLE`; nothing else may write one. The stores say the same rows in
+their own language and are tested against this file, case by case; the in-memory model *executes* it; the picture in the
+README is drawn from it. This file knows neither stores nor HTTP: who says an event, and why, is decided elsewhere.
+
+Theory of operation
+-------------------
+A record is read *settled*: the rows whose fence is the clock are applied first, to a fixed point (`settle`). A lapsed lease or
+an expired answer therefore changes what everybody sees at the moment it is due, whether or not a sweep has written it down.
+
+A command then either finds its row or it does not (`step`). It finds none when the state has no such event, when its
+fence does not fit, or when the claim carries doubt and the row would pretend that nothing happened. Then nothing changes and the
+answer is `Fenced`, with the record as it is.
+
+The answer to a command can be lost. So each may be said again: if the last thing that was said of the record is this
+event by this attempt, it is `Applied` and not done twice. Time rows do not count as said, so a repeat that comes after a
+lease or a window ended is still recognised; a repeated claim whose lease is over is `Lapsed`, because it no longer grants.
+
+Doubt is joined over attempts. A takeover carries the doubt of the attempts before it, and while it does neither `release`
+nor `forget` has a row: one attempt that did nothing says nothing about the earlier one. `in_doubt` has no time row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, assert_never
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Event,
+    Fenced,
+    Forget,
+    Lapsed,
+    Prove,
+    Purge,
+    Record,
+    Release,
+    Renew,
+    Result,
+    Snapshot,
+    State,
+    Takeover,
+)
+
+# How long a forgotten claim is remembered. Long enough for its late holder to be fenced, too short to be worth filling.
+FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
+
+LAPSED_DOUBT: Final = "lapsed"
+
+
+class Fence(StrEnum):
+    """What a command must know of the record for its row to apply."""
+
+    NONE = "none"
+    HOLDER = "holder"  # token and attempt id are the record's
+    READ_TOKEN = "read_token"  # the token is the one that was read
+    OPERATOR = "operator"  # nothing: an operator said so
+    CLOCK = "clock"  # said by nobody: a time of the record has passed
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One change of state. `refused_under_doubt` marks the rows that a claim which carries doubt has not."""
+
+    states: tuple[State, ...]
+    event: Event
+    next: State
+    fence: Fence
+    meaning: str
+    refused_under_doubt: bool = False
+    same_fingerprint: bool = False
+
+
+_S, _E, _F = State, Event, Fence
+
+TABLE: Final[tuple[Row, ...]] = (
+    Row((_S.ABSENT,), _E.CLAIM, _S.CLAIMED, _F.NONE, "the first request with this key"),
+    Row((_S.RELEASED,), _E.CLAIM, _S.CLAIMED, _F.READ_TOKEN, "the retry", same_fingerprint=True),
+    Row((_S.RELEASED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's answer came after a disprove"),
+    Row((_S.CLAIMED,), _E.RENEW, _S.CLAIMED, _F.HOLDER, "the holder is alive"),
+    Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final answer was recorded"),
+    Row((_S.CLAIMED,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "known to have had no effect", refused_under_doubt=True),
+    Row(
+        (_S.CLAIMED, _S.IN_DOUBT),
+        _E.FORGET,
+        _S.RELEASED,
+        _F.HOLDER,
+        "a first attempt was answered 401 or 403",
+        refused_under_doubt=True,
+    ),
+    Row((_S.CLAIMED,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "something was sent and nobody knows what happened"),
+    Row((_S.CLAIMED,), _E.LAPSE, _S.IN_DOUBT, _F.CLOCK, "the holder died or was cut off"),
+    Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's answer came late"),
+    Row(
+        (_S.IN_DOUBT,),
+        _E.RELEASE,
+        _S.RELEASED,
+        _F.HOLDER,
+        "the last holder knows that nothing happened",
+        refused_under_doubt=True,
+    ),
+    Row((_S.IN_DOUBT,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "the last holder does not know either"),
+    Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.READ_TOKEN, "the upstream deduplicates: sent again, doubt carried"),
+    Row((_S.IN_DOUBT,), _E.PROVE, _S.COMPLETED, _F.READ_TOKEN, "a probe or an operator found what happened"),
+    Row((_S.IN_DOUBT,), _E.DISPROVE, _S.RELEASED, _F.READ_TOKEN, "a probe or an operator found that nothing happened"),
+    Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE, _F.CLOCK, "the replay window is over"),
+    Row((_S.COMPLETED,), _E.PURGE, _S.TOMBSTONE, _F.OPERATOR, "an operator dropped the answer"),
+    Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT, _S.ABSENT, _F.CLOCK, "the key is no longer remembered"),
+    Row((_S.RELEASED, _S.TOMBSTONE), _E.ERASE, _S.ABSENT, _F.OPERATOR, "an operator forgot the key"),
+)
+
+ROWS: Final[dict[tuple[State, Event], Row]] = {(state, row.event): row for row in TABLE for state in row.states}
+
+
+def settle(record: Record | None, now_us: int) -> Record | None:
+    """The record as it is at `now_us` of the store's clock: the clock's rows applied until none is due."""
+    while record is not None:
+        due = _due(record, now_us)
+        if due is None:
+            return record
+        record = _after_time(record, due)
+    return None
+
+
+def _due(record: Record, now_us: int) -> Event | None:
+    if record.state is State.CLAIMED and record.lease_until_us <= now_us:
+        return Event.LAPSE
+    if record.state is State.COMPLETED and record.replay_until_us <= now_us:
+        return Event.RETIRE
+    if record.state in (State.RELEASED, State.TOMBSTONE) and record.remember_until_us <= now_us:
+        return Event.COLLECT
+    return None
+
+
+def _after_time(record: Record, event: Event) -> Record | None:
+    row = ROWS[record.state, event]
+    if row.next is State.IN_DOUBT:
+        return replace(record, state=row.next, doubt=LAPSED_DOUBT)
+    if row.next is State.TOMBSTONE:
+        return replace(record, state=row.next, response=epitaph(record.response), replay_until_us=0)
+    return None
+
+
+def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
+    """The snapshot as it is after `elapsed_us`.
+
+    Counted from the *start* of the call that gave the snapshot, the result is never younger than the record.
+    """
+    now_us = snapshot.now_us + elapsed_us
+    return Snapshot(settle(snapshot.record, now_us), now_us)
+
+
+def epitaph(response: StoredResponse | None) -> StoredResponse | None:
+    """What a tombstone keeps of an answer: its status and where the created thing is."""
+    if response is None:
+        return None
+    location = tuple(field for field in response.headers if field[0].lower() == b"location")
+    return StoredResponse(response.status, b"", location, None)
+
+
+def step(
+    record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
+) -> tuple[Result, Record | None]:
+    """Execute one command on one record at `now_us`: the answer, and the record to keep.
+
+    `draw_token` is called at most once, only when a claim is granted; it must give a number higher than any before.
+    """
+    record = settle(record, now_us)
+    event = EVENT_OF[type(command)]
+    if record is not None and _is_repeat(record, command, event):
+        snapshot = Snapshot(record, now_us)
+        if event in (Event.CLAIM, Event.TAKEOVER) and record.state is not State.CLAIMED:
+            return Lapsed(snapshot), record
+        return Applied(snapshot), record
+    row = ROWS.get((State.ABSENT if record is None else record.state, event))
+    if row is None or not _fits(row, record, command):
+        snapshot = Snapshot(record, now_us)
+        if isinstance(command, Renew) and record is not None and _lapsed_under(record, command):
+            return Lapsed(snapshot), record
+        return Fenced(snapshot), record
+    after = _after(row, record, command, now_us, draw_token)
+    return Applied(Snapshot(after, now_us)), after
+
+
+def _is_repeat(record: Record, command: Command, event: Event) -> bool:
+    if record.last_event is not event:
+        return False
+    match command:
+        case Claim() | Takeover():
+            return record.attempt_id == command.attempt_id
+        case Complete() | Release() | Forget() | Abandon():
+            return (record.token, record.attempt_id) == (command.token, command.attempt_id)
+        case Prove() | Disprove():
+            return (record.token, record.resolution_id) == (command.read_token, command.resolution_id)
+        case Purge():
+            return record.state is State.TOMBSTONE
+        case Renew() | Erase():
+            return False
+        case _:
+            assert_never(command)
+
+
+def _lapsed_under(record: Record, command: Renew) -> bool:
+    is_holder = (record.token, record.attempt_id) == (command.token, command.attempt_id)
+    return is_holder and record.state is State.IN_DOUBT and record.last_event is not Event.ABANDON
+
+
+def _fits(row: Row, record: Record | None, command: Command) -> bool:
+    if record is None:
+        return True
+    if row.refused_under_doubt and record.carries_doubt:
+        return False
+    match command:
+        case Claim():
+            return record.token == command.read_token and (
+                record.fingerprint is None or record.fingerprint.equals(command.fingerprint) is True
+            )
+        case Takeover() | Prove() | Disprove():
+            return record.token == command.read_token
+        case Renew() | Complete() | Release() | Forget() | Abandon():
+            return (record.token, record.attempt_id) == (command.token, command.attempt_id)
+        case Purge() | Erase():
+            return True
+        case _:
+            assert_never(command)
+
+
+def _after(
+    row: Row, record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
+) -> Record | None:
+    if isinstance(command, Claim) and record is None:
+        return Record(
+            identity=command.identity,
+            state=row.next,
+            token=draw_token(),
+            attempt_id=command.attempt_id,
+            last_event=Event.CLAIM,
+            holder=command.holder,
+            carries_doubt=False,
+            fingerprint=command.fingerprint,
+            attempts=1,
+            first_claimed_us=now_us,
+            claimed_us=now_us,
+            lease_until_us=now_us + command.lease_us,
+        )
+    if record is None:
+        return None
+    changed = replace(record, state=row.next, last_event=row.event)
+    match command:
+        case Claim() | Takeover():
+            fingerprint = record.fingerprint
+            if isinstance(command, Claim) and fingerprint is None:
+                fingerprint = command.fingerprint
+            return replace(
+                changed,
+                token=draw_token(),
+                attempt_id=command.attempt_id,
+                holder=command.holder,
+                carries_doubt=isinstance(command, Takeover),
+                fingerprint=fingerprint,
+                attempts=record.attempts + 1,
+                claimed_us=now_us,
+                lease_until_us=now_us + command.lease_us,
+                remember_until_us=0,
+                doubt=None,
+                resolution_id=None,
+            )
+        case Renew():
+            return replace(changed, lease_until_us=now_us + command.lease_us)
+        case Complete() | Prove():
+            return replace(
+                changed,
+                carries_doubt=False,
+                lease_until_us=0,
+                replay_until_us=now_us + command.replay_us,
+                remember_until_us=now_us + command.remember_us,
+                completed_us=now_us,
+                doubt=None,
+                resolution_id=command.resolution_id if isinstance(command, Prove) else None,
+                response=command.response,
+            )
+        case Release() | Disprove():
+            return replace(
+                changed,
+                carries_doubt=False,
+                lease_until_us=0,
+                remember_until_us=now_us + command.remember_us,
+                doubt=None,
+                resolution_id=command.resolution_id if isinstance(command, Disprove) else None,
+            )
+        case Forget():
+            return replace(
+                changed,
+                fingerprint=None,
+                lease_until_us=0,
+                remember_until_us=now_us + FORGOTTEN_REMEMBER_US,
+                doubt=None,
+            )
+        case Abandon():
+            return replace(changed, doubt=command.doubt)
+        case Purge():
+            return replace(changed, replay_until_us=0, response=epitaph(record.response))
+        case Erase():
+            return None
+        case _:
+            assert_never(command)

@@ -1,0 +1,158 @@
+"""The contract of a store: what is remembered, said once for every backend.
+
+A store keeps one record per operation id and changes it only by the rows of `core.lifecycle.TABLE`. It knows nothing of HTTP,
+routes or policy, and it decides nothing: a command finds its row or it is `Fenced`.
+
+Theory of operation
+-------------------
+*Atomic.* Each command is one atomic change, or none, and durable when `apply` returns. Commands on one operation are
+serialised by the store, wherever they come from; a token is drawn only after the record is locked, so tokens increase.
+
+*The store's clock rules.* Leases and windows are set and judged by the store's clock. What it answers carries its own
+`now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never compares
+a store's time with a clock of its own.
+
+*Indefinite is ordinary.* An answer can be lost after the command took effect. `Indefinite` says so; the way to know is to
+apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was changed.
+
+*Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from gateway.core.operation import Command, Result, Snapshot
+
+
+def boot_seconds() -> float:
+    """Seconds since boot, suspended time included; unlike the wall clock it never jumps, unlike monotonic it never stops."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class StoreError(Exception):
+    """What a store says when it cannot do as asked. The text is for the operator and holds no key, body or credential."""
+
+
+class NotApplied(StoreError):
+    """The store could not be asked: definitely nothing was changed. The same command may be applied again."""
+
+
+class Indefinite(StoreError):
+    """No answer came: the command may have taken effect. Apply the same command again to know."""
+
+
+class Rejected(StoreError):
+    """This command can never be stored as it is (a definite data error); nothing was changed, repeating it is useless."""
+
+
+class StartRefused(StoreError):
+    """The store must not be used as it is: a newer schema, unsafe durability, another owner. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one bounded pass of a sweep wrote down, as numbers of records; `more` when the bound was reached."""
+
+    lapsed: int = 0
+    retired: int = 0
+    collected: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What an operator has to know at a glance: operations in doubt by route name, and the age in seconds of the oldest."""
+
+    in_doubt: Mapping[str, int] = field(default_factory=dict)
+    oldest_in_doubt_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeConflict:
+    """An operation name whose identity is made otherwise than before, while `alive` keys of the old making are remembered."""
+
+    operation: str
+    alive: int
+
+
+class Watch(Protocol):
+    """A place to wait for news of one operation."""
+
+    async def wait_changed(self, timeout_seconds: float) -> bool:
+        """Return True on news since the watch was opened or last waited on, False after the timeout.
+
+        News is a hint, never a fact: read the record. It may be missed, so the timeout is what polling falls back to.
+        """
+
+
+class Store(Protocol):
+    """Every verb may raise `NotApplied` or `Indefinite`; see each for more."""
+
+    async def start(self) -> None:
+        """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.
+
+        An unreachable store raises `NotApplied`; `start` may then be called again. Verbs before it raise `NotApplied`.
+        """
+
+    async def close(self) -> None:
+        """Give everything back. No verb is under way or follows."""
+
+    async def apply(self, command: Command) -> Result:
+        """Execute one command by its row. May raise `Rejected`."""
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        """The settled record as the durable truth has it, response body included."""
+
+    async def sweep(self, limit: int) -> Swept:
+        """Write down time rows that are due, for at most `limit` records, at most one sweeper at a time among all gateways.
+
+        A pass that finds another at work does nothing. It holds no lock that a command waits for longer than one record's.
+        """
+
+    async def tally(self) -> Tally:
+        """Count what is in doubt, settled as of now."""
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        """Remember each operation name's identity recipe, and return the conflicts.
+
+        A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its name is in
+        `accept`. With any conflict nothing is remembered.
+        """
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        """Wait for changes of one operation, made by this or another gateway. Raises nothing: at worst there is no news."""
+
+
+class FastTier(Protocol):
+    """A memory that may answer and never grants. It can lose anything at any moment; each verb may raise `StoreError`.
+
+    Callers treat every error as "not found" or "not done"; nothing here is needed for correctness.
+    """
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def get(self, operation_id: UUID) -> Snapshot | None:
+        """A completed record whose replay window is open, or None."""
+
+    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Keep an acknowledged completed record until its replay window ends, and wake who waits for it.
+
+        `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted from
+        there. Refused silently when a record or a drop with an equal or higher token is there.
+        """
+
+    async def drop(self, operation_id: UUID, token: int) -> None:
+        """Forget the record and refuse any put with this token or a lower one, for as long as stale copies may live."""
+
+    async def announce(self, operation_id: UUID) -> None:
+        """Wake who waits for this operation."""
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]: ...

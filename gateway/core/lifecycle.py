@@ -6,19 +6,22 @@ README is drawn from it. This file knows neither stores nor HTTP: who says an ev
 
 Theory of operation
 -------------------
-A record is read *settled*: the rows whose fence is the clock are applied first, to a fixed point (`settle`). A lapsed lease or
-an expired answer therefore changes what everybody sees at the moment it is due, whether or not a sweep has written it down.
+A record is read *settled*: the rows whose fence is the clock are applied first, to a fixed point (`settle`). A lapsed
+lease or an expired answer therefore changes what everybody sees at the moment it is due, whether or not a sweep has
+written it down.
 
 A command then either finds its row or it does not (`step`). It finds none when the state has no such event, when its
-fence does not fit, or when the claim carries doubt and the row would pretend that nothing happened. Then nothing changes and the
-answer is `Fenced`, with the record as it is.
+fence does not fit, or when the claim carries doubt and the row would pretend that nothing happened. Then nothing
+changes and the answer is `Fenced`, with the record as it is.
 
 The answer to a command can be lost. So each may be said again: if the last thing that was said of the record is this
-event by this attempt, it is `Applied` and not done twice. Time rows do not count as said, so a repeat that comes after a
-lease or a window ended is still recognised; a repeated claim whose lease is over is `Lapsed`, because it no longer grants.
+event by this attempt, it is `Applied` and not done twice. Time rows do not count as said, so a repeat that comes after
+a lease or a window ended is still recognised; a repeated claim whose lease is over is `Lapsed`, because it no longer
+grants.
 
-Doubt is joined over attempts. A takeover carries the doubt of the attempts before it, and while it does neither `release`
-nor `forget` has a row: one attempt that did nothing says nothing about the earlier one. `in_doubt` has no time row.
+Doubt is joined over attempts. A takeover carries the doubt of the attempts before it, and while it does neither
+`release` nor `forget` has a row: one attempt that did nothing says nothing about the earlier one. `in_doubt` has no
+time row.
 """
 
 from __future__ import annotations

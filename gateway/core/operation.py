@@ -1,8 +1,8 @@
 """The nouns: what an operation is, what is recorded of it, and what may be asked of it.
 
-Everything here is a value. Times are integers of microseconds on *the store's own clock*, comparable only with one another
-and with the `now_us` that the same store gave along with them; durations are integers of microseconds. What may happen to
-a record, and when, is not said here but in `lifecycle`.
+Everything here is a value. Times are integers of microseconds on *the store's own clock*, comparable only with one
+another and with the `now_us` that the same store gave along with them; durations are integers of microseconds. What may
+happen to a record, and when, is not said here but in `lifecycle`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class Event(StrEnum):
 class Fingerprint:
     """What a request was, as digests.
 
-    `recipe` names the algorithm, the route's settings and the key that made `digest`; two digests are comparable only under
-    one recipe. `raw` is always taken over the same parts (method, target, Host, media type, coding, body), so that under
-    one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed.
+    `recipe` names the algorithm, the route's settings and the key that made `digest`; two digests are comparable only
+    under one recipe. `raw` is always taken over the same parts (method, target, Host, media type, coding, body), so
+    that under one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not
+    keyed.
     """
 
     recipe: bytes
@@ -65,7 +66,7 @@ class Fingerprint:
     key_id: str = ""
 
     def equals(self, other: Fingerprint) -> bool | None:
-        """Whether both are of the same request; None when the recipes and the raw digests differ, so that it is unknown."""
+        """Whether both are of the same request; None when that cannot be known (other recipe, other raw digest)."""
         if self.recipe == other.recipe:
             return self.digest == other.digest
         if self.key_id == other.key_id and self.raw == other.raw:
@@ -75,7 +76,10 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where a record lives and how an operator finds it. Scope and key are digests; `key` is in clear only by request."""
+    """Where a record lives and how an operator finds it.
+
+    Scope and key are digests; `key` is in clear only by request.
+    """
 
     operation_id: UUID
     route: str
@@ -89,11 +93,12 @@ class Identity:
 class Record:
     """The durable row of an operation.
 
-    `token` and `attempt_id` are those of the last claim; `last_event` is the last one that somebody said (time rows leave it).
-    `attempts` counts the claims since the record came into being. `resolution_id` is that of the prove or disprove that ended
-    a doubt. `lease_until_us` means something in `claimed` only, `replay_until_us` in `completed`, `remember_until_us` in
-    `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its body None when it was not
-    kept) and, with status and `Location` alone, in `tombstone`. `doubt` says why the record came into doubt.
+    `token` and `attempt_id` are those of the last claim; `last_event` is the last one that somebody said (time rows
+    leave it). `attempts` counts the claims since the record came into being. `resolution_id` is that of the prove or
+    disprove that ended a doubt. `lease_until_us` means something in `claimed` only, `replay_until_us` in `completed`,
+    `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its
+    body None when it was not kept) and, with status and `Location` alone, in `tombstone`. `doubt` says why the record
+    came into doubt.
     """
 
     identity: Identity
@@ -118,7 +123,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A settled record (None: absent) as of `now_us` of the store's clock. Remaining times are differences within it."""
+    """A settled record (None: absent) as of `now_us` of the store's clock. Remaining times are differences in it."""
 
     record: Record | None
     now_us: int
@@ -128,12 +133,16 @@ class Snapshot:
         return State.ABSENT if self.record is None else self.record.state
 
 
-# What is asked of a store. One class per event that somebody can say, named after it; the fields are what its row needs.
+# What is asked of a store. One class per event that somebody can say, named after it; the fields are what its row
+# needs.
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Ask for the grant to execute. `read_token` is that of the released record that was read, None on a first statement."""
+    """Ask for the grant to execute.
+
+    `read_token` is that of the released record that was read, None on a first statement.
+    """
 
     identity: Identity
     attempt_id: UUID

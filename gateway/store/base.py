@@ -1,7 +1,7 @@
 """The contract of a store: what is remembered, said once for every backend.
 
-A store keeps one record per operation id and changes it only by the rows of `core.lifecycle.TABLE`. It knows nothing of HTTP,
-routes or policy, and it decides nothing: a command finds its row or it is `Fenced`.
+A store keeps one record per operation id and changes it only by the rows of `core.lifecycle.TABLE`. It knows nothing of
+HTTP, routes or policy, and it decides nothing: a command finds its row or it is `Fenced`.
 
 Theory of operation
 -------------------
@@ -9,13 +9,15 @@ Theory of operation
 serialised by the store, wherever they come from; a token is drawn only after the record is locked, so tokens increase.
 
 *The store's clock rules.* Leases and windows are set and judged by the store's clock. What it answers carries its own
-`now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never compares
-a store's time with a clock of its own.
+`now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never
+compares a store's time with a clock of its own.
 
-*Indefinite is ordinary.* An answer can be lost after the command took effect. `Indefinite` says so; the way to know is to
-apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was changed.
+*Indefinite is ordinary.* An answer can be lost after the command took effect. `Indefinite` says so; the way to know is
+to apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was
+changed.
 
-*Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other caller.
+*Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
+caller.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ from gateway.core.operation import Command, Result, Snapshot
 
 
 def boot_seconds() -> float:
-    """Seconds since boot, suspended time included; unlike the wall clock it never jumps, unlike monotonic it never stops."""
+    """Seconds since boot, suspended time included: it never jumps, as the wall clock does, and never stops."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class StoreError(Exception):
-    """What a store says when it cannot do as asked. The text is for the operator and holds no key, body or credential."""
+    """What a store says when it cannot do as asked.
+
+    The text is for the operator and holds no key, body or credential.
+    """
 
 
 class NotApplied(StoreError):
@@ -48,11 +53,11 @@ class Indefinite(StoreError):
 
 
 class Rejected(StoreError):
-    """This command can never be stored as it is (a definite data error); nothing was changed, repeating it is useless."""
+    """This command can never be stored as it is; nothing was changed, and repeating it is useless."""
 
 
 class StartRefused(StoreError):
-    """The store must not be used as it is: a newer schema, unsafe durability, another owner. The text says what to do."""
+    """The store must not be used as it is (newer schema, unsafe durability); the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What an operator has to know at a glance: operations in doubt by route name, and the age in seconds of the oldest."""
+    """What an operator needs at a glance: operations in doubt by route name, and the oldest one's age."""
 
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_in_doubt_seconds: float = 0.0
@@ -75,7 +80,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RecipeConflict:
-    """An operation name whose identity is made otherwise than before, while `alive` keys of the old making are remembered."""
+    """An operation name whose identity is made otherwise than before, with `alive` keys of the old making."""
 
     operation: str
     alive: int
@@ -110,9 +115,10 @@ class Store(Protocol):
         """The settled record as the durable truth has it, response body included."""
 
     async def sweep(self, limit: int) -> Swept:
-        """Write down time rows that are due, for at most `limit` records, at most one sweeper at a time among all gateways.
+        """Write down time rows that are due, for at most `limit` records.
 
-        A pass that finds another at work does nothing. It holds no lock that a command waits for longer than one record's.
+        One sweeper works at a time among all gateways; a pass that finds another at work does nothing. It holds no lock that a command waits for longer than one
+        record's.
         """
 
     async def tally(self) -> Tally:
@@ -121,12 +127,15 @@ class Store(Protocol):
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
         """Remember each operation name's identity recipe, and return the conflicts.
 
-        A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its name is in
-        `accept`. With any conflict nothing is remembered.
+        A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
+        name is in `accept`. With any conflict nothing is remembered.
         """
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        """Wait for changes of one operation, made by this or another gateway. Raises nothing: at worst there is no news."""
+        """Wait for changes of one operation, made by this or another gateway.
+
+        Raises nothing: at worst there is no news.
+        """
 
 
 class FastTier(Protocol):
@@ -145,8 +154,8 @@ class FastTier(Protocol):
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Keep an acknowledged completed record until its replay window ends, and wake who waits for it.
 
-        `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted from
-        there. Refused silently when a record or a drop with an equal or higher token is there.
+        `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
+        from there. Refused silently when a record or a drop with an equal or higher token is there.
         """
 
     async def drop(self, operation_id: UUID, token: int) -> None:

@@ -1,0 +1,159 @@
+"""What is known of an attempt, and which event that is. The most dangerous decision of the program: pure and total.
+
+An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy says what its status
+means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and no
+complete response came. From these, the doubt that the claim carries and whether it was the first attempt, `conclude`
+gives the event to apply and the word for the client. It never takes anything for certain that was not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, assert_never
+
+from gateway.core.message import Headers, field_values
+from gateway.core.operation import Event
+from gateway.core.verdict import Word
+
+
+class Meaning(StrEnum):
+    """What a status means for the effect of the request."""
+
+    FINAL = "final"  # it is answered; whether it had its effect or not, this is the answer
+    RETRYABLE = "retryable"  # it had no effect
+    IN_DOUBT = "in_doubt"  # it may have had its effect
+
+
+class Preset(StrEnum):
+    STANDARD = "standard"
+    PAYMENTS = "payments"
+    SUCCESS_ONLY = "success_only"
+
+
+# 408 and 425 say that the request was not processed, 421 that it was for somebody else, 423 and 429 that it must wait.
+RETRYABLE_4XX: Final = frozenset((408, 421, 423, 425, 429))
+# Who is refused at the door had no effect, and must not settle the key for its owner.
+REFUSED_AT_THE_DOOR: Final = frozenset((401, 403))
+# An upstream that deduplicates says these while an earlier attempt of ours is still running in it.
+RESEND_IN_PROGRESS: Final = frozenset((409, 425))
+# A year: more than any retention that makes sense, and far below any overflow.
+RETENTION_SECONDS_MAX: Final = 366 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPolicy:
+    """What the route says of statuses: single codes, classes (the first digit), and a preset for the rest.
+
+    `resends` is true where recovery sends again, so that the upstream may answer for an attempt that it still runs.
+    """
+
+    preset: Preset
+    codes: Mapping[int, Meaning] = field(default_factory=dict)
+    classes: Mapping[int, Meaning] = field(default_factory=dict)
+    resends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The event to apply, and the word for the client when it was applied."""
+
+    event: Event
+    word: Word
+
+
+def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool) -> Meaning:
+    """What a complete response means, by the first of these that says anything."""
+    if policy.resends and status in RESEND_IN_PROGRESS:
+        return Meaning.IN_DOUBT
+    if carries_doubt and status in REFUSED_AT_THE_DOOR:
+        return Meaning.IN_DOUBT
+    declared = _declared(headers)
+    if declared is not None:
+        return declared
+    if status in policy.codes:
+        return policy.codes[status]
+    if status in REFUSED_AT_THE_DOOR:
+        return Meaning.RETRYABLE
+    if status // 100 in policy.classes:
+        return policy.classes[status // 100]
+    return _preset(policy.preset, status, has_retry_after=bool(field_values(headers, b"retry-after")))
+
+
+def _declared(headers: Headers) -> Meaning | None:
+    values = {value.strip(b" \t").lower() for value in field_values(headers, b"idempotency-outcome")}
+    if not values:
+        return None
+    if len(values) > 1:
+        return Meaning.IN_DOUBT
+    return {
+        b"final": Meaning.FINAL,
+        b"retryable": Meaning.RETRYABLE,
+        b"in-doubt": Meaning.IN_DOUBT,
+    }.get(values.pop(), Meaning.IN_DOUBT)
+
+
+def _preset(preset: Preset, status: int, *, has_retry_after: bool) -> Meaning:
+    category = status // 100
+    if category == 2:
+        return Meaning.FINAL
+    if category in (3, 4):
+        if preset is Preset.SUCCESS_ONLY:
+            return Meaning.RETRYABLE
+        is_retryable = status in RETRYABLE_4XX or (category == 4 and has_retry_after)
+        return Meaning.RETRYABLE if is_retryable else Meaning.FINAL
+    if status in (500, 503) and preset is not Preset.PAYMENTS:
+        return Meaning.RETRYABLE
+    return Meaning.IN_DOUBT
+
+
+def conclude_answered(
+    status: int,
+    headers: Headers,
+    policy: StatusPolicy,
+    *,
+    carries_doubt: bool,
+    is_first_attempt: bool,
+    is_stored: bool,
+) -> Outcome:
+    """The outcome of a response whose status counts: a complete one, or a head whose body will not be kept.
+
+    `is_first_attempt`: the claim was on absent. `is_stored`: the body is kept with the record.
+    """
+    match meaning_of(status, headers, policy, carries_doubt=carries_doubt):
+        case Meaning.FINAL:
+            return Outcome(Event.COMPLETE, Word.STORED if is_stored else Word.RESPONSE_NOT_STORED)
+        case Meaning.RETRYABLE:
+            if carries_doubt:
+                return Outcome(Event.ABANDON, Word.IN_DOUBT)
+            if status in REFUSED_AT_THE_DOOR and is_first_attempt:
+                return Outcome(Event.FORGET, Word.RELEASED)
+            return Outcome(Event.RELEASE, Word.RELEASED)
+        case Meaning.IN_DOUBT:
+            return Outcome(Event.ABANDON, Word.IN_DOUBT)
+        case meaning:
+            assert_never(meaning)
+
+
+def conclude_not_sent(*, carries_doubt: bool) -> Outcome:
+    """The outcome when it is known that no byte of the request left. It says nothing of earlier attempts."""
+    if carries_doubt:
+        return Outcome(Event.ABANDON, Word.IN_DOUBT)
+    return Outcome(Event.RELEASE, Word.UPSTREAM_UNREACHABLE)
+
+
+def conclude_unknown() -> Outcome:
+    """The outcome when a byte may have left and no complete response came."""
+    return Outcome(Event.ABANDON, Word.IN_DOUBT)
+
+
+def declared_retention_seconds(headers: Headers) -> int | None:
+    """What the upstream asks for by `Idempotency-Retention`; None when it asks for nothing intelligible."""
+    values = field_values(headers, b"idempotency-retention")
+    if len(values) != 1:
+        return None
+    text = values[0].strip(b" \t")
+    if not text.isdigit() or len(text) > 9:
+        return None
+    return min(int(text), RETENTION_SECONDS_MAX)

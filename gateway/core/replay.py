@@ -1,0 +1,100 @@
+"""What of a response is kept, and what of it is given again: the tables of header fields.
+
+Kept are the end-to-end fields, in order, with their repeats and their bytes. What belongs to one moment or one
+connection is not, nor what could hand one caller's session to whoever holds the key, unless the route says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options
+
+# Said by the gateway alone, or said to it alone: an upstream's spelling of them never reaches a client.
+GATEWAY_FIELDS: Final = frozenset(
+    (b"idempotency-status", b"idempotent-replayed", b"idempotency-outcome", b"idempotency-retention")
+)
+
+# True of one moment only. `RateLimit` is draft-ietf-httpapi-ratelimit-headers, the others its older spellings.
+MOMENTARY: Final = frozenset((b"date", b"age", b"ratelimit", b"ratelimit-policy"))
+MOMENTARY_PREFIXES: Final = (b"ratelimit-", b"x-ratelimit-", b"x-rate-limit-")
+
+# Given again only where a route keeps them.
+PERSONAL: Final = frozenset((b"set-cookie", b"www-authenticate"))
+
+_ZERO_WEIGHT: Final = re.compile(rb"0(\.0{0,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPolicy:
+    """What a route says of storing: the largest body, fields to leave out, personal ones to keep (lower case)."""
+
+    body_bytes_max: int = 1024 * 1024
+    strip: frozenset[bytes] = frozenset()
+    keep: frozenset[bytes] = frozenset()
+
+
+def has_no_body(method: bytes, status: int) -> bool:
+    """Whether the response has no body by RFC 9112 section 6.3, whatever its fields say of one."""
+    return method == b"HEAD" or status in (204, 304) or 100 <= status < 200
+
+
+def kept_fields(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
+    """The fields to store. `Content-Length` stays only where it speaks of a body that is not sent (HEAD, 304)."""
+    dropped = HOP_BY_HOP | connection_options(head.headers) | GATEWAY_FIELDS | MOMENTARY | policy.strip
+    dropped |= PERSONAL - policy.keep
+    if not (method == b"HEAD" or head.status == 304):
+        dropped |= {b"content-length"}
+    return tuple(
+        field
+        for field in head.headers
+        if (name := field[0].lower()) not in dropped and not name.startswith(MOMENTARY_PREFIXES)
+    )
+
+
+def stored_response(method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy) -> StoredResponse:
+    """The response as it is kept; `body` is None when it is remembered without it."""
+    return StoredResponse(head.status, head.reason, kept_fields(method, head, policy), body)
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether the response is one that need not end (text/event-stream)."""
+    return any(
+        name.lower() == b"content-type" and value.split(b";", 1)[0].strip(b" \t").lower() == b"text/event-stream"
+        for name, value in headers
+    )
+
+
+def accepted_codings(accept_encoding: Iterable[bytes]) -> dict[bytes, bool] | None:
+    """What `Accept-Encoding` allows and refuses, by lower-case coding; None when the field is absent: anything goes."""
+    values = list(accept_encoding)
+    if not values:
+        return None
+    allowed: dict[bytes, bool] = {}
+    for value in values:
+        for member in value.split(b","):
+            coding, _, parameters = member.partition(b";")
+            name = coding.strip(b" \t").lower()
+            if name:
+                allowed[name] = not _is_zero_weight(parameters)
+    return allowed
+
+
+def _is_zero_weight(parameters: bytes) -> bool:
+    for parameter in parameters.split(b";"):
+        name, _, value = parameter.partition(b"=")
+        if name.strip(b" \t").lower() == b"q":
+            return _ZERO_WEIGHT.fullmatch(value.strip(b" \t")) is not None
+    return False
+
+
+def accepts(coding: bytes, allowed: dict[bytes, bool] | None) -> bool:
+    """Whether a stored coding may be sent as it is (RFC 9110 section 12.5.3)."""
+    if allowed is None:
+        return True
+    if coding == b"x-gzip":
+        coding = b"gzip"
+    return allowed.get(coding, allowed.get(b"*", False))

@@ -1,0 +1,202 @@
+"""What a request gets: one ordered table of rules, and the decision on a record.
+
+`RULES` is the order of precedence; the first rule that applies decides. Rules 1 to 8 are decided by the edge and the
+coordinator as they learn what they need; rules 9 to 15 are `judge`, a pure function of the settled record and the
+request's fingerprints. One word names each verdict, the same in the header, the problem document, the metric and the
+log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+from gateway.core.operation import Fingerprint, Record, Snapshot, State
+
+
+class Word(StrEnum):
+    """The verdict, as everybody reads it."""
+
+    REQUEST_INVALID = "request-invalid"
+    OVERLOADED = "overloaded"
+    KEY_MISSING = "key-missing"
+    UNKEYED = "unkeyed"
+    SCOPE_MISSING = "scope-missing"
+    SCOPE_UNSUITABLE = "scope-unsuitable"
+    BODY_TOO_LARGE = "body-too-large"
+    KEY_INVALID = "key-invalid"
+    STORE_UNAVAILABLE = "store-unavailable"
+    UNPROTECTED = "unprotected"
+    KEY_REUSED = "key-reused"
+    REPLAYED = "replayed"
+    RESPONSE_NOT_STORED = "response-not-stored"
+    KEY_EXPIRED = "key-expired"
+    IN_FLIGHT = "in-flight"
+    IN_DOUBT = "in-doubt"
+    STORED = "stored"
+    RELEASED = "released"
+    UPSTREAM_UNREACHABLE = "upstream-unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line of the verdict table: when it applies, what the client gets, and under which words."""
+
+    number: int
+    when: str
+    answer: str
+    words: tuple[Word, ...]
+
+
+_W = Word
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(1, "no route matches", "forwarded untouched, streamed", ()),
+    Rule(2, "the request is ambiguous HTTP, or repeats a key, scope or credential field", "400", (_W.REQUEST_INVALID,)),
+    Rule(3, "the gateway is overloaded, draining or stalled", "503 with `Retry-After`", (_W.OVERLOADED,)),
+    Rule(
+        4,
+        "there is no key: the route requires one / does not",
+        "400 / forwarded untouched, streamed",
+        (_W.KEY_MISSING, _W.UNKEYED),
+    ),
+    Rule(
+        5,
+        "the caller cannot be told for the scope, or only by something that will change",
+        "401 with `WWW-Authenticate` for credential scopes, else 400",
+        (_W.SCOPE_MISSING, _W.SCOPE_UNSUITABLE),
+    ),
+    Rule(6, "the body is over the route's limit", "413", (_W.BODY_TOO_LARGE,)),
+    Rule(7, "the key is malformed, too long, or given twice", "400", (_W.KEY_INVALID,)),
+    Rule(
+        8,
+        "the durable store is needed and cannot be reached: the route refuses / forwards",
+        "503 with `Retry-After`, not forwarded / forwarded without protection",
+        (_W.STORE_UNAVAILABLE, _W.UNPROTECTED),
+    ),
+    Rule(
+        9,
+        "the key was used for a different request, whatever became of it",
+        "422 (a route may say 409 or 400)",
+        (_W.KEY_REUSED,),
+    ),
+    Rule(
+        10,
+        "completed, and the response is kept",
+        "the recorded response with `Idempotent-Replayed: true`",
+        (_W.REPLAYED,),
+    ),
+    Rule(
+        11,
+        "completed, but the response was not kept (streamed, too large)",
+        "409 with the first status and `Location`",
+        (_W.RESPONSE_NOT_STORED,),
+    ),
+    Rule(12, "completed, and its replay window is over", "410 (a route may say 409 or 204)", (_W.KEY_EXPIRED,)),
+    Rule(
+        13,
+        "the first request is still running",
+        "waits, then 409 with `Retry-After` (a route may say 429)",
+        (_W.IN_FLIGHT,),
+    ),
+    Rule(14, "something was sent, and what became of it is not known", "409", (_W.IN_DOUBT,)),
+    Rule(
+        15,
+        "the key is new, or an earlier attempt is known to have had no effect",
+        "claimed, forwarded once, answered by what is then known",
+        (_W.STORED, _W.RELEASED, _W.IN_DOUBT, _W.IN_FLIGHT, _W.UPSTREAM_UNREACHABLE, _W.RESPONSE_NOT_STORED),
+    ),
+)
+
+
+class Match(StrEnum):
+    """How a request compares with the recorded one."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"  # made by another recipe, and the raw digests differ too
+
+
+def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[Match, Fingerprint]:
+    """Compare with what was recorded. `ours` is the request under the current key first, then under the retired ones.
+
+    Returns the one of ours that decided, or the current one. A record without a fingerprint equals any request.
+    """
+    if recorded is None:
+        return Match.SAME, ours[0]
+    for fingerprint in ours:
+        match recorded.equals(fingerprint):
+            case True:
+                return Match.SAME, fingerprint
+            case False:
+                return Match.DIFFERENT, fingerprint
+            case None:
+                continue
+    return Match.UNKNOWN, ours[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Rules 9, 11, 12 and 14: answer with a problem of this word; nothing is executed."""
+
+    word: Word
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Rule 10: answer with the recorded response."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Rule 13: the first request is running; wait for what becomes of it."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """Rule 15: claim, with this fingerprint, on the released record that was read (None: on absent)."""
+
+    fingerprint: Fingerprint
+    read_token: int | None
+
+
+Judgement = Refuse | Replay | Wait | Claimable
+
+
+def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_change: bool) -> Judgement:
+    """Rules 9 to 15 on a settled record.
+
+    With `accept_recipe_change` a request whose sameness cannot be known gets the recorded answer; it never executes.
+    """
+    record = snapshot.record
+    if record is None:
+        return Claimable(ours[0], None)
+    match, fingerprint = compare(record.fingerprint, ours)
+    if match is Match.DIFFERENT or (match is Match.UNKNOWN and not accept_recipe_change):
+        return Refuse(Word.KEY_REUSED, record)
+    match record.state:
+        case State.COMPLETED:
+            if record.response is None or record.response.body is None:
+                return Refuse(Word.RESPONSE_NOT_STORED, record)
+            return Replay(record)
+        case State.TOMBSTONE:
+            return Refuse(Word.KEY_EXPIRED, record)
+        case State.CLAIMED:
+            return Wait(record)
+        case State.IN_DOUBT:
+            return Refuse(Word.IN_DOUBT, record)
+        case State.RELEASED:
+            if match is Match.UNKNOWN:
+                return Refuse(Word.KEY_REUSED, record)
+            return Claimable(fingerprint, record.token)
+        case State.ABSENT:
+            raise AssertionError("absent has no record")
+        case _:
+            assert_never(record.state)

@@ -1,0 +1,67 @@
+"""News inside one process: who waits for which operation, and how a change reaches them.
+
+It knows operation ids only, never records. News is a hint, so nothing is kept for those who do not listen, and any number
+of changes between two waits are one piece of news. Everything runs on the event loop that opened the watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+
+class LocalWatch:
+    """One listener. Satisfies the `Watch` protocol of `base`."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def wait_changed(self, timeout_seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True
+
+
+class Watchers:
+    """The listeners of one process, by operation. Bounded by its users: a watch is open only while somebody waits."""
+
+    def __init__(self) -> None:
+        self._watches: dict[UUID, set[LocalWatch]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._watches.values()))
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
+        """Listen while the context is open."""
+        watch = LocalWatch()
+        self._watches.setdefault(operation_id, set()).add(watch)
+        try:
+            yield watch
+        finally:
+            listeners = self._watches[operation_id]
+            listeners.discard(watch)
+            if not listeners:
+                del self._watches[operation_id]
+
+    def announce(self, operation_id: UUID) -> None:
+        """Wake whoever listens to this operation."""
+        for watch in self._watches.get(operation_id, ()):
+            watch.wake()
+
+    def announce_all(self, operation_ids: Iterable[UUID]) -> None:
+        for operation_id in operation_ids:
+            self.announce(operation_id)
+
+    def watched(self) -> frozenset[UUID]:
+        """The operations that somebody listens to now."""
+        return frozenset(self._watches)

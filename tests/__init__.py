@@ -1,0 +1,1 @@
+"""The proof: every promise has a test that fails without it."""

@@ -1,0 +1,148 @@
+"""What every test gets: real servers on request, and the rule that nothing is skipped and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
+from tests.support.processes import descendants
+from tests.support.redis import Redis, RedisServer
+
+_SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
+
+
+@pytest.fixture(scope="session")
+def server_workspace() -> Iterator[Path]:
+    """A directory for the servers' files, reachable by the users they run as."""
+    with workspace("gateway-tests") as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def postgres_installation(server_workspace: Path) -> PostgresInstallation:
+    """The Postgres programs of this machine, or those of the wheel."""
+    directory = server_workspace / "postgres"
+    directory.mkdir()
+    return PostgresInstallation(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    """One Postgres for the whole run, never stopped by a test: the one in the environment, else our own."""
+    if url := os.environ.get("GATEWAY_TEST_POSTGRES"):
+        yield Postgres(url)
+        return
+    directory: Path = request.getfixturevalue("server_workspace")
+    server = PostgresServer(request.getfixturevalue("postgres_installation"), directory / "pg")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: Postgres) -> AsyncIterator[str]:
+    """A database of this test alone."""
+    url = await postgres_server.new_database()
+    try:
+        yield url
+    finally:
+        await postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def own_postgres(
+    postgres_installation: PostgresInstallation, server_workspace: Path, request: pytest.FixtureRequest
+) -> Iterator[PostgresServer]:
+    """A started server of this test alone, to be crashed, frozen and started again."""
+    server = PostgresServer(postgres_installation, server_workspace / f"pg-{id(request.node):x}")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.crash()
+
+
+@pytest.fixture(scope="session")
+def redis_server(request: pytest.FixtureRequest) -> Iterator[Redis]:
+    """One Redis for the whole run, never stopped by a test: the one in the environment, else our own."""
+    if url := os.environ.get("GATEWAY_TEST_REDIS"):
+        yield Redis(url)
+        return
+    directory: Path = request.getfixturevalue("server_workspace")
+    server = RedisServer(directory / "redis")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """An empty database; tests run one after the other, so it is this test's alone."""
+    redis_server.flush()
+    return redis_server.url
+
+
+@pytest.fixture
+def own_redis(server_workspace: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A started server of this test alone, to be killed, frozen and started again."""
+    server = RedisServer(server_workspace / f"redis-{id(request.node):x}")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+async def no_task_is_left() -> AsyncIterator[None]:
+    """Every coroutine test ends with the tasks it began with: none but its own."""
+    yield
+    # One step for tasks that were cancelled or finished in the last one.
+    await asyncio.sleep(0)
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not left, f"tasks left behind: {left}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the check first, so that it is torn down after everything else that the test used."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
+            item.fixturenames.insert(0, "no_task_is_left")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skipped test fails, and so does one that is expected to fail."""
+    report = yield
+    if report.skipped or hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: {_SKIPPED} ({report.longrepr})"
+        vars(report).pop("wasxfail", None)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module that skips itself fails."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: {_SKIPPED} ({report.longrepr})"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No process outlives the tests that started it."""
+    if left := descendants(os.getpid()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nprocesses left behind: {left}")

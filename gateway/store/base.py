@@ -117,8 +117,8 @@ class Store(Protocol):
     async def sweep(self, limit: int) -> Swept:
         """Write down time rows that are due, for at most `limit` records.
 
-        One sweeper works at a time among all gateways; a pass that finds another at work does nothing. It holds no lock that a command waits for longer than one
-        record's.
+        One sweeper works at a time among all gateways; a pass that finds another at work does nothing. It holds no
+        lock that a command waits for longer than one record's.
         """
 
     async def tally(self) -> Tally:

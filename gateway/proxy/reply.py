@@ -1,0 +1,69 @@
+"""What goes between the edge and the coordinator: a request as it came in, and the reply as it goes out.
+
+Both are values but for their bodies. The edge makes the one and writes the other; nothing here knows aiohttp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+
+from gateway.core.message import Headers, RequestHead
+from gateway.core.verdict import Word
+
+Peer = IPv4Address | IPv6Address | None
+
+
+class RequestBody(Protocol):
+    """The body of a request that is still on the wire."""
+
+    length: int | None
+    """Bytes announced by `Content-Length`; None when it comes in chunks; 0 when there is none."""
+
+    def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes as they come, not decoded. Once only. A body that is cut short raises, and never just ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request at the edge.
+
+    `peer` is the other end of the connection, None on a Unix socket; `scheme` is http or https.
+    """
+
+    head: RequestHead
+    body: RequestBody
+    peer: Peer
+    scheme: str
+
+
+class ResponseStream(Protocol):
+    """A response body that is passed on as it comes."""
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the proven end. Raises `BodyLost` when the body is cut short."""
+
+    def abort(self) -> None:
+        """Give the rest up. Harmless after the end."""
+
+
+class BodyLost(Exception):
+    """A response body ended before its end: whoever was being given it must not take it for whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the client gets.
+
+    `headers` are end-to-end fields; framing, `Date` and `Connection` are the edge's. `length` is the number of bytes
+    that a stream will give, None when it is not known. `word` is None where nothing protected the request.
+    """
+
+    status: int
+    reason: bytes
+    headers: Headers
+    body: bytes | ResponseStream
+    word: Word | None = None
+    length: int | None = None

@@ -1,0 +1,172 @@
+"""What happened, as values: the one way in which the gateway speaks about itself.
+
+Whoever does something states the fact once; metrics and logs are observers of facts and know nothing of each other. A
+fact never holds a key, a body, a credential or a scope in clear. Stating a fact cannot fail and cannot wait: an
+observer that raises is a defect of the observer, reported once per kind and otherwise ignored, because telling must
+never change doing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.core.operation import Event
+from gateway.core.verdict import Word
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """A request on a protected route has its reply. `duration_seconds` is from its arrival to the head of the reply.
+
+    `upstream_status` is what the upstream said to this request's own attempt, None when it was not asked or did not
+    say. `attempt` counts the claims of the operation so far, 0 when none is known. `request_id` and `trace_id` are as
+    sent.
+    """
+
+    route: str
+    word: Word
+    status: int
+    duration_seconds: float
+    method: str
+    operation_id: UUID | None = None
+    upstream_status: int | None = None
+    attempt: int = 0
+    request_id: str | None = None
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPassed:
+    """A request that nothing protects was passed through. `reason` is one of `no_route`, `unkeyed`,
+    `store_unavailable`.
+
+    `key_field` names the key field that it carries although no route matches; `path` is then its normalised path.
+    """
+
+    reason: str
+    method: str
+    status: int
+    duration_seconds: float
+    key_field: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationClaimed:
+    route: str
+    operation_id: UUID
+    token: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationSettled:
+    """The event that ended an attempt is in the record. `is_late`: its first write had to be repeated."""
+
+    route: str
+    operation_id: UUID
+    token: int
+    event: Event
+    detail: str
+    upstream_seconds: float
+    is_late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """What an attempt had to say of its operation was fenced off: the record had gone on without it."""
+
+    route: str
+    operation_id: UUID
+    token: int
+    event: Event
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """A running attempt can no longer trust its lease."""
+
+    operation_id: UUID
+    token: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCalled:
+    """A verb of a store was answered, or not. `error` is the class of error, None when it was answered."""
+
+    tier: str
+    verb: str
+    duration_seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierChanged:
+    """A store became reachable or unreachable. `tier` is `durable` or `fast`."""
+
+    tier: str
+    up: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepDone:
+    lapsed: int
+    retired: int
+    collected: int
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TallyTaken:
+    """How many operations are in doubt, by route name, and the age of the oldest in seconds."""
+
+    in_doubt: tuple[tuple[str, int], ...]
+    oldest_in_doubt_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStalled:
+    """The event loop did not run for this long."""
+
+    lag_seconds: float
+
+
+Fact = (
+    RequestAnswered
+    | RequestPassed
+    | OperationClaimed
+    | OperationSettled
+    | WriteRefused
+    | LeaseLost
+    | StoreCalled
+    | TierChanged
+    | SweepDone
+    | TallyTaken
+    | LoopStalled
+)
+
+Observer = Callable[[Fact], None]
+
+
+class Herald:
+    """Hands each fact to every observer, in the order in which they were given."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+        self._failed: set[tuple[int, type[Fact]]] = set()
+
+    def state(self, fact: Fact) -> None:
+        for index, observer in enumerate(self._observers):
+            try:
+                observer(fact)
+            except Exception:  # noqa: BLE001  an observer must not change what it observes
+                kind = (index, type(fact))
+                if kind not in self._failed:
+                    self._failed.add(kind)
+                    logging.getLogger("gateway").exception("an observer failed on %s", type(fact).__name__)

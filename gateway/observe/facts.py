@@ -165,7 +165,7 @@ class Herald:
         for index, observer in enumerate(self._observers):
             try:
                 observer(fact)
-            except Exception:  # noqa: BLE001  an observer must not change what it observes
+            except Exception:
                 kind = (index, type(fact))
                 if kind not in self._failed:
                     self._failed.add(kind)

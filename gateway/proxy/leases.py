@@ -29,7 +29,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Renew, Result, Snapshot, microseconds
+from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Record, Renew, Result, Snapshot, microseconds
 from gateway.observe.facts import Herald, LeaseLost, LoopStalled
 from gateway.store.base import Store, StoreError, boot_seconds
 
@@ -81,12 +81,13 @@ class Leases:
         """How often `run_once` must be called: often enough that a renewal has two tries before trust ends."""
         return self.lease_seconds / 12
 
-    def hold(self, snapshot: Snapshot, started_seconds: float) -> Lease:
-        """Begin to trust a granted claim. `started_seconds` is the clock's reading from before the granting call."""
-        record = snapshot.record
-        assert record is not None
+    def hold(self, record: Record, now_us: int, started_seconds: float) -> Lease:
+        """Begin to trust a granted claim, as the store gave it at its `now_us`.
+
+        `started_seconds` is the clock's reading from before the granting call.
+        """
         lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self._clock)
-        self._trust(lease, snapshot, started_seconds)
+        self._trust(lease, record, now_us, started_seconds)
         self._held[lease.attempt_id] = lease
         return lease
 
@@ -95,7 +96,7 @@ class Leases:
         self._held.pop(lease.attempt_id, None)
 
     def is_stalled(self) -> bool:
-        """Whether the loop has just been stuck for longer than a third of a lease, so that nothing should be claimed."""
+        """Whether the loop has just been stuck for longer than a third of a lease: nothing should be claimed now."""
         return self._clock() - self._last_beat_seconds > self.lease_seconds / 3
 
     def run_once(self) -> None:
@@ -137,15 +138,14 @@ class Leases:
 
     def _take(self, lease: Lease, result: Result, started_seconds: float) -> None:
         match result:
-            case Applied(snapshot):
-                self._trust(lease, snapshot, started_seconds)
-            case Lapsed(snapshot) | Fenced(snapshot):
+            case Applied(Snapshot(Record() as record, now_us)):
+                self._trust(lease, record, now_us, started_seconds)
+            case Applied(snapshot) | Lapsed(snapshot) | Fenced(snapshot):
                 lease.trusted_until_seconds = 0.0
                 lease.renew_at_seconds = float("inf")
                 self._herald.state(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
 
-    def _trust(self, lease: Lease, snapshot: Snapshot, started_seconds: float) -> None:
-        assert snapshot.record is not None
-        remaining_seconds = (snapshot.record.lease_until_us - snapshot.now_us) / MICROSECONDS
+    def _trust(self, lease: Lease, record: Record, now_us: int, started_seconds: float) -> None:
+        remaining_seconds = (record.lease_until_us - now_us) / MICROSECONDS
         lease.trusted_until_seconds = started_seconds + remaining_seconds - self.margin_seconds
         lease.renew_at_seconds = started_seconds + self.lease_seconds / 3

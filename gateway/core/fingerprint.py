@@ -1,0 +1,292 @@
+"""The fingerprint of a request: whether a repeat under a used key is the same request.
+
+Two digests are taken. The canonical one is over what the route says makes a request the same; the raw one is always
+over the same parts as they came, and stays comparable when the route's settings change. Both are plain SHA-256 first
+and keyed afterwards, so that comparing under several keys costs one HMAC for each and never another pass over a body.
+
+Which settings made a canonical digest is its recipe. Digests of different recipes say nothing about one another.
+A mistake here must only ever make equal requests look different (nothing is executed), never the other way round.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from hashlib import sha256
+from typing import Final
+
+from gateway.core.canonical import Body, canonical_form, canonical_json
+from gateway.core.framing import digest, framed
+from gateway.core.media import MediaType, parse_media_type
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, list_members
+from gateway.core.multipart import canonical_multipart
+from gateway.core.operation import Fingerprint
+from gateway.core.pointer import Pointer, format_pointer
+
+ALGORITHM: Final = b"1"
+"""Raised whenever a canonical form or the framing changes; the raw digest never may."""
+
+RECIPE_BYTES: Final = 16
+SECRET_BYTES_MIN: Final = 16
+
+_ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
+
+# Fields that a client, or a hop, changes from one try to the next; framing and credentials.
+_NEVER = HOP_BY_HOP | frozenset(
+    (
+        b"amz-sdk-invocation-id",
+        b"amz-sdk-request",
+        b"authorization",
+        b"b3",
+        b"baggage",
+        b"content-length",
+        b"date",
+        b"expect",
+        b"forwarded",
+        b"idempotency-key",
+        b"prefer",
+        b"request-id",
+        b"sentry-trace",
+        b"traceparent",
+        b"tracestate",
+        b"uber-trace-id",
+        b"user-agent",
+        b"via",
+        b"x-amzn-trace-id",
+        b"x-cloud-trace-context",
+        b"x-correlation-id",
+        b"x-request-id",
+        b"x-retry-count",
+        b"x-stainless-retry-count",
+    )
+)
+_NEVER_PREFIXES = (b"accept", b"x-b3-", b"x-datadog-", b"x-envoy-", b"x-forwarded-", b"idempotency-", b"idempotent-")
+
+
+class BodyForm(StrEnum):
+    """How bodies are compared. `AUTO` goes by the media type, and is `RAW` where that has no form of its own."""
+
+    AUTO = "auto"
+    JSON = "json"
+    FORM = "form"
+    MULTIPART = "multipart"
+    RAW = "raw"
+    NONE = "none"
+
+
+def may_be_fingerprinted(name: bytes) -> bool:
+    """Whether a field can say something about the intent: not one that differs between two tries of one request."""
+    lowered = name.lower()
+    return lowered not in _NEVER and not lowered.startswith(_NEVER_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintSpec:
+    """What makes two requests of a route the same. ValueError where the settings contradict each other.
+
+    `ignore` and `only` are about JSON documents; a body without a canonical form is compared whole, whatever they say.
+    The order of headers and pointers means nothing.
+    """
+
+    body: BodyForm = BodyForm.AUTO
+    ignore: tuple[Pointer, ...] = ()
+    only: tuple[Pointer, ...] = ()
+    headers: tuple[bytes, ...] = ()
+    settings: bytes = field(init=False, repr=False, compare=False)
+    """The settings in a frame, for the recipe."""
+
+    def __post_init__(self) -> None:
+        if self.ignore and self.only:
+            raise ValueError("ignore and only exclude each other")
+        if (self.ignore or self.only) and self.body not in (BodyForm.AUTO, BodyForm.JSON):
+            raise ValueError(f"ignore and only are about JSON, not about {self.body}")
+        if () in self.ignore or () in self.only:
+            raise ValueError("a pointer to the whole document")
+        for name in self.headers:
+            if not may_be_fingerprinted(name):
+                raise ValueError(f"{name.decode('latin-1')} changes from one try to the next")
+        ignore, only = sorted({*self.ignore}), sorted({*self.only})
+        headers = sorted({name.lower() for name in self.headers} - _ALWAYS)
+        settings = framed(
+            self.body.encode(), framed(*map(_pointer, ignore)), framed(*map(_pointer, only)), framed(*headers)
+        )
+        for name_, value in (("ignore", ignore), ("only", only), ("headers", headers)):
+            object.__setattr__(self, name_, tuple(value))
+        object.__setattr__(self, "settings", settings)
+
+
+def _pointer(pointer: Pointer) -> bytes:
+    return format_pointer(pointer).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintKey:
+    """`key_id` is kept with the record, the secret never."""
+
+    key_id: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.key_id:
+            raise ValueError("the key id is empty")
+        if len(self.secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the secret is shorter than {SECRET_BYTES_MIN} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """The unkeyed digests of one request. Not to be stored or logged: they can be used to guess a body."""
+
+    canonical: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
+
+
+class Fingerprinter:
+    """What a route needs to take fingerprints: its settings, the key that they are made under, and the older ones."""
+
+    def __init__(
+        self, spec: FingerprintSpec, current: FingerprintKey | None = None, retired: Sequence[FingerprintKey] = ()
+    ) -> None:
+        self.spec = spec
+        keys: dict[str, FingerprintKey | None] = {"" if current is None else current.key_id: current}
+        for key in retired:
+            if key.key_id in keys:
+                raise ValueError(f"two keys have the id {key.key_id}")
+            keys[key.key_id] = key
+        # Records from before the first key was introduced stay comparable.
+        keys.setdefault("", None)
+        self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
+
+    def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
+        """The digests of a request. Takes time in proportion to the body, which must not be changed meanwhile.
+
+        `body_sha256` is the digest of the same body where it is known already, as from hashing it while it came in.
+        """
+        return digest_request(self.spec, head, body, body_sha256)
+
+    def fingerprint(self, digests: Digests) -> Fingerprint:
+        """The fingerprint to record."""
+        return self._under(digests, 0)
+
+    def alternatives(self, digests: Digests) -> list[Fingerprint]:
+        """The fingerprint to record and those that the same request may have been recorded with under older keys."""
+        return [self._under(digests, index) for index in range(len(self._keys))]
+
+    def _under(self, digests: Digests, index: int) -> Fingerprint:
+        key_id, recipe, secret = self._keys[index]
+        if secret is None:
+            return Fingerprint(recipe, digests.canonical, digests.raw)
+        return Fingerprint(recipe, _keyed(secret, digests.canonical), _keyed(secret, digests.raw), key_id)
+
+
+class Match(Enum):
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    RECIPE_CHANGED = "recipe_changed"
+    """Neither is known: the record was made under another recipe, and the raw digests do not show equality."""
+
+
+def compare(recorded: Fingerprint, ours: Sequence[Fingerprint]) -> tuple[Match, Fingerprint | None]:
+    """Whether the recorded request is ours, and which of our alternatives showed it."""
+    for alternative in ours:
+        match recorded.equals(alternative):
+            case True:
+                return Match.EQUAL, alternative
+            case False:
+                return Match.DIFFERENT, alternative
+            case None:
+                continue
+    return Match.RECIPE_CHANGED, None
+
+
+def digest_request(spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
+    """As `Fingerprinter.digests`."""
+    fields = _wanted_fields(head.headers, _ALWAYS.union(spec.headers))
+    host, types, codings = fields[b"host"], fields[b"content-type"], fields[b"content-encoding"]
+    content = sha256_of(body) if body_sha256 is None else body_sha256
+    raw = digest(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings), content)
+    media = parse_media_type(types[0]) if len(types) == 1 else None
+    form, canonical_body = _canonical_body(spec, media, bool(codings), body)
+    canonical = digest(
+        b"canonical request",
+        spec.settings,
+        head.method,
+        head.target,
+        framed(*[value.lower() for value in host]),
+        _canonical_media(types, media, form),
+        framed(*list_members(codings)),
+        framed(*[framed(name, *fields[name]) for name in spec.headers]),
+        form.encode(),
+        content if canonical_body is None else canonical_body,
+    )
+    return Digests(canonical, raw)
+
+
+def sha256_of(body: Body) -> bytes:
+    """The plain SHA-256 of a body: what a `hashlib.sha256` gives that was fed its chunks as they arrived."""
+    window = 1 << 20
+    running = sha256()
+    for start in range(0, len(body), window):
+        running.update(body[start : start + window])
+    return running.digest()
+
+
+def _wanted_fields(headers: Headers, wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
+    found: dict[bytes, list[bytes]] = {name: [] for name in wanted}
+    for name, value in headers:
+        if (lowered := name.lower()) in found:
+            found[lowered].append(value.strip(b" \t"))
+    return found
+
+
+def _canonical_body(
+    spec: FingerprintSpec, media: MediaType | None, is_coded: bool, body: Body
+) -> tuple[BodyForm, bytes | None]:
+    """The form that the body could be given, and its digest in it; None where it is that of the bytes."""
+    form = _form_of(media) if spec.body is BodyForm.AUTO else spec.body
+    if form is BodyForm.NONE:
+        return form, b""
+    canonical: bytes | None = None
+    # Under a content coding the bytes are not what they mean, and are not decoded to find out.
+    if not is_coded:
+        match form:
+            case BodyForm.JSON:
+                canonical = canonical_json(body, ignore=spec.ignore, only=spec.only)
+            case BodyForm.FORM:
+                canonical = canonical_form(body)
+            case BodyForm.MULTIPART:
+                boundary = media.boundary if media is not None else None
+                canonical = None if boundary is None else canonical_multipart(body, boundary)
+            case _:
+                pass
+    return (BodyForm.RAW, None) if canonical is None else (form, sha256(canonical).digest())
+
+
+def _form_of(media: MediaType | None) -> BodyForm:
+    if media is None:
+        return BodyForm.RAW
+    if media.is_json:
+        return BodyForm.JSON
+    if media.is_form:
+        return BodyForm.FORM
+    return BodyForm.MULTIPART if media.is_form_data else BodyForm.RAW
+
+
+def _canonical_media(types: Sequence[bytes], media: MediaType | None, form: BodyForm) -> bytes:
+    if media is None:
+        return framed(b"as sent", *types)
+    # In the raw form the boundary is what the bytes are to be read with; in the other its work is done.
+    kept = [pair for pair in media.parameters if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
+    return framed(b"parsed", media.essence, *[framed(*pair) for pair in kept])
+
+
+def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:
+    """The key's own share: another secret under the same id is another recipe, and not another request."""
+    share = b"" if key is None else framed(key.key_id.encode(), _keyed(key.secret, b"recipe"))
+    return digest(b"recipe", ALGORITHM, spec.settings, share)[:RECIPE_BYTES]
+
+
+def _keyed(secret: bytes, inner: bytes) -> bytes:
+    return hmac.digest(secret, inner, "sha256")

@@ -1,0 +1,55 @@
+"""The identity of an operation: which requests are about the same intended effect.
+
+Service, operation name, scope and key make it; each is digested in a frame of its own, so that no spelling of one
+reaches into the next. The derivations are for ever: records are found by them, operators search for them and upstreams
+may deduplicate on them. A change of one letter here makes every remembered key an unknown one.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from gateway.core.framing import digest
+from gateway.core.key import Key, KeySpec, key_fields, key_recipe
+from gateway.core.operation import Identity
+from gateway.core.scope import Scope, ScopeSpec, scope_fields, scope_recipe
+
+
+def operation_id_of(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
+    """A UUID of version 8 (RFC 9562 section 5.8): 122 bits of a SHA-256."""
+    derived = digest(b"operation", _utf8(service), _utf8(operation), scope_digest, key_digest)
+    bits = int.from_bytes(derived[:16], "big")
+    bits = bits & ~(0xF << 76) | 8 << 76
+    bits = bits & ~(0b11 << 62) | 0b10 << 62
+    return UUID(int=bits)
+
+
+def identity_of(
+    *, service: str, route: str, operation: str, scope: Scope, key: Key, keeps_clear_key: bool = False
+) -> Identity:
+    """The identity to claim. `route` is where the request came in; it is kept for people and identifies nothing."""
+    return Identity(
+        operation_id=operation_id_of(service, operation, scope.digest, key.digest),
+        route=route,
+        operation=operation,
+        scope_digest=scope.digest,
+        key_digest=key.digest,
+        key=key.text if keeps_clear_key else None,
+    )
+
+
+def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec) -> bytes:
+    """How an operation's identities are made. While this stays equal, a request has the identity that it had before.
+
+    What only refuses requests (trusted networks, the key's format) is no part of it.
+    """
+    return digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
+
+
+def single_fields(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
+    """The header fields, in lower case, that a request of this route may carry once at most."""
+    return scope_fields(scope) | key_fields(key) | {b"authorization"}
+
+
+def _utf8(name: str) -> bytes:
+    return name.encode("utf-8")

@@ -1,0 +1,76 @@
+"""JSON Pointers (RFC 6901): read a value of a document, drop values from it.
+
+A token means a member of an object, or the element of an array where it is an index without leading zeros. There are no
+wildcards, and `-` names nothing, because it is the element that does not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+Pointer = tuple[str, ...]
+
+
+class _Missing:
+    __slots__ = ()
+
+
+MISSING: Final = _Missing()
+"""What `resolve` returns where the document has no such value; `null` is a value."""
+
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+# Nine digits are more elements than any document that is parsed here can have.
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def parse_pointer(text: str) -> Pointer:
+    """The tokens of a pointer, unescaped. ValueError says what is wrong, also that it is the whole document (empty)."""
+    if not text.startswith("/"):
+        raise ValueError("a JSON pointer begins with '/'")
+    if _BAD_ESCAPE.search(text):
+        raise ValueError("'~' in a JSON pointer is written '~0', and '/' within a name '~1'")
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/"))
+
+
+def format_pointer(pointer: Pointer) -> str:
+    return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in pointer)
+
+
+def resolve(document: Any, pointer: Pointer) -> Any:
+    """The value that the pointer names, or `MISSING`."""
+    value = document
+    for token in pointer:
+        value = _child(value, token)
+        if value is MISSING:
+            break
+    return value
+
+
+def drop(document: Any, pointers: Iterable[Pointer]) -> None:
+    """Remove, in place, what the pointers name. Indices count the elements as they were before anything was removed."""
+    elements: dict[int, tuple[list[Any], set[int]]] = {}
+    for pointer in pointers:
+        parent, last = resolve(document, pointer[:-1]), pointer[-1]
+        if isinstance(parent, dict):
+            parent.pop(last, None)
+        elif isinstance(parent, list) and (index := _index(parent, last)) is not None:
+            elements.setdefault(id(parent), (parent, set()))[1].add(index)
+    for array, indices in elements.values():
+        array[:] = [element for index, element in enumerate(array) if index not in indices]
+
+
+def _child(value: Any, token: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(token, MISSING)
+    if isinstance(value, list) and (index := _index(value, token)) is not None:
+        return value[index]
+    return MISSING
+
+
+def _index(array: list[Any], token: str) -> int | None:
+    if _INDEX.fullmatch(token) is None:
+        return None
+    index = int(token)
+    return index if index < len(array) else None

@@ -1,0 +1,223 @@
+"""The scope of a request: the key space of its caller, as the route defines it.
+
+A scope is kept as a digest only, and neither a credential nor a header value leaves this module in any other form.
+There is no default and no fall-back: a caller that cannot be told apart with certainty has no scope. Whether the caller
+*may* do anything is not asked here.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, assert_never
+
+from gateway.core.framing import digest, framed
+from gateway.core.message import Headers, field_values
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+SCOPE_PARTS_MAX: Final = 8
+
+# Schemes whose credentials are made for one request or one connection: a retry would never meet its own record.
+_SINGLE_USE_SCHEMES = frozenset(
+    (b"aws4-hmac-sha256", b"digest", b"gnap", b"hawk", b"mutual", b"negotiate", b"ntlm", b"oauth", b"signature")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderScope:
+    """A field that a trusted hop sets. `trusted` are the networks it speaks from; None: whoever connects is trusted."""
+
+    name: bytes
+    trusted: tuple[Network, ...] | None
+
+    def __post_init__(self) -> None:
+        if self.name.lower() == b"authorization":
+            raise ValueError("Authorization is not a name that a hop gives the caller; use api_key")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyScope:
+    """A credential that stays the same for as long as keys are remembered."""
+
+    name: bytes = b"Authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScope:
+    """All callers share one key space: whoever knows a key can get its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedScope:
+    """Callers are the same when all parts are."""
+
+    parts: tuple[HeaderScope | ApiKeyScope, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= SCOPE_PARTS_MAX:
+            raise ValueError(f"a scope is composed of 1 to {SCOPE_PARTS_MAX} parts")
+
+
+ScopeSpec = HeaderScope | ApiKeyScope | SharedScope | ComposedScope
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeMissing:
+    """The caller cannot be identified. `is_credential`: what is missing is a credential, so that 401 is the answer."""
+
+    detail: str
+    is_credential: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeUnsuitable:
+    """The caller says who it is, but not in a way that will be the same, or certain, on a retry."""
+
+    detail: str
+
+
+def address_of(peer: str | None) -> Address | None:
+    """The address of a connection's other end as a scope compares it; None where it has none (a Unix socket)."""
+    try:
+        address = ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return None
+    return _plain(address)
+
+
+def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope | ScopeMissing | ScopeUnsuitable:
+    """The caller's scope. `peer` is who speaks to us on this connection, never an address that a header names."""
+    match spec:
+        case HeaderScope():
+            found = _header(spec, headers, peer)
+        case ApiKeyScope():
+            found = _credential(spec, headers)
+        case SharedScope():
+            found = framed(b"shared")
+        case ComposedScope(parts):
+            found = _composed(parts, headers, peer)
+        case _:
+            assert_never(spec)
+    return Scope(digest(b"scope", found)) if isinstance(found, bytes) else found
+
+
+def scope_fields(spec: ScopeSpec) -> frozenset[bytes]:
+    """The names, in lower case, of the header fields that the scope is taken from."""
+    match spec:
+        case HeaderScope(name) | ApiKeyScope(name):
+            return frozenset((name.lower(),))
+        case SharedScope():
+            return frozenset()
+        case ComposedScope(parts):
+            return frozenset(part.name.lower() for part in parts)
+        case _:
+            assert_never(spec)
+
+
+def scope_recipe(spec: ScopeSpec) -> bytes:
+    """What of the specification decides which scope a caller has. Whom it trusts does not: that only refuses."""
+    match spec:
+        case HeaderScope(name):
+            return framed(b"header", name.lower())
+        case ApiKeyScope(name):
+            return framed(b"api_key", name.lower())
+        case SharedScope():
+            return framed(b"shared")
+        case ComposedScope(parts):
+            return framed(b"composed", *[scope_recipe(part) for part in parts])
+        case _:
+            assert_never(spec)
+
+
+def _composed(
+    parts: tuple[HeaderScope | ApiKeyScope, ...], headers: Headers, peer: Address | None
+) -> bytes | ScopeMissing | ScopeUnsuitable:
+    found = [b"composed"]
+    for part in parts:
+        match part:
+            case HeaderScope():
+                value = _header(part, headers, peer)
+            case ApiKeyScope():
+                value = _credential(part, headers)
+            case _:
+                assert_never(part)
+        if not isinstance(value, bytes):
+            return value
+        found.append(value)
+    return framed(*found)
+
+
+def _header(spec: HeaderScope, headers: Headers, peer: Address | None) -> bytes | ScopeMissing | ScopeUnsuitable:
+    if spec.trusted is not None and not _is_within(peer, spec.trusted):
+        return ScopeMissing(f"{_text(spec.name)} is not accepted from this address.", is_credential=False)
+    value = _only_value(spec.name, headers)
+    if not isinstance(value, bytes):
+        return value
+    if not value:
+        return ScopeMissing(f"{_text(spec.name)} is missing.", is_credential=False)
+    return framed(b"header", spec.name.lower(), value)
+
+
+def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | ScopeUnsuitable:
+    name = spec.name.lower()
+    value = _only_value(spec.name, headers)
+    if not isinstance(value, bytes):
+        return value
+    scheme = b""
+    if name == b"authorization":
+        # RFC 9110 section 11.4: the scheme is case-insensitive, what follows is not.
+        scheme, _, value = value.partition(b" ")
+        scheme, value = scheme.lower(), value.lstrip(b" ")
+    if not value:
+        fault = "has no credential" if scheme else "is missing"
+        return ScopeMissing(f"{_text(spec.name)} {fault}.", is_credential=True)
+    if scheme in _SINGLE_USE_SCHEMES:
+        return ScopeUnsuitable(f"{_text(spec.name)} uses a scheme whose credentials differ from request to request.")
+    if _is_json_web_token(value):
+        return ScopeUnsuitable(
+            f"{_text(spec.name)} carries a token that expires: a retry with the next one would be another caller's."
+        )
+    return framed(b"api_key", name, scheme, value)
+
+
+def _only_value(name: bytes, headers: Headers) -> bytes | ScopeUnsuitable:
+    values = field_values(headers, name.lower())
+    if len(values) > 1:
+        return ScopeUnsuitable(f"{_text(name)} is given more than once.")
+    return values[0].strip(b" \t") if values else b""
+
+
+def _is_within(peer: Address | None, networks: tuple[Network, ...]) -> bool:
+    if peer is None:
+        return False
+    address = _plain(peer)
+    return any(address in network for network in networks)
+
+
+def _plain(address: Address) -> Address:
+    """A socket that serves both families gives IPv4 peers as `::ffff:…`; networks are written in IPv4."""
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _is_json_web_token(credential: bytes) -> bool:
+    """Whether this is the compact form of RFC 7515 (three parts) or RFC 7516 (five): the first is a JSON object."""
+    if credential.count(b".") not in (2, 4):
+        return False
+    head = credential[: credential.index(b".")]
+    try:
+        return isinstance(json.loads(urlsafe_b64decode(head + b"=" * (-len(head) % 4))), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _text(name: bytes) -> str:
+    return name.decode("latin-1")

@@ -1,0 +1,209 @@
+"""What a test holds of one operation on one store, and how two stores' answers are compared.
+
+Two stores that are told the same draw different tokens and live at different times. A `Hand` says every command in its
+own store's tokens; `differences` compares tokens by their order of appearance and times by their distance from now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from uuid import UUID, uuid4
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Fingerprint,
+    Forget,
+    Identity,
+    Prove,
+    Purge,
+    Record,
+    Release,
+    Renew,
+    Result,
+    Snapshot,
+    Takeover,
+    microseconds,
+)
+
+# Far apart, so that a store whose clock runs while the test runs never comes near the wrong one.
+LEASE_SECONDS = 60.0
+REPLAY_SECONDS = 1_000.0
+REMEMBER_SECONDS = 5_000.0
+LEASE_US = microseconds(LEASE_SECONDS)
+REPLAY_US = microseconds(REPLAY_SECONDS)
+REMEMBER_US = microseconds(REMEMBER_SECONDS)
+
+# What a running clock may add between two statements of one test, on a machine that is busy.
+RUNNING_CLOCK_TOLERANCE_US = microseconds(20.0)
+
+SAME = Fingerprint(b"recipe", b"digest", b"raw", "key")
+OTHER = Fingerprint(b"recipe", b"other digest", b"other raw", "key")
+SAME_BY_RAW = Fingerprint(b"a newer recipe", b"another digest", b"raw", "key")
+UNCOMPARABLE = Fingerprint(b"a newer recipe", b"another digest", b"other raw", "key")
+
+ANSWER = StoredResponse(
+    201,
+    b"Created",
+    ((b"Content-Type", b"text/plain"), (b"Location", b"/charges/1"), (b"X", b"1"), (b"X", b"2")),
+    b"one",
+)
+OTHER_ANSWER = StoredResponse(200, b"OK", ((b"Content-Type", b"text/plain"),), b"another")
+
+
+def new_identity(route: str = "create_payment", operation: str = "charges", key: str | None = "key") -> Identity:
+    """An operation that no other test has."""
+    operation_id = uuid4()
+    return Identity(operation_id, route, operation, b"scope" + operation_id.bytes, b"key" + operation_id.bytes, key)
+
+
+@dataclass
+class Script:
+    """The ids of one history, the same on every store that plays it: the n-th attempt is the n-th everywhere."""
+
+    identity: Identity = field(default_factory=new_identity)
+    _ids: list[UUID] = field(default_factory=list)
+
+    def id(self, index: int) -> UUID:
+        while len(self._ids) <= index:
+            self._ids.append(uuid4())
+        return self._ids[index]
+
+
+@dataclass
+class Hand:
+    """One operation on one store as the test has seen it. Everybody who ever held or read something, in one."""
+
+    script: Script = field(default_factory=Script)
+    snapshot: Snapshot = field(default_factory=lambda: Snapshot(None, 0))
+    tokens: list[int] = field(default_factory=list)
+    attempts: int = 0
+    last: Command | None = None
+
+    @property
+    def operation_id(self) -> UUID:
+        return self.script.identity.operation_id
+
+    @property
+    def record(self) -> Record | None:
+        return self.snapshot.record
+
+    @property
+    def token(self) -> int:
+        """The newest token, also after its record is gone."""
+        return self.tokens[-1] if self.tokens else 7
+
+    @property
+    def stale_token(self) -> int:
+        """A token from before, of this operation if it had one."""
+        return self.tokens[-2] if len(self.tokens) > 1 else self.token - 1
+
+    @property
+    def future_token(self) -> int:
+        return self.token + 1_000_000
+
+    @property
+    def attempt_id(self) -> UUID:
+        """That of the record; without one, an attempt's that is long over."""
+        return self.record.attempt_id if self.record else self.script.id(max(self.attempts - 1, 0))
+
+    @property
+    def next_id(self) -> UUID:
+        """The id that the next attempt or resolution will have."""
+        return self.script.id(self.attempts)
+
+    def see(self, command: Command, result: Result) -> None:
+        """Take note of what the store answered."""
+        self.look(result.snapshot)
+        if isinstance(result, Applied):
+            self.last = command
+        if isinstance(command, Claim | Takeover | Prove | Disprove):
+            self.attempts += 1
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Take note of what the store says of the operation."""
+        self.snapshot = snapshot
+        if snapshot.record and (not self.tokens or snapshot.record.token != self.tokens[-1]):
+            self.tokens.append(snapshot.record.token)
+
+    # Each verb as whoever is entitled to it would say it now. `replace` makes the others.
+
+    def claim(self) -> Claim:
+        return Claim(self.script.identity, self.next_id, f"holder-{self.attempts}", SAME, LEASE_US)
+
+    def retry(self) -> Claim:
+        return replace(self.claim(), read_token=self.token)
+
+    def renew(self) -> Renew:
+        return Renew(self.operation_id, self.token, self.attempt_id, 2 * LEASE_US)
+
+    def complete(self, response: StoredResponse = ANSWER) -> Complete:
+        return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US)
+
+    def release(self) -> Release:
+        return Release(self.operation_id, self.token, self.attempt_id, REMEMBER_US)
+
+    def forget(self) -> Forget:
+        return Forget(self.operation_id, self.token, self.attempt_id)
+
+    def abandon(self) -> Abandon:
+        return Abandon(self.operation_id, self.token, self.attempt_id, "reset")
+
+    def takeover(self) -> Takeover:
+        return Takeover(self.operation_id, self.token, self.next_id, f"holder-{self.attempts}", LEASE_US)
+
+    def prove(self, response: StoredResponse = OTHER_ANSWER) -> Prove:
+        return Prove(self.operation_id, self.token, self.next_id, response, REPLAY_US, REMEMBER_US)
+
+    def disprove(self) -> Disprove:
+        return Disprove(self.operation_id, self.token, self.next_id, REMEMBER_US)
+
+    def purge(self) -> Purge:
+        return Purge(self.operation_id)
+
+    def erase(self) -> Erase:
+        return Erase(self.operation_id)
+
+
+Speech = Callable[[Hand], Command]
+
+
+def differences(
+    theirs: Snapshot, their_tokens: list[int], model: Snapshot, model_tokens: list[int], *, exact: bool
+) -> list[str]:
+    """What a store's record has otherwise than the model's, in words; empty when they are the same record."""
+    if theirs.record is None or model.record is None:
+        return [] if theirs.record is model.record else [f"record: {theirs.record} instead of {model.record}"]
+    tolerance_us = 0 if exact else RUNNING_CLOCK_TOLERANCE_US
+    found = []
+    for name in Record.__slots__:
+        their, wanted = getattr(theirs.record, name), getattr(model.record, name)
+        if name == "token":
+            same = their_tokens.index(their) == model_tokens.index(wanted)
+        elif name.endswith("_us"):
+            same = _same_time(their, theirs.now_us, wanted, model.now_us, tolerance_us)
+        else:
+            same = isinstance(their, type(wanted)) and their == wanted
+        if not same:
+            found.append(f"{name}: {their!r} instead of {wanted!r}")
+    return found
+
+
+def _same_time(theirs: int | None, their_now: int, wanted: int | None, model_now: int, tolerance_us: int) -> bool:
+    """Times that mean nothing are 0 or None on both sides; others are equally far from now."""
+    if not theirs or not wanted:
+        return theirs == wanted
+    return abs((theirs - their_now) - (wanted - model_now)) <= tolerance_us
+
+
+def increasing(tokens: list[int]) -> bool:
+    """Whether every token is higher than all before it."""
+    return all(earlier < later for earlier, later in pairwise(tokens))

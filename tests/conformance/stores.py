@@ -1,0 +1,57 @@
+"""Every store the suite runs on. Adding one is adding its constructor, and a way to own its clock, to `STORES`.
+
+A `Database` is what outlives store objects: two opened on it are two gateways, close and open again is a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from gateway.store.base import Store
+from tests.support.memory_store import Memory, MemoryStore
+
+
+class Database(Protocol):
+    """What a test holds of one backend: the data, and the clock that rules it."""
+
+    exact: bool
+    """Whether time stands still between two advances, so that every time can be foretold to the microsecond."""
+
+    def open_store(self) -> Store:
+        """A further store object on the same data, not yet started. The test starts and closes it."""
+
+    async def advance(self, seconds: float) -> None:
+        """Let the store's clock, and every cache's, be so much later for all store objects on this data."""
+
+
+Opener = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Database]]
+
+
+@dataclass
+class MemoryDatabase:
+    exact: bool = True
+    memory: Memory = field(default_factory=Memory)
+
+    def open_store(self) -> Store:
+        return MemoryStore(self.memory)
+
+    async def advance(self, seconds: float) -> None:
+        self.memory.clock.advance(seconds)
+
+
+@contextmanager
+def memory(_request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
+    yield MemoryDatabase()
+
+
+# Each is entered once per test, outside an event loop, with the request (for fixtures like `postgres_url`) and an empty
+# directory; it ends by giving everything back, the data included.
+STORES: dict[str, Opener] = {
+    "memory": memory,
+}

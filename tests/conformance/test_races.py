@@ -1,0 +1,175 @@
+"""Many at once: one grant, no lost update, no order that the table does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from uuid import uuid4
+
+from gateway.core.operation import Applied, Claim, Complete, Fenced, Result, State
+from gateway.store.base import Store
+from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, REPLAY_US, SAME, Hand, increasing, new_identity
+from tests.conformance.stores import Database
+
+CLAIMS = 100
+
+
+def rivals(hand: Hand, number: int = CLAIMS) -> list[Claim]:
+    """First statements of as many attempts on one operation."""
+    return [replace(hand.claim(), attempt_id=uuid4(), holder=f"holder-{index}") for index in range(number)]
+
+
+async def apply_all(stores: list[Store], commands: list[Claim]) -> list[Result]:
+    """All at the same time, the stores taking turns."""
+    return await asyncio.gather(*(stores[index % len(stores)].apply(command) for index, command in enumerate(commands)))
+
+
+async def test_of_many_claims_on_one_operation_one_is_granted(store: Store, other_store: Store) -> None:
+    """A hundred first statements through two gateways get one grant, and everybody else sees the holder's record."""
+    hand = Hand()
+    claims = rivals(hand)
+    results = await apply_all([store, other_store], claims)
+    winners = [claim for claim, result in zip(claims, results, strict=True) if isinstance(result, Applied)]
+    assert len(winners) == 1
+    for result in results:
+        assert result.snapshot.record is not None
+        assert result.snapshot.record.attempt_id == winners[0].attempt_id
+        assert result.snapshot.record.holder == winners[0].holder
+        assert result.snapshot.state is State.CLAIMED
+
+
+async def test_of_many_retries_of_a_released_operation_one_is_granted(store: Store, other_store: Store) -> None:
+    """Claims that all read the same released record are fenced by the first of them."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    hand.see(command := hand.release(), await store.apply(command))
+    claims = [replace(claim, read_token=hand.token) for claim in rivals(hand)]
+    results = await apply_all([store, other_store], claims)
+    winners = [result for result in results if isinstance(result, Applied)]
+    assert len(winners) == 1
+    assert winners[0].snapshot.record is not None
+    assert winners[0].snapshot.record.token > hand.token
+    assert winners[0].snapshot.record.attempts == 2
+
+
+async def test_of_many_takeovers_one_is_granted(store: Store, other_store: Store) -> None:
+    """Takeovers that all read the same doubt are fenced by the first of them."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    hand.see(command := hand.abandon(), await store.apply(command))
+    takeovers = [replace(hand.takeover(), attempt_id=uuid4()) for _ in range(CLAIMS)]
+    results = await asyncio.gather(
+        *((store, other_store)[index % 2].apply(takeover) for index, takeover in enumerate(takeovers))
+    )
+    assert sum(isinstance(result, Applied) for result in results) == 1
+
+
+async def test_claims_on_many_operations_do_not_disturb_one_another(store: Store, other_store: Store) -> None:
+    """A hundred operations claimed twice at once have a hundred grants, each with a token of its own."""
+    identities = [new_identity() for _ in range(CLAIMS)]
+    claims = [Claim(identity, uuid4(), "holder", SAME, LEASE_US) for identity in identities for _ in range(2)]
+    random.Random(7).shuffle(claims)
+    results = await apply_all([store, other_store], claims)
+    granted = [result.snapshot.record for result in results if isinstance(result, Applied)]
+    assert {record.identity.operation_id for record in granted if record} == {
+        identity.operation_id for identity in identities
+    }
+    assert len(granted) == CLAIMS
+    assert len({record.token for record in granted if record}) == CLAIMS
+    for claim, result in zip(claims, results, strict=True):
+        assert result.snapshot.record is not None
+        assert result.snapshot.record.identity == claim.identity
+
+
+async def test_a_completion_and_claims_at_once_leave_the_answer(store: Store, other_store: Store) -> None:
+    """Claims that race with the holder's completion see claimed or completed, and never get a grant."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    completion, *results = await asyncio.gather(
+        store.apply(hand.complete()), *(other_store.apply(claim) for claim in rivals(hand, 20))
+    )
+    assert isinstance(completion, Applied)
+    assert all(isinstance(result, Fenced) for result in results)
+    assert {result.snapshot.state for result in results} <= {State.CLAIMED, State.COMPLETED}
+    snapshot = await store.read(hand.operation_id)
+    assert snapshot.record is not None
+    assert snapshot.record.response == ANSWER
+
+
+async def test_of_two_resolutions_one_counts(store: Store, other_store: Store) -> None:
+    """A prove, a disprove and the late answer exclude one another; the record is what the one that was applied says."""
+    for _ in range(10):
+        hand = Hand()
+        hand.see(command := hand.claim(), await store.apply(command))
+        hand.see(command := hand.abandon(), await store.apply(command))
+        proof, denial, late = await asyncio.gather(
+            store.apply(hand.prove()),
+            other_store.apply(replace(hand.disprove(), resolution_id=uuid4())),
+            store.apply(hand.complete()),
+        )
+        record = (await store.read(hand.operation_id)).record
+        assert record is not None
+        applied = [name for name, it in (("p", proof), ("d", denial), ("c", late)) if isinstance(it, Applied)]
+        # A late answer may still come after a disprove.
+        assert applied in (["p"], ["d"], ["c"], ["d", "c"])
+        assert record.state is (State.RELEASED if applied == ["d"] else State.COMPLETED)
+
+
+async def test_tokens_increase_whoever_draws_them(store: Store, other_store: Store) -> None:
+    """An operation that is claimed and released again and again, through either gateway, never sees a token twice."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    for index in range(10):
+        elsewhere, here = (store, other_store) if index % 2 else (other_store, store)
+        hand.see(command := hand.release(), await here.apply(command))
+        hand.see(command := hand.retry(), await elsewhere.apply(command))
+        assert hand.record is not None
+        assert hand.record.state is State.CLAIMED
+    assert len(hand.tokens) == 11
+    assert increasing(hand.tokens)
+
+
+async def test_a_statement_whose_answer_was_lost_is_recognised(store: Store, database: Database) -> None:
+    """A verb cancelled at any moment and then said again is applied once, and disturbs nobody else."""
+    source = random.Random(11)
+    for number in range(30):
+        hand, neighbour = Hand(), Hand()
+        for speech in (Hand.claim, Hand.complete):
+            command = speech(hand)
+            task = asyncio.create_task(store.apply(command))
+            beside = asyncio.create_task(store.apply(speech(neighbour)))
+            for _ in range(source.randrange(number + 1)):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            neighbour.see(speech(neighbour), await beside)
+            again = await store.apply(command)
+            assert isinstance(again, Applied)
+            hand.see(command, again)
+            assert neighbour.record is not None
+            assert hand.record is not None
+            assert hand.record.attempts == 1
+            assert neighbour.record.state is hand.record.state
+        assert len(hand.tokens) == 1
+
+
+async def test_one_attempt_says_the_same_twice_at_once(store: Store, other_store: Store) -> None:
+    """The same statement through two gateways at the same time is applied once and answered alike."""
+    hand = Hand()
+    claim = hand.claim()
+    first, second = await asyncio.gather(store.apply(claim), other_store.apply(claim))
+    assert isinstance(first, Applied)
+    assert isinstance(second, Applied)
+    assert first.snapshot.record is not None
+    assert second.snapshot.record is not None
+    assert first.snapshot.record.token == second.snapshot.record.token
+    complete = Complete(
+        hand.operation_id, first.snapshot.record.token, claim.attempt_id, ANSWER, REPLAY_US, REMEMBER_US
+    )
+    results = await asyncio.gather(*(each.apply(complete) for each in (store, other_store, store, other_store)))
+    assert all(isinstance(result, Applied) for result in results)
+    records = [result.snapshot.record for result in results]
+    assert all(
+        record is not None and record.completed_us == records[0].completed_us for record in records if records[0]
+    )

@@ -1,0 +1,206 @@
+"""What ends with time, and what never does: windows, tombstones, the sweep, and tokens that outlive their record."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from gateway.core.operation import Applied, Lapsed, State, microseconds
+from gateway.store.base import Store, Swept
+from tests.conformance.hand import (
+    LEASE_SECONDS,
+    REMEMBER_SECONDS,
+    REPLAY_SECONDS,
+    Hand,
+    Speech,
+    increasing,
+    new_identity,
+)
+from tests.conformance.hand import Script
+from tests.conformance.stores import Database
+
+
+async def do(store: Store, hand: Hand, *speeches: Speech) -> None:
+    """Say each and expect it to be applied."""
+    for speech in speeches:
+        command = speech(hand)
+        result = await store.apply(command)
+        assert isinstance(result, Applied)
+        hand.see(command, result)
+
+
+async def state(store: Store, hand: Hand) -> State:
+    hand.look(await store.read(hand.operation_id))
+    return hand.snapshot.state
+
+
+async def sweep_all(store: Store, limit: int = 100) -> Swept:
+    """Passes until nothing is left to write down; their sum."""
+    total = Swept()
+    while True:
+        swept = await store.sweep(limit)
+        assert swept.lapsed + swept.retired + swept.collected <= 2 * limit
+        total = Swept(
+            total.lapsed + swept.lapsed, total.retired + swept.retired, total.collected + swept.collected, False
+        )
+        if not swept.more:
+            return total
+
+
+async def test_windows_that_end_together_leave_no_tombstone(store: Store, database: Database) -> None:
+    """With remember equal to replay the key is free the moment its answer expires."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, lambda hand: replace(hand.complete(), remember_us=microseconds(REPLAY_SECONDS)))
+    await database.advance(REPLAY_SECONDS - 60)
+    assert await state(store, hand) is State.COMPLETED
+    await database.advance(120)
+    assert await state(store, hand) is State.ABSENT
+    await do(store, hand, Hand.claim)
+    assert increasing(hand.tokens)
+
+
+async def test_no_retention_at_all_is_over_at_once(store: Store) -> None:
+    """An answer kept for no time is applied, and the key free again."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, lambda hand: replace(hand.complete(), replay_us=0, remember_us=0))
+    assert await state(store, hand) is State.ABSENT
+
+
+async def test_a_token_is_never_used_again_after_the_record_is_gone(store: Store, database: Database) -> None:
+    """Collected or erased, swept or not: the next claim has a higher token than all before."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.complete)
+    await database.advance(2 * REMEMBER_SECONDS)
+    await do(store, hand, Hand.claim, Hand.release, Hand.erase, Hand.claim, Hand.complete, Hand.purge, Hand.erase)
+    await do(store, hand, Hand.claim, Hand.release)
+    await database.advance(2 * REMEMBER_SECONDS)
+    await sweep_all(store)
+    await do(store, hand, Hand.claim)
+    assert len(hand.tokens) == 5
+    assert increasing(hand.tokens)
+    assert hand.record is not None
+    assert hand.record.attempts == 1
+
+
+async def test_a_sweep_writes_down_what_everybody_already_sees(store: Store, database: Database) -> None:
+    """Every record reads the same before and after it was swept, and a second sweep finds nothing."""
+    lapsed, retired, collected, held, doubted, free = (Hand() for _ in range(6))
+    await do(store, retired, Hand.claim, Hand.complete)
+    await do(store, collected, Hand.claim, lambda hand: replace(hand.release(), remember_us=1_000_000))
+    await do(store, doubted, Hand.claim, Hand.abandon)
+    await do(store, free, Hand.claim, Hand.release)
+    await do(store, lapsed, Hand.claim)
+    await database.advance(REPLAY_SECONDS + 60)
+    await do(store, held, Hand.claim)
+    hands = (lapsed, retired, collected, held, doubted, free)
+    states = [await state(store, hand) for hand in hands]
+    assert states == [
+        State.IN_DOUBT, State.TOMBSTONE, State.ABSENT, State.CLAIMED, State.IN_DOUBT, State.RELEASED,
+    ]  # fmt: skip
+    before = [hand.record for hand in hands]
+    assert await sweep_all(store) == Swept(lapsed=1, retired=1, collected=1)
+    assert [await state(store, hand) for hand in hands] == states
+    assert [hand.record for hand in hands] == before
+    assert await store.sweep(100) == Swept()
+
+
+async def test_a_sweep_never_ends_a_claim_or_a_doubt(store: Store, database: Database) -> None:
+    """A claim within its lease and a doubt of any age stay what they are."""
+    held, doubted, lapsed = Hand(), Hand(), Hand()
+    await do(store, doubted, Hand.claim, Hand.abandon)
+    await do(store, lapsed, Hand.claim)
+    await database.advance(100 * REMEMBER_SECONDS)
+    await do(store, held, Hand.claim)
+    assert await sweep_all(store) == Swept(lapsed=1)
+    assert await state(store, held) is State.CLAIMED
+    assert await state(store, doubted) is State.IN_DOUBT
+    assert await state(store, lapsed) is State.IN_DOUBT
+    await do(store, held, Hand.renew, Hand.complete)
+    await do(store, doubted, Hand.takeover)
+
+
+async def test_a_swept_lapse_is_still_its_holders(store: Store, database: Database) -> None:
+    """After the sweep wrote the lapse down a renewal is lapsed, a repeated claim too, and the late answer counts."""
+    hand = Hand()
+    await do(store, hand, claim := Hand.claim)
+    first = hand.last
+    await database.advance(2 * LEASE_SECONDS)
+    assert await sweep_all(store) == Swept(lapsed=1)
+    assert isinstance(await store.apply(hand.renew()), Lapsed)
+    assert first is not None
+    assert isinstance(await store.apply(first), Lapsed)
+    assert claim is Hand.claim
+    await do(store, hand, Hand.complete)
+
+
+async def test_a_sweep_is_bounded(store: Store, database: Database) -> None:
+    """A pass writes down no more than its limit, says that there is more, and passes add up to all."""
+    hands = [Hand() for _ in range(25)]
+    for hand in hands:
+        await do(store, hand, Hand.claim)
+    await database.advance(2 * LEASE_SECONDS)
+    first = await store.sweep(10)
+    assert first == Swept(lapsed=10, more=True)
+    rest = await sweep_all(store, 10)
+    assert first.lapsed + rest.lapsed == 25
+
+
+async def test_two_sweepers_do_not_do_the_same_twice(store: Store, other_store: Store, database: Database) -> None:
+    """However two gateways sweep at the same time, every record is written down once."""
+    hands = [Hand() for _ in range(30)]
+    await asyncio.gather(*(do(store, hand, Hand.claim, Hand.release) for hand in hands))
+    await database.advance(2 * REMEMBER_SECONDS)
+    swept = await asyncio.gather(*((store, other_store)[turn % 2].sweep(10) for turn in range(8)))
+    rest = await sweep_all(store)
+    assert sum(each.collected for each in swept) + rest.collected == 30
+
+
+async def test_a_claim_and_a_sweep_at_once(store: Store, other_store: Store, database: Database) -> None:
+    """A sweep that collects beside claims on the same keys loses no claim and no token order."""
+    hands = [Hand() for _ in range(20)]
+    await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in hands))
+    await database.advance(2 * REMEMBER_SECONDS)
+    await asyncio.gather(sweep_all(other_store, 5), *(do(store, hand, Hand.claim) for hand in hands))
+    for hand in hands:
+        assert await state(store, hand) is State.CLAIMED
+        assert increasing(hand.tokens)
+        assert len(hand.tokens) == 2
+
+
+async def test_a_tombstone_keeps_status_and_place(store: Store, database: Database) -> None:
+    """Retired or purged, the record still says what the answer was and where the created thing is; the body is gone."""
+    purged, retired = Hand(), Hand()
+    await do(store, retired, Hand.claim, Hand.complete)
+    await do(store, purged, Hand.claim, Hand.complete, Hand.purge)
+    await database.advance(REPLAY_SECONDS + 60)
+    await sweep_all(store)
+    for hand in (purged, retired):
+        assert await state(store, hand) is State.TOMBSTONE
+        assert hand.record is not None
+        assert hand.record.response is not None
+        assert hand.record.response.status == 201
+        assert hand.record.response.headers == ((b"Location", b"/charges/1"),)
+        assert hand.record.response.body is None
+        assert hand.record.completed_us is not None
+
+
+async def test_the_tally_counts_what_is_in_doubt(store: Store, database: Database) -> None:
+    """In doubt by abandon, by a swept lapse and by one nobody swept: counted by route, with the oldest's age."""
+    assert (await store.tally()).in_doubt == {}
+    assert (await store.tally()).oldest_in_doubt_seconds == 0
+    abandoned, lapsed, late, done, held = (Hand() for _ in range(5))
+    refund = Hand(Script(new_identity(route="refund")))
+    await do(store, abandoned, Hand.claim, Hand.abandon)
+    await do(store, refund, Hand.claim, Hand.abandon)
+    await do(store, lapsed, Hand.claim)
+    await do(store, done, Hand.claim, Hand.complete)
+    await database.advance(2 * LEASE_SECONDS)
+    await sweep_all(store)
+    await do(store, late, Hand.claim)
+    await database.advance(2 * LEASE_SECONDS)
+    await do(store, held, Hand.claim)
+    tally = await store.tally()
+    assert dict(tally.in_doubt) == {"create_payment": 3, "refund": 1}
+    assert 4 * LEASE_SECONDS - 1 <= tally.oldest_in_doubt_seconds <= 4 * LEASE_SECONDS + 30
+    await do(store, refund, Hand.disprove)
+    assert dict((await store.tally()).in_doubt) == {"create_payment": 3}

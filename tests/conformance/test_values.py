@@ -1,0 +1,121 @@
+"""What goes in comes out: every byte of an answer and of an identity, however odd."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Applied, Claim, Complete, Fingerprint, Identity, Prove, State
+from gateway.store.base import Store
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, REMEMBER_US, REPLAY_US, Hand, new_identity
+
+MIB = 1024 * 1024
+
+RESPONSES = {
+    "every-byte": StoredResponse(200, b"OK", (), bytes(range(256)) * 3),
+    "nul-bytes": StoredResponse(200, b"OK", ((b"X-Null", b"a b"),), b"\x00\x00end\x00"),
+    "empty-body": StoredResponse(204, b"No Content", (), b""),
+    "body-not-kept": StoredResponse(200, b"OK", ((b"Content-Length", b"4000000"),), None),
+    "one-mebibyte": StoredResponse(200, b"OK", (), random.Random(1).randbytes(MIB)),
+    "repeated-fields-in-order": StoredResponse(
+        200, b"OK", ((b"Set-Cookie", b"a=1"), (b"X", b"0"), (b"set-cookie", b"b=2"), (b"Set-Cookie", b"a=1")), b"x"
+    ),
+    "field-bytes-beyond-ascii": StoredResponse(200, b"\xff\xfe", ((b"X-\xe9", b"\xff\x80\xc3\xa9"), (b"Y", b"")), b"x"),
+    "no-reason": StoredResponse(299, b"", (), b"x"),
+    "long-reason-and-fields": StoredResponse(200, b"r" * 5_000, ((b"N" * 300, b"v" * 70_000),) * 3, b"x"),
+    "many-fields": StoredResponse(200, b"OK", tuple((b"N%d" % n, b"%d" % n) for n in range(500)), b"x"),
+    "looks-like-text": StoredResponse(200, b"OK", ((b"A", b"\\x00"), (b"B", b"'; --"), (b"C", b'"{}')), b"\\x00"),
+    "lowest-status": StoredResponse(100, b"", (), b""),
+    "highest-status": StoredResponse(999, b"", (), b""),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+async def test_an_answer_comes_back_byte_for_byte(name: str, store: Store, other_store: Store) -> None:
+    """The recorded response is the one that was given, in the result, in a read, and in another gateway's read."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    hand.see(command := hand.complete(RESPONSES[name]), await store.apply(command))
+    for snapshot in (hand.snapshot, await store.read(hand.operation_id), await other_store.read(hand.operation_id)):
+        assert snapshot.record is not None
+        assert snapshot.record.response == RESPONSES[name]
+
+
+async def test_a_proven_answer_comes_back_byte_for_byte(store: Store) -> None:
+    """What a probe found is recorded like an answer."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    hand.see(command := hand.abandon(), await store.apply(command))
+    proof = Prove(hand.operation_id, hand.token, uuid4(), RESPONSES["every-byte"], REPLAY_US, REMEMBER_US)
+    hand.see(proof, await store.apply(proof))
+    assert hand.record is not None
+    assert hand.record.response == RESPONSES["every-byte"]
+    assert hand.record.resolution_id == proof.resolution_id
+
+
+IDENTITIES = {
+    "key-in-clear": new_identity(key="a key"),
+    "no-key": new_identity(key=None),
+    "empty-key": new_identity(key=""),
+    "beyond-ascii": new_identity("zahlung-größe-€", "支払い", "🔑"),
+    "long": new_identity("r" * 2_000, "o" * 2_000, "k" * 5_000),
+    "quotes": new_identity("'\"\\", "{a,b}", "%s$1?"),
+    "digests-of-every-byte": Identity(uuid4(), "r", "o", bytes(range(256)), bytes(reversed(range(256)))),
+    "empty-digests": Identity(uuid4(), "r", "o", b"", b""),
+    "lowest-id": Identity(UUID(int=0), "r", "o", b"s", b"k"),
+    "highest-id": Identity(UUID(int=2**128 - 1), "r", "o", b"s", b"k"),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+async def test_an_identity_comes_back_as_given(name: str, store: Store) -> None:
+    """Names, digests, holder and fingerprint are kept as they are, whatever they contain."""
+    fingerprint = Fingerprint(bytes(range(64)), b"\x00" * 32, b"\xff" * 32, "ключ-1" if name == "long" else "")
+    claim = Claim(IDENTITIES[name], uuid4(), "höst:" + "h" * 500, fingerprint, LEASE_US)
+    result = await store.apply(claim)
+    assert isinstance(result, Applied)
+    for snapshot in (result.snapshot, await store.read(claim.identity.operation_id)):
+        assert snapshot.record is not None
+        assert snapshot.record.identity == claim.identity
+        assert snapshot.record.fingerprint == fingerprint
+        assert snapshot.record.holder == claim.holder
+        assert snapshot.record.attempt_id == claim.attempt_id
+
+
+async def test_answers_recorded_at_once_are_not_mixed_up(store: Store) -> None:
+    """Fifty operations that complete together each keep their own answer."""
+    hands = [Hand() for _ in range(50)]
+    for hand, result in zip(hands, await asyncio.gather(*(store.apply(hand.claim()) for hand in hands)), strict=True):
+        hand.see(hand.claim(), result)
+    answers = [StoredResponse(200 + n, b"", ((b"N", b"%d" % n),), b"%d" % n * n) for n in range(50)]
+    await asyncio.gather(*(store.apply(hand.complete(answer)) for hand, answer in zip(hands, answers, strict=True)))
+    for hand, answer in zip(hands, answers, strict=True):
+        snapshot = await store.read(hand.operation_id)
+        assert snapshot.record is not None
+        assert snapshot.record.response == answer
+
+
+async def test_a_repeated_completion_keeps_the_first_answer(store: Store) -> None:
+    """Whoever completes twice under one attempt gets the answer that was recorded first."""
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    hand.see(command := hand.complete(ANSWER), await store.apply(command))
+    hand.see(command := hand.complete(OTHER_ANSWER), await store.apply(command))
+    assert hand.record is not None
+    assert hand.record.response == ANSWER
+
+
+async def test_the_longest_windows_are_kept(store: Store) -> None:
+    """A retention of a hundred years is a retention."""
+    century_us = 100 * 365 * 86_400 * 1_000_000
+    hand = Hand()
+    hand.see(command := hand.claim(), await store.apply(command))
+    complete = Complete(hand.operation_id, hand.token, hand.attempt_id, ANSWER, century_us, century_us)
+    hand.see(complete, await store.apply(complete))
+    assert hand.snapshot.state is State.COMPLETED
+    assert hand.record is not None
+    assert hand.record.replay_until_us - hand.snapshot.now_us == pytest.approx(century_us, abs=20_000_000)

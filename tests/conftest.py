@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
+import shutil
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.support.processes import descendants
 from tests.support.redis import Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -58,16 +61,15 @@ async def postgres_url(postgres_server: Postgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def own_postgres(
-    postgres_installation: PostgresInstallation, server_workspace: Path, request: pytest.FixtureRequest
-) -> Iterator[PostgresServer]:
+def own_postgres(postgres_installation: PostgresInstallation, server_workspace: Path) -> Iterator[PostgresServer]:
     """A started server of this test alone, to be crashed, frozen and started again."""
-    server = PostgresServer(postgres_installation, server_workspace / f"pg-{id(request.node):x}")
+    server = PostgresServer(postgres_installation, server_workspace / f"pg-{next(_numbers)}")
     try:
         server.start()
         yield server
     finally:
         server.crash()
+        shutil.rmtree(server.directory)
 
 
 @pytest.fixture(scope="session")
@@ -93,14 +95,15 @@ def redis_url(redis_server: Redis) -> str:
 
 
 @pytest.fixture
-def own_redis(server_workspace: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+def own_redis(server_workspace: Path) -> Iterator[RedisServer]:
     """A started server of this test alone, to be killed, frozen and started again."""
-    server = RedisServer(server_workspace / f"redis-{id(request.node):x}")
+    server = RedisServer(server_workspace / f"redis-{next(_numbers)}")
     try:
         server.start()
         yield server
     finally:
         server.kill()
+        shutil.rmtree(server.directory)
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""What tests stand on: real servers, a faulty network, raw HTTP, a scriptable upstream. Nothing here imports `gateway`."""
+"""What tests stand on: real servers, a faulty network, raw HTTP, a scriptable upstream."""

@@ -74,8 +74,8 @@ def run(
 def end(process: subprocess.Popen[bytes], how: signal.Signals, deadline_seconds: float = END_SECONDS) -> int:
     """Send `how` to the process, wake it and its descendants if they are frozen, and return its exit status.
 
-    A sudden end, SIGKILL or SIGQUIT, goes to the descendants as well and first: nobody who was frozen does one step more.
-    One that does not obey within the deadline is killed with its descendants, and that is an AssertionError.
+    A sudden end, SIGKILL or SIGQUIT, goes to the descendants as well and first: nobody who was frozen does one step
+    more. One that does not obey within the deadline is killed with its descendants, and that is an AssertionError.
     """
     if process.poll() is not None:
         return process.returncode

@@ -1,0 +1,131 @@
+"""The real program as a child process: configured by a file, ready when its status port says so, killed at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.ports import free_port
+from tests.support.processes import end, pause, resume, spawn
+
+START_SECONDS = 30.0
+STOP_SECONDS = 60.0
+_ROOT = Path(__file__).parents[2]
+
+
+class GatewayProcess:
+    """`async with GatewayProcess(config, directory) as gateway`: `python -m gateway run` on loopback.
+
+    `listen` and `status.listen` are chosen here. The process may be ended and started again; it keeps its ports, its
+    configuration and its state directory, `directory / "state"` unless the configuration names another.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], directory: Path, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self.status_port = free_port()
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config_file = directory / "gateway.yaml"
+        self.log = directory / "gateway.log"
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        whole = {
+            "state_dir": str(directory / "state"),
+            **config,
+            "listen": f"127.0.0.1:{self.port}",
+            "status": {"listen": f"127.0.0.1:{self.status_port}"},
+        }
+        self.config_file.write_text(yaml.safe_dump(whole, sort_keys=False))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running program."""
+        assert self._process is not None, "the gateway is not running"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start the program and return when `/readyz` answers 200."""
+        self.launch()
+        try:
+            await self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def launch(self) -> None:
+        """Start the program without waiting for anything."""
+        assert self._process is None, "the gateway is running already"
+        command = [sys.executable, "-m", "gateway", "run", "--config", str(self.config_file)]
+        self._process = spawn(command, output=self.log, directory=_ROOT, environment=self._environment)
+
+    async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:
+        """Return when `/readyz` answers 200; an AssertionError with the program's output when it does not."""
+        try:
+            await eventually(self._is_ready, deadline_seconds, "/readyz answers 200")
+        except AssertionError as error:
+            raise AssertionError(f"the gateway is not ready: {error}\n{self.output()}") from None
+
+    async def status(self, target: str) -> http.Response:
+        """A GET on the status port."""
+        return await http.request(self.status_port, "GET", target)
+
+    def kill(self) -> None:
+        """`kill -9`. Nothing happens to one that is not running."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """SIGTERM, and its exit status once it has drained; see `ask_to_stop` for what happens meanwhile."""
+        return self._end(signal.SIGTERM)
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM without waiting."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    async def wait_exit(self, deadline_seconds: float = STOP_SECONDS) -> int:
+        """Its exit status, once it has ended by itself or after `ask_to_stop`."""
+        process = self._process
+        assert process is not None, "the gateway is not running"
+        await eventually(lambda: process.poll() is not None, deadline_seconds, "the gateway ends")
+        self._process = None
+        return process.returncode
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open and nothing moves."""
+        pause(self.pid)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        resume(self.pid)
+
+    def output(self) -> str:
+        """Everything that the program has written to stdout and stderr."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        return end(process, how, STOP_SECONDS) if process is not None else 0
+
+    async def _is_ready(self) -> bool:
+        assert self._process is not None, "it was not started"
+        assert self._process.poll() is None, f"it ended with {self._process.returncode}"
+        try:
+            return (await self.status("/readyz")).status == 200
+        except OSError:
+            return False

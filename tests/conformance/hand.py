@@ -30,9 +30,11 @@ from gateway.core.operation import (
     Renew,
     Result,
     Snapshot,
+    State,
     Takeover,
     microseconds,
 )
+from gateway.store.base import Store
 
 # Far apart, so that a store whose clock runs while the test runs never comes near the wrong one.
 LEASE_SECONDS = 60.0
@@ -174,6 +176,20 @@ class Hand:
 
 
 Speech = Callable[[Hand], Command]
+
+
+async def do(store: Store, hand: Hand, *speeches: Speech) -> None:
+    """Say each and expect it to be applied."""
+    for speech in speeches:
+        command = speech(hand)
+        result = await store.apply(command)
+        assert isinstance(result, Applied)
+        hand.see(command, result)
+
+
+async def state(store: Store, hand: Hand) -> State:
+    hand.look(await store.read(hand.operation_id))
+    return hand.snapshot.state
 
 
 def differences(

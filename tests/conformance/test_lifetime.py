@@ -9,9 +9,18 @@ import pytest
 
 from gateway.core.operation import Fenced, State
 from gateway.store.base import NotApplied, RecipeConflict, Store
-from tests.conformance.hand import ANSWER, LEASE_SECONDS, REMEMBER_SECONDS, Hand, Script, increasing, new_identity
+from tests.conformance.hand import (
+    ANSWER,
+    LEASE_SECONDS,
+    REMEMBER_SECONDS,
+    Hand,
+    Script,
+    do,
+    increasing,
+    new_identity,
+    state,
+)
 from tests.conformance.stores import Database
-from tests.conformance.test_retention import do, state
 
 # Long enough that only a missed wake-up reaches it.
 PATIENCE_SECONDS = 20.0

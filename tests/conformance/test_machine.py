@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -16,7 +15,6 @@ from tests.conformance.hand import Speech, increasing
 from tests.conformance.pair import Pair
 from tests.conformance.stores import Database
 from tests.support.memory_store import ManualClock
-
 
 OPERATIONS = 3
 SETTINGS = settings(

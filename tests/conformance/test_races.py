@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from gateway.core.operation import Applied, Claim, Complete, Fenced, Result, State
 from gateway.store.base import Store
-from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, REPLAY_US, SAME, Hand, increasing, new_identity
+from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, REPLAY_US, SAME, Hand, do, increasing, new_identity
 from tests.conformance.stores import Database
 
 CLAIMS = 100
@@ -42,8 +42,7 @@ async def test_of_many_claims_on_one_operation_one_is_granted(store: Store, othe
 async def test_of_many_retries_of_a_released_operation_one_is_granted(store: Store, other_store: Store) -> None:
     """Claims that all read the same released record are fenced by the first of them."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
-    hand.see(command := hand.release(), await store.apply(command))
+    await do(store, hand, Hand.claim, Hand.release)
     claims = [replace(claim, read_token=hand.token) for claim in rivals(hand)]
     results = await apply_all([store, other_store], claims)
     winners = [result for result in results if isinstance(result, Applied)]
@@ -56,8 +55,7 @@ async def test_of_many_retries_of_a_released_operation_one_is_granted(store: Sto
 async def test_of_many_takeovers_one_is_granted(store: Store, other_store: Store) -> None:
     """Takeovers that all read the same doubt are fenced by the first of them."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
-    hand.see(command := hand.abandon(), await store.apply(command))
+    await do(store, hand, Hand.claim, Hand.abandon)
     takeovers = [replace(hand.takeover(), attempt_id=uuid4()) for _ in range(CLAIMS)]
     results = await asyncio.gather(
         *((store, other_store)[index % 2].apply(takeover) for index, takeover in enumerate(takeovers))
@@ -85,7 +83,7 @@ async def test_claims_on_many_operations_do_not_disturb_one_another(store: Store
 async def test_a_completion_and_claims_at_once_leave_the_answer(store: Store, other_store: Store) -> None:
     """Claims that race with the holder's completion see claimed or completed, and never get a grant."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
+    await do(store, hand, Hand.claim)
     completion, *results = await asyncio.gather(
         store.apply(hand.complete()), *(other_store.apply(claim) for claim in rivals(hand, 20))
     )
@@ -101,8 +99,7 @@ async def test_of_two_resolutions_one_counts(store: Store, other_store: Store) -
     """A prove, a disprove and the late answer exclude one another; the record is what the one that was applied says."""
     for _ in range(10):
         hand = Hand()
-        hand.see(command := hand.claim(), await store.apply(command))
-        hand.see(command := hand.abandon(), await store.apply(command))
+        await do(store, hand, Hand.claim, Hand.abandon)
         proof, denial, late = await asyncio.gather(
             store.apply(hand.prove()),
             other_store.apply(replace(hand.disprove(), resolution_id=uuid4())),
@@ -119,11 +116,11 @@ async def test_of_two_resolutions_one_counts(store: Store, other_store: Store) -
 async def test_tokens_increase_whoever_draws_them(store: Store, other_store: Store) -> None:
     """An operation that is claimed and released again and again, through either gateway, never sees a token twice."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
+    await do(store, hand, Hand.claim)
     for index in range(10):
         elsewhere, here = (store, other_store) if index % 2 else (other_store, store)
-        hand.see(command := hand.release(), await here.apply(command))
-        hand.see(command := hand.retry(), await elsewhere.apply(command))
+        await do(here, hand, Hand.release)
+        await do(elsewhere, hand, Hand.retry)
         assert hand.record is not None
         assert hand.record.state is State.CLAIMED
     assert len(hand.tokens) == 11

@@ -5,33 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from gateway.core.operation import Applied, Lapsed, State, microseconds
+from gateway.core.operation import Lapsed, State, microseconds
 from gateway.store.base import Store, Swept
 from tests.conformance.hand import (
     LEASE_SECONDS,
     REMEMBER_SECONDS,
     REPLAY_SECONDS,
     Hand,
-    Speech,
+    Script,
+    do,
     increasing,
     new_identity,
+    state,
 )
-from tests.conformance.hand import Script
 from tests.conformance.stores import Database
-
-
-async def do(store: Store, hand: Hand, *speeches: Speech) -> None:
-    """Say each and expect it to be applied."""
-    for speech in speeches:
-        command = speech(hand)
-        result = await store.apply(command)
-        assert isinstance(result, Applied)
-        hand.see(command, result)
-
-
-async def state(store: Store, hand: Hand) -> State:
-    hand.look(await store.read(hand.operation_id))
-    return hand.snapshot.state
 
 
 async def sweep_all(store: Store, limit: int = 100) -> Swept:

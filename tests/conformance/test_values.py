@@ -11,7 +11,7 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Applied, Claim, Complete, Fingerprint, Identity, Prove, State
 from gateway.store.base import Store
-from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, REMEMBER_US, REPLAY_US, Hand, new_identity
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, REMEMBER_US, REPLAY_US, Hand, do, new_identity
 
 MIB = 1024 * 1024
 
@@ -38,8 +38,7 @@ RESPONSES = {
 async def test_an_answer_comes_back_byte_for_byte(name: str, store: Store, other_store: Store) -> None:
     """The recorded response is the one that was given, in the result, in a read, and in another gateway's read."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
-    hand.see(command := hand.complete(RESPONSES[name]), await store.apply(command))
+    await do(store, hand, Hand.claim, lambda hand: hand.complete(RESPONSES[name]))
     for snapshot in (hand.snapshot, await store.read(hand.operation_id), await other_store.read(hand.operation_id)):
         assert snapshot.record is not None
         assert snapshot.record.response == RESPONSES[name]
@@ -48,8 +47,7 @@ async def test_an_answer_comes_back_byte_for_byte(name: str, store: Store, other
 async def test_a_proven_answer_comes_back_byte_for_byte(store: Store) -> None:
     """What a probe found is recorded like an answer."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
-    hand.see(command := hand.abandon(), await store.apply(command))
+    await do(store, hand, Hand.claim, Hand.abandon)
     proof = Prove(hand.operation_id, hand.token, uuid4(), RESPONSES["every-byte"], REPLAY_US, REMEMBER_US)
     hand.see(proof, await store.apply(proof))
     assert hand.record is not None
@@ -102,9 +100,7 @@ async def test_answers_recorded_at_once_are_not_mixed_up(store: Store) -> None:
 async def test_a_repeated_completion_keeps_the_first_answer(store: Store) -> None:
     """Whoever completes twice under one attempt gets the answer that was recorded first."""
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
-    hand.see(command := hand.complete(ANSWER), await store.apply(command))
-    hand.see(command := hand.complete(OTHER_ANSWER), await store.apply(command))
+    await do(store, hand, Hand.claim, lambda hand: hand.complete(ANSWER), lambda hand: hand.complete(OTHER_ANSWER))
     assert hand.record is not None
     assert hand.record.response == ANSWER
 
@@ -113,7 +109,7 @@ async def test_the_longest_windows_are_kept(store: Store) -> None:
     """A retention of a hundred years is a retention."""
     century_us = 100 * 365 * 86_400 * 1_000_000
     hand = Hand()
-    hand.see(command := hand.claim(), await store.apply(command))
+    await do(store, hand, Hand.claim)
     complete = Complete(hand.operation_id, hand.token, hand.attempt_id, ANSWER, century_us, century_us)
     hand.see(complete, await store.apply(complete))
     assert hand.snapshot.state is State.COMPLETED

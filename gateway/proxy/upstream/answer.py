@@ -1,0 +1,208 @@
+"""The receiving half of one exchange: what the connection puts in, what the caller takes out.
+
+Owns the buffered part of the answer, the flow control of the connection while the caller is slow, and the wait for
+more. It does not know sockets or pools, and it outlives its connection: an answer whose end has arrived is detached
+from it, so the connection may serve the next request while this body is still being read.
+
+Invariant: after `body_ended` or `fail` nothing changes but the buffer, which only shrinks. One caller at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from gateway.core.message import ResponseHead
+from gateway.proxy.upstream.result import BodyLost, Framing, Lost, TooLong, Unknown
+
+# The connection stops reading above this, until the caller takes what is there.
+BUFFER_BYTES_MAX = 256 * 1024
+
+NEVER = float("inf")
+
+
+class AnswerSource(Protocol):
+    """What the receiving half asks of the connection that feeds it."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def set_deadline(self, when: float) -> None: ...
+    def abort(self, reason: Unknown, detail: str) -> None: ...
+
+
+class AnswerReceiver:
+    """Buffers one answer.
+
+    Times: the head, and a body taken with `read_all`, must be there by `deadline`, which counts from the first byte of
+    the request. `read` allows `silence_seconds` from its call to the next bytes, so a stream may last for ever.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_buffered_bytes",
+        "_interims",
+        "_is_complete",
+        "_is_paused",
+        "_loop",
+        "_loss",
+        "_source",
+        "_waiter",
+        "deadline",
+        "framing",
+        "head",
+        "head_at",
+        "length",
+        "silence_seconds",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, source: AnswerSource, deadline: float, silence_seconds: float
+    ) -> None:
+        self._loop = loop
+        self._source: AnswerSource | None = source
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._interims: list[ResponseHead] = []
+        self._is_complete = False
+        self._is_paused = False
+        self._loss: Lost | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.deadline = deadline
+        self.silence_seconds = silence_seconds
+        self.head: ResponseHead | None = None
+        self.head_at = 0.0
+        self.framing = Framing.NONE
+        self.length: int | None = None
+
+    # -- put in, by the connection ------------------------------------------------------------------------------------
+
+    def interim_arrived(self, head: ResponseHead) -> None:
+        self._interims.append(head)
+        self._wake()
+
+    def head_arrived(self, head: ResponseHead, framing: Framing, length: int | None) -> None:
+        self.head = head
+        self.head_at = self._loop.time()
+        self.framing = framing
+        self.length = length
+        self._wake()
+
+    def body_arrived(self, data: bytes) -> None:
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > BUFFER_BYTES_MAX and not self._is_paused and self._source is not None:
+            self._is_paused = True
+            self._source.pause_reading()
+        self._wake()
+
+    def body_ended(self) -> None:
+        self._is_complete = True
+        self._detach()
+
+    def fail(self, reason: Unknown, detail: str) -> None:
+        """The answer will not come to its end."""
+        if not self._is_complete and self._loss is None:
+            self._loss = Lost(reason, detail)
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._is_paused and self._source is not None:
+            self._is_paused = False
+            self._source.resume_reading()
+        self._wake()
+        self._source = None
+
+    def _wake(self) -> None:
+        if self._source is not None:
+            self._source.set_deadline(NEVER)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def restart_clock(self) -> None:
+        """The request is still being sent, and moves: allow the whole time for the head anew."""
+        if self.head is None and self._source is not None:
+            self.deadline = self._loop.time() + self.silence_seconds
+            self._source.set_deadline(self.deadline)
+
+    # -- taken out, by the caller -------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the body came to its proven end (it may still be waiting to be read)."""
+        return self._is_complete
+
+    async def wait_news(self) -> list[ResponseHead] | Lost:
+        """Waits until an interim answer, the head, or the loss of both is there; returns the interim answers."""
+        while not self._interims and self.head is None and self._loss is None:
+            await self._wait(self.deadline)
+        if self._loss is not None and self.head is None:
+            return self._loss
+        interims, self._interims = self._interims, []
+        return interims
+
+    async def read(self) -> bytes | BodyLost:
+        """The next bytes of the body, at least one; `b""` at its proven end.
+
+        What arrived before a loss is given first. If cancelled, nothing is lost and it may be called again.
+        """
+        while True:
+            if self._buffer:
+                return self._take()
+            if self._is_complete:
+                return b""
+            if self._loss is not None:
+                return BodyLost(self._loss.reason, self._loss.detail)
+            await self._wait(self._loop.time() + self.silence_seconds)
+
+    async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
+        """The whole rest of the body if it has at most `limit_bytes`.
+
+        A body that is announced as longer is not touched. Never holds more than the limit and one buffer. If cancelled,
+        nothing is lost.
+        """
+        if self.length is not None and self.length > limit_bytes:
+            return TooLong(b"")
+        taken: list[bytes] = []
+        taken_bytes = 0
+        while True:
+            if self._buffer:
+                taken.append(self._take())
+                taken_bytes += len(taken[-1])
+                if taken_bytes > limit_bytes:
+                    return TooLong(b"".join(taken))
+            if self._is_complete:
+                return taken[0] if len(taken) == 1 else b"".join(taken)
+            if self._loss is not None:
+                return BodyLost(self._loss.reason, self._loss.detail)
+            try:
+                await self._wait(self.deadline)
+            except asyncio.CancelledError:
+                self._buffer[:0] = taken
+                self._buffered_bytes += taken_bytes
+                raise
+
+    def close(self, reason: Unknown = Unknown.ABORTED) -> None:
+        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly."""
+        if self._source is not None:
+            self._source.abort(reason, "given up by the caller")
+        self._buffer.clear()
+        self._buffered_bytes = 0
+
+    def _take(self) -> bytes:
+        buffer = self._buffer
+        data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+        buffer.clear()
+        self._buffered_bytes = 0
+        if self._is_paused and self._source is not None:
+            self._is_paused = False
+            self._source.resume_reading()
+        return data
+
+    async def _wait(self, deadline: float) -> None:
+        if self._source is not None:  # it is there until the answer has ended or is lost
+            self._source.set_deadline(deadline)
+        self._waiter = self._loop.create_future()
+        await self._waiter

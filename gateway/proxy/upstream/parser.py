@@ -1,0 +1,335 @@
+"""Bytes of an HTTP/1.1 answer to what they mean, strictly and at any segmentation (RFC 9112).
+
+Owns where an answer begins and ends, and what is too ambiguous to be one. Knows no socket, clock or pool.
+
+Written out rather than taken from a library because the general parsers cannot be told that the request was HEAD, do
+not tell a folded field from a plain one, and do not say where a message ended in the bytes they were given; a proxy
+that records answers needs all three. One regular expression call reads all fields, so it costs no more.
+
+Invariant: what the sink is told does not depend on how the bytes were cut.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Protocol
+
+from gateway.core.message import ResponseHead, list_members
+from gateway.proxy.upstream.result import Framing, Unknown
+
+INTERIM_ANSWERS_MAX = 32
+CHUNK_LINE_BYTES_MAX = 4096
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_VERSION = b"HTTP/1."
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00\r\n]*+))?\r\n")
+# Every match is one whole line from its beginning: as many matches as line ends means that no line is anything else.
+_FIELD = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*+([^\x00\r\n]*+)\r\n", re.MULTILINE)
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\x00\r\n]*+)?\r\n")
+_TIMEOUT = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})", re.IGNORECASE)
+
+_HOP_FIELDS = frozenset((b"connection", b"content-length", b"keep-alive", b"transfer-encoding"))
+
+
+class AnswerInvalid(Exception):
+    """The bytes are not an answer that may be believed."""
+
+    def __init__(self, reason: Unknown, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class AnswerSink(Protocol):
+    """Whom the parser tells; in this order, `interim_arrived` any number of times."""
+
+    def interim_arrived(self, head: ResponseHead) -> None: ...
+    def head_arrived(self, head: ResponseHead, framing: Framing, length: int | None) -> None: ...
+    def body_arrived(self, data: bytes) -> None: ...
+    def body_ended(self) -> None: ...
+
+
+class _State(IntEnum):
+    HEAD = 0
+    LENGTH = 1
+    CHUNK_LINE = 2
+    CHUNK_DATA = 3
+    CHUNK_END = 4
+    TRAILER = 5
+    UNTIL_CLOSE = 6
+    DONE = 7
+
+
+def _malformed(detail: str) -> AnswerInvalid:
+    return AnswerInvalid(Unknown.MALFORMED, detail)
+
+
+class AnswerParser:
+    """Reads one answer after each `begin`.
+
+    `is_done` says that the answer came to its end, `has_excess` that bytes followed it, `is_upgraded` that the rest of
+    the connection is the sink's; `is_persistent` and `keepalive_seconds` are what the upstream said of the connection.
+    """
+
+    __slots__ = (
+        "_header_bytes_max",
+        "_held_head",
+        "_held_line",
+        "_interims",
+        "_is_head",
+        "_left",
+        "_sink",
+        "_state",
+        "_trailer_bytes",
+        "_wants_upgrade",
+        "has_begun",
+        "has_excess",
+        "is_persistent",
+        "is_upgraded",
+        "keepalive_seconds",
+    )
+
+    def __init__(self, header_bytes_max: int) -> None:
+        self._header_bytes_max = header_bytes_max
+
+    def begin(self, sink: AnswerSink, method: bytes, wants_upgrade: bool) -> None:
+        """Expect the answer to a request of that method."""
+        self._sink = sink
+        self._is_head = method == b"HEAD"
+        self._wants_upgrade = wants_upgrade
+        self._state = _State.HEAD
+        self._held_head = bytearray()
+        self._held_line = b""
+        self._left = 0
+        self._interims = 0
+        self._trailer_bytes = 0
+        self.has_begun = False
+        self.has_excess = False
+        self.is_persistent = True
+        self.is_upgraded = False
+        self.keepalive_seconds: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._state is _State.DONE
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            AnswerInvalid: once; the parser is of no use afterwards.
+        """
+        self.has_begun = True
+        while data and self._state is _State.HEAD:
+            data = self._feed_head(data)
+        if not data:
+            return
+        match self._state:
+            case _State.LENGTH:
+                self._feed_length(data)
+            case _State.UNTIL_CLOSE:
+                self._sink.body_arrived(data)
+            case _State.DONE:
+                self.has_excess = True
+            case _:
+                self._feed_chunked(data)
+
+    def end_of_input(self) -> bool:
+        """The input ended cleanly; returns whether that completes the answer."""
+        if self._state is not _State.UNTIL_CLOSE or self.is_upgraded:
+            return False
+        self._finish()
+        return True
+
+    def _finish(self) -> None:
+        self._state = _State.DONE
+        self._sink.body_ended()
+
+    # -- head ---------------------------------------------------------------------------------------------------------
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Reads one head if it is there whole, and returns the bytes after it."""
+        held = self._held_head
+        searched = len(held)
+        if searched:
+            held += data
+            end = held.find(b"\r\n\r\n", max(0, searched - 3))
+            if end < 0:
+                self._check_partial_head(held, searched)
+                return b""
+            data = bytes(held)
+            held.clear()
+        else:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._check_partial_head(data, 0)
+                held += data
+                return b""
+        if end + 4 > self._header_bytes_max:
+            raise AnswerInvalid(Unknown.HEADERS_TOO_LONG, f"the head has {end + 4} bytes")
+        self._read_head(data[: end + 2])
+        return data[end + 4 :]
+
+    def _check_partial_head(self, held: bytes | bytearray, searched: int) -> None:
+        """Refuses early what could only be waited for in vain: another protocol, bare line feeds, an endless head."""
+        if len(held) > self._header_bytes_max:
+            raise AnswerInvalid(Unknown.HEADERS_TOO_LONG, f"no end within {self._header_bytes_max} bytes")
+        if searched < len(_VERSION) and not _VERSION.startswith(held[: len(_VERSION)]):
+            raise _malformed("not an HTTP/1 status line")
+        if _BARE_LINE_FEED.search(held, max(0, searched - 1)):
+            raise _malformed("a bare line feed in the head")
+
+    def _read_head(self, block: bytes) -> None:
+        line = _STATUS_LINE.match(block)
+        if line is None:
+            raise _malformed("not an HTTP/1 status line")
+        fields = _FIELD.findall(block, line.end())
+        if len(fields) != block.count(b"\n", line.end()):
+            raise _malformed("a field line that is none (folded, without a name, or with NUL, CR or a bare LF)")
+        if b" \r\n" in block or b"\t\r\n" in block:
+            fields = [(name, value.rstrip(b" \t")) for name, value in fields]
+        head = ResponseHead(int(line[2]), line[3] or b"", tuple(fields))
+        if head.status < 200 and head.status != 101:
+            self._interims += 1
+            if self._interims > INTERIM_ANSWERS_MAX:
+                raise AnswerInvalid(Unknown.INTERIM_FLOOD, f"more than {INTERIM_ANSWERS_MAX} interim answers")
+            if head.status != 100:  # nothing that is forwarded expects it
+                self._sink.interim_arrived(head)
+            return
+        self._read_framing(head, is_http_1_0=line[1] == b"0")
+
+    def _read_framing(self, head: ResponseHead, is_http_1_0: bool) -> None:
+        """Finds where the body ends (RFC 9112 section 6.3), and refuses what has two answers to that."""
+        values: dict[bytes, list[bytes]] = {}
+        for field, value in head.headers:
+            name = field.lower()
+            if name in _HOP_FIELDS:
+                values.setdefault(name, []).append(value)
+        length: int | None = None
+        is_chunked = False
+        self.is_persistent = not is_http_1_0
+        if values:
+            lengths = values.get(b"content-length")
+            length = _content_length(lengths) if lengths else None
+            codings = values.get(b"transfer-encoding")
+            is_chunked = codings is not None
+            if codings and lengths:
+                raise _malformed("both Content-Length and Transfer-Encoding")
+            if codings and (is_http_1_0 or len(codings) > 1 or codings[0].lower() != b"chunked"):
+                raise _malformed("a transfer coding other than a single chunked")
+            self._read_persistence(values)
+        sink = self._sink
+        if head.status == 101:
+            if not self._wants_upgrade:
+                raise _malformed("101 without a request for it")
+            self.is_upgraded = True
+            self.is_persistent = False
+            self._state = _State.UNTIL_CLOSE
+            sink.head_arrived(head, Framing.UPGRADE, None)
+        elif self._is_head or head.status in (204, 304):
+            sink.head_arrived(head, Framing.NONE, 0)
+            self._finish()
+        elif is_chunked:
+            self._state = _State.CHUNK_LINE
+            sink.head_arrived(head, Framing.CHUNKED, None)
+        elif length is None:
+            self.is_persistent = False
+            self._state = _State.UNTIL_CLOSE
+            sink.head_arrived(head, Framing.CLOSE, None)
+        else:
+            sink.head_arrived(head, Framing.LENGTH, length)
+            self._left = length
+            if length:
+                self._state = _State.LENGTH
+            else:
+                self._finish()
+
+    def _read_persistence(self, values: dict[bytes, list[bytes]]) -> None:
+        options = list_members(values.get(b"connection", ()))
+        if b"close" in options:
+            self.is_persistent = False
+        elif b"keep-alive" in options:
+            self.is_persistent = True
+        for value in values.get(b"keep-alive", ()):
+            if found := _TIMEOUT.search(value):
+                self.keepalive_seconds = float(found[1])
+
+    # -- body ---------------------------------------------------------------------------------------------------------
+
+    def _feed_length(self, data: bytes) -> None:
+        left = self._left - len(data)
+        if left > 0:
+            self._left = left
+            self._sink.body_arrived(data)
+            return
+        if left < 0:
+            self.has_excess = True
+            data = data[:left]
+        self._sink.body_arrived(data)
+        self._finish()
+
+    def _feed_chunked(self, data: bytes) -> None:
+        """Takes chunks apart; `_held_line` keeps an unfinished line, never chunk data."""
+        if self._held_line:
+            data = self._held_line + data
+            self._held_line = b""
+        position, size = 0, len(data)
+        while position < size:
+            match self._state:
+                case _State.CHUNK_DATA:
+                    piece = data[position : position + self._left]
+                    position += len(piece)
+                    self._left -= len(piece)
+                    self._sink.body_arrived(piece)
+                    if self._left == 0:
+                        self._state = _State.CHUNK_END
+                    continue
+                case _State.DONE:
+                    self.has_excess = True
+                    return
+                case _State.CHUNK_END:
+                    if not data.startswith(b"\r\n"[: size - position], position):
+                        raise _malformed("a chunk longer than its size")
+                case _:
+                    pass
+            end = data.find(b"\n", position) + 1
+            if end == 0:
+                self._held_line = data[position:]
+                if len(self._held_line) > CHUNK_LINE_BYTES_MAX and self._state is _State.CHUNK_LINE:
+                    raise _malformed("a chunk size line without an end")
+                if len(self._held_line) + self._trailer_bytes > self._header_bytes_max:
+                    raise _malformed("trailers too long")
+                return
+            self._read_chunk_line(data, position, end)
+            position = end
+
+    def _read_chunk_line(self, data: bytes, start: int, end: int) -> None:
+        match self._state:
+            case _State.CHUNK_END:
+                self._state = _State.CHUNK_LINE
+            case _State.CHUNK_LINE:
+                line = _CHUNK_LINE.fullmatch(data, start, end)
+                if line is None:
+                    raise _malformed("not a chunk size line")
+                self._left = int(line[1], 16)
+                self._state = _State.CHUNK_DATA if self._left else _State.TRAILER
+            case _:
+                self._trailer_bytes += end - start
+                if self._trailer_bytes > self._header_bytes_max:
+                    raise _malformed("trailers too long")
+                if data.startswith(b"\r\n", start):
+                    self._finish()
+                elif not _FIELD.fullmatch(data, start, end):
+                    raise _malformed("not a trailer field")
+
+
+def _content_length(values: list[bytes]) -> int:
+    """The one length that all values agree on (RFC 9112 section 6.3: a list of equal ones may be taken as one)."""
+    members = set(list_members(values))
+    if len(members) != 1 or any(not value for value in values):
+        raise _malformed("Content-Length fields that disagree")
+    length = members.pop()
+    if not length.isdigit() or len(length) > 18:
+        raise _malformed("Content-Length is not a length")
+    return int(length)

@@ -1,0 +1,296 @@
+"""Which connection serves the next request.
+
+Owns the connections, their number, and the knowledge of how long the upstream lets an idle one live. Does not speak
+HTTP.
+
+Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and what could
+have been "executed, then closed" cannot be told from "never read". For an unprotected request that is a failed
+request, for a protected one it is doubt, so a protected request gets a used connection only where experience says that
+the upstream would not close it now: it has been idle for clearly less time than one has been *seen* to survive. Until
+there is experience, and for a while after a connection was closed early, protected requests get fresh connections,
+which cost a fraction of a millisecond. The most recently used connection goes first, so that the others grow old and
+teach.
+
+Invariant: idle connections + busy ones + those being opened never exceed the limit, and a place that becomes free
+wakes one of those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gateway.proxy.upstream.connect import UpstreamSettings, open_connection
+from gateway.proxy.upstream.connection import UpstreamConnection
+from gateway.proxy.upstream.result import NotSent, SentNothing, Unknown
+
+# An end-of-file may be under way for this long before it can be seen here.
+_CLOSING_MARGIN_SECONDS = 0.05
+# Taken off what the upstream announces, which counts from another moment than ours (Node announces 5 and means it).
+_ANNOUNCED_MARGIN_SECONDS = 1.0
+_PROBATION_SECONDS = 10.0
+_PROBATION_SECONDS_MAX = 300.0
+
+
+@dataclass(slots=True)
+class UpstreamStats:
+    """Counters since the start, for metrics. `closed` counts connections, whoever ended them."""
+
+    opened: int = 0
+    reused: int = 0
+    condemned: int = 0
+    closed: int = 0
+    died_on_reuse: int = 0
+    answered: int = 0
+    lost: int = 0
+    not_sent: int = 0
+
+
+class IdleHistory:
+    """How long idle connections to this upstream have been seen to live. All times in seconds, `now` on one clock.
+
+    A connection that was closed early (a restart, a short timeout, a closing after each answer) begins a probation,
+    twice as long each time it happens during one; until its end nothing idle for as long as that one was is trusted.
+    """
+
+    def __init__(self) -> None:
+        self._survived_seconds = 0.0
+        self._closed_after_seconds = float("inf")
+        self._probation_seconds = 0.0
+        self._probation_until = 0.0
+
+    def survived(self, idle_seconds: float) -> None:
+        """An idle connection was seen to be open after so long."""
+        self._survived_seconds = max(self._survived_seconds, idle_seconds)
+
+    def closed_early(self, idle_seconds: float, now: float) -> None:
+        """The upstream closed a connection that had been idle for so long."""
+        if now < self._probation_until:
+            self._probation_seconds = min(self._probation_seconds * 2, _PROBATION_SECONDS_MAX)
+            self._closed_after_seconds = min(self._closed_after_seconds, idle_seconds)
+        else:
+            self._probation_seconds = _PROBATION_SECONDS
+            self._closed_after_seconds = idle_seconds
+        self._probation_until = now + self._probation_seconds
+
+    def allows(self, idle_seconds: float, now: float) -> bool:
+        """Whether a connection idle for so long may be trusted with a protected request."""
+        limit = self._survived_seconds
+        if now < self._probation_until:
+            limit = min(limit, self._closed_after_seconds)
+        return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit
+
+
+class UpstreamPool:
+    """The connections to one upstream. `acquire` gives one that is quiet; it comes back by itself or is closed."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.stats = UpstreamStats()
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._history = IdleHistory()
+        self._idle: deque[UpstreamConnection] = deque()  # longest idle first
+        self._connections: set[UpstreamConnection] = set()
+        self._opening = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._is_closed = False
+        # Threads are started when first needed. A resolver that hangs must not keep files from being read.
+        self._names = ThreadPoolExecutor(2, "upstream-names")
+        self.files = ThreadPoolExecutor(4, "upstream-files")
+
+    def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
+        """A used connection that may serve this request, checked at this moment."""
+        now = self._loop.time()
+        while self._idle:
+            connection = self._idle[-1]
+            idle_seconds = now - connection.idle_since
+            is_young = idle_seconds < self._keepalive_seconds(connection)
+            if is_young and protected and not self._history.allows(idle_seconds, now):
+                self._learn_from_oldest(now)
+                return None
+            self._idle.pop()
+            connection.is_idle = False
+            if is_young and connection.is_quiet():
+                connection.idle_before_seconds = idle_seconds
+                self.stats.reused += 1
+                return connection
+            self._retire(connection, now)
+        return None
+
+    async def acquire(self, *, protected: bool) -> UpstreamConnection | NotSent:
+        """A quiet connection, used or fresh. May be cancelled at any time; then nothing is left of it.
+
+        The caller must use it, or give it back with `give_back`, before it waits for anything.
+        """
+        until = self._loop.time() + self._settings.connect_timeout_seconds
+        waits = 0
+        while not self._is_closed:
+            connection = self.take_idle(protected=protected)
+            if connection is not None:
+                return connection
+            if len(self._connections) + self._opening < self._settings.connections_max:
+                return await self._open()
+            if self._idle:
+                # The place is worth more than the connection, which must not serve this request.
+                oldest = self._idle.popleft()
+                oldest.is_idle = False
+                oldest.discard()
+            if not await self._wait_free(until, is_first=waits == 0):
+                return NotSent(SentNothing.POOL_TIMEOUT, f"all {self._settings.connections_max} connections are busy")
+            waits += 1
+        return NotSent(SentNothing.CLOSED, "the upstream client is closed")
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Return a connection that may serve the next request, or that was acquired and not used."""
+        now = self._loop.time()
+        if self._is_closed or self._keepalive_seconds(connection) <= 0:
+            connection.discard()
+            return
+        connection.idle_since = now
+        connection.is_idle = True
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._settings.keepalive_seconds, self._sweep_idle)
+        if self._waiting:
+            self._wake_one()
+
+    async def close(self) -> None:
+        """Close idle connections, abort the others, and wait until none is left. Safe to repeat; may be cancelled."""
+        self._is_closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        while self._waiting:
+            self._wake_one()
+        self._idle.clear()
+        for connection in tuple(self._connections):
+            if connection.is_idle:
+                connection.is_idle = False
+                connection.discard()
+            else:
+                connection.abort(Unknown.ABORTED, "the upstream client is being closed")
+        while self._connections or self._opening:
+            self._changed = self._loop.create_future()
+            await self._changed
+        self._names.shutdown(wait=False, cancel_futures=True)
+        self.files.shutdown(wait=False, cancel_futures=True)
+
+    # -- told by connections ------------------------------------------------------------------------------------------
+
+    def connection_opened(self, connection: UpstreamConnection) -> None:
+        self.stats.opened += 1
+        self._connections.add(connection)
+
+    def connection_finished(self, connection: UpstreamConnection) -> None:
+        self.give_back(connection)
+
+    def connection_condemned(self, connection: UpstreamConnection) -> None:
+        self.stats.condemned += 1
+        self._leave_idle(connection)
+
+    def connection_died_on_reuse(self, connection: UpstreamConnection) -> None:
+        self.stats.died_on_reuse += 1
+        self._history.closed_early(connection.idle_before_seconds, self._loop.time())
+
+    def connection_closed(self, connection: UpstreamConnection) -> None:
+        self.stats.closed += 1
+        self._connections.discard(connection)
+        self._leave_idle(connection)
+        self._note_change()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> UpstreamConnection | NotSent:
+        self._opening += 1
+        result: UpstreamConnection | NotSent | None = None
+        try:
+            result = await open_connection(self._settings, self, self._names, self.files)
+        finally:
+            self._opening -= 1
+            if not isinstance(result, UpstreamConnection):
+                self._note_change()
+        if self._is_closed and isinstance(result, UpstreamConnection):
+            result.discard()
+            return NotSent(SentNothing.CLOSED, "the upstream client is closed")
+        return result
+
+    async def _wait_free(self, until: float, *, is_first: bool) -> bool:
+        """Waits for a connection to become free or a place for one; False when the time is over first."""
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        if is_first:
+            self._waiting.append(waiting)
+        else:
+            # Somebody was quicker than the one that had been woken; it keeps its turn.
+            self._waiting.appendleft(waiting)
+        try:
+            async with asyncio.timeout_at(until):
+                await waiting
+        except BaseException as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif not self._is_closed:
+                self._wake_one()  # this turn was given to one that cannot use it
+            if isinstance(error, TimeoutError):
+                return False
+            raise
+        return True
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+    def _note_change(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._wake_one()
+
+    def _keepalive_seconds(self, connection: UpstreamConnection) -> float:
+        announced = connection.announced_keepalive_seconds
+        if announced is None:
+            return self._settings.keepalive_seconds
+        return min(self._settings.keepalive_seconds, announced - _ANNOUNCED_MARGIN_SECONDS)
+
+    def _leave_idle(self, connection: UpstreamConnection) -> None:
+        """An idle connection ended by itself."""
+        if connection.is_idle:
+            connection.is_idle = False
+            self._idle.remove(connection)
+            now = self._loop.time()
+            self._history.closed_early(now - connection.idle_since, now)
+
+    def _learn_from_oldest(self, now: float) -> None:
+        oldest = self._idle[0]
+        if oldest.is_quiet():
+            self._history.survived(now - oldest.idle_since)
+
+    def _retire(self, connection: UpstreamConnection, now: float) -> None:
+        """Ends a connection that was taken off the idle ones, and remembers what it teaches."""
+        idle_seconds = now - connection.idle_since
+        if connection.is_quiet():
+            self._history.survived(idle_seconds)
+        else:
+            self._history.closed_early(idle_seconds, now)
+        connection.discard()
+
+    def _sweep_idle(self) -> None:
+        """Retires what has been idle for too long; runs as long as there is anything idle."""
+        self._sweep = None
+        now = self._loop.time()
+        next_seconds = self._settings.keepalive_seconds
+        for connection in tuple(self._idle):
+            left_seconds = self._keepalive_seconds(connection) - (now - connection.idle_since)
+            if left_seconds <= 0:
+                self._idle.remove(connection)
+                connection.is_idle = False
+                self._retire(connection, now)
+            else:
+                next_seconds = min(next_seconds, left_seconds)
+        if self._idle:
+            self._sweep = self._loop.call_later(next_seconds, self._sweep_idle)

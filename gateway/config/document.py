@@ -1,0 +1,257 @@
+"""From the text of a YAML file to a plain tree, with the position of everything in it.
+
+Owns syntax, positions, duplicate keys and the substitution of `${NAME}` and `${file:/path}`; refuses to know any key.
+A leaf is the text as written, or None where nothing is written: whether `on`, `22:22` or `0o17` is a word, a time or a
+number is decided by the key that it belongs to, never by YAML's guess. Everything is bounded (bytes, depth, values),
+so that an alias that names itself or multiplies is a mistake like any other.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+from gateway.config.report import Mistake, Path, path_text
+
+Tree = None | str | list["Tree"] | dict[str, "Tree"]
+
+FILE_BYTES_MAX = 1024 * 1024
+SECRET_BYTES_MAX = 64 * 1024
+_DEPTH_MAX = 24
+_VALUES_MAX = 50_000
+_NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_LITERAL_HINT = "write $${ for a literal ${"
+
+Position = tuple[int, int]
+
+
+@dataclass
+class Document:
+    """A file that was read: its tree, where each part of it stands, and the mistakes that were found on the way."""
+
+    file: str
+    tree: Tree = None
+    values: dict[Path, Position] = field(default_factory=dict)
+    keys: dict[Path, Position] = field(default_factory=dict)
+    substituted: set[Path] = field(default_factory=set)
+    broken: set[Path] = field(default_factory=set)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def mistake(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> Mistake:
+        """A mistake at this path, or at the nearest part of the file that holds it."""
+        line, column = self._position(path, at_key)
+        return Mistake(self.file, line, column, path_text(path), message, hint)
+
+    def holds(self, path: Path) -> bool:
+        """Whether something is written at this path."""
+        return path in self.values
+
+    def _position(self, path: Path, at_key: bool) -> Position:
+        if at_key and path in self.keys:
+            return self.keys[path]
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, (1, 1))
+
+
+class _Unusable(Exception):
+    """Reading cannot go on. Carries the mistake that says why."""
+
+    def __init__(self, mistake: Mistake) -> None:
+        self.mistake = mistake
+
+
+def read_document(text: str | bytes, file: str, environ: Mapping[str, str]) -> Document:
+    """Never raises for what is in the file: what is wrong is in `mistakes`, and the tree holds the rest."""
+    document = Document(file)
+    try:
+        root = _compose(_decode(text, file), file)
+        document.tree = _Reader(document, environ).read(root, ())
+    except _Unusable as unusable:
+        document.tree = None
+        document.mistakes.append(unusable.mistake)
+        return document
+    if not isinstance(document.tree, dict):
+        document.mistakes.append(document.mistake((), "expected a mapping of keys such as listen, upstream and routes"))
+    return document
+
+
+def _decode(text: str | bytes, file: str) -> str:
+    if len(text) > FILE_BYTES_MAX:
+        raise _Unusable(Mistake(file, None, None, "", f"the file is longer than {FILE_BYTES_MAX // 1024}KiB"))
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = _line_column(text[: error.start].decode("latin-1"))
+        raise _Unusable(Mistake(file, line, column, "", "the file is not text in UTF-8")) from None
+
+
+def _line_column(before: str) -> Position:
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _compose(text: str, file: str) -> yaml.Node:
+    try:
+        root = yaml.BaseLoader(text).get_single_node()
+    except yaml.reader.ReaderError as error:
+        # `position` counts from the start of the text, because the whole of it was given at once.
+        line, column = _line_column(text[: error.position])
+        raise _Unusable(Mistake(file, line, column, "", "the file holds a control character")) from None
+    except yaml.MarkedYAMLError as error:
+        raise _Unusable(_syntax_mistake(error, file)) from None
+    except (yaml.YAMLError, ValueError):
+        raise _Unusable(Mistake(file, None, None, "", "the file is not YAML")) from None
+    except RecursionError:
+        raise _Unusable(Mistake(file, None, None, "", f"values are nested deeper than {_DEPTH_MAX}")) from None
+    if root is None:
+        raise _Unusable(Mistake(file, 1, 1, "", "the file is empty"))
+    return root
+
+
+def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
+    problem = error.problem or error.context or "not YAML"
+    mark = error.problem_mark or error.context_mark
+    hint = ""
+    match problem:
+        case "but found another document":
+            problem = "a second document begins here; expected one"
+        case _ if "alias" in problem or "alias" in (error.context or ""):
+            problem, hint = "this names an anchor that does not exist", "quote a value that begins with *"
+        case _ if "anchor" in problem or "anchor" in (error.context or ""):
+            problem, hint = "this is no proper anchor, or a second one of its name", "quote a value that begins with &"
+        case _ if "tag" in problem or "tag" in (error.context or ""):
+            problem, hint = "this is no proper tag", "quote a value that begins with !"
+        case _ if "'\\t'" in problem:
+            hint = "indent with spaces"
+        case "mapping values are not allowed here":
+            hint = "quote a value that holds ': ', and check the indentation"
+    # What stands in quotes can be a piece of a secret; names of tokens, as in '<block end>', cannot.
+    problem = re.sub(r"'[^'<]{2,}'", "this", problem)
+    line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+    return Mistake(file, line, column, "", f"YAML: {problem}", hint)
+
+
+class _Reader:
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._environ = environ
+        self._values_left = _VALUES_MAX
+
+    def read(self, node: yaml.Node, path: Path) -> Tree:
+        self._document.values[path] = _start(node)
+        self._values_left -= 1
+        if len(path) > _DEPTH_MAX:
+            self._give_up(path[:3], f"values are nested deeper than {_DEPTH_MAX}; does an alias name itself?")
+        if self._values_left < 0:
+            self._give_up(path[:3], f"the file grows to more than {_VALUES_MAX} values; do aliases multiply?")
+        match node:
+            case yaml.MappingNode():
+                self._refuse_tag(node, path, "map")
+                return self._mapping(node, path)
+            case yaml.SequenceNode():
+                self._refuse_tag(node, path, "seq")
+                return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+            case yaml.ScalarNode():
+                self._refuse_tag(node, path, "str")
+                return None if node.style is None and node.value in _NOTHING else self._substitute(node.value, path)
+            case _:
+                raise TypeError(type(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Tree]:
+        mapping: dict[str, Tree] = {}
+        for key, value, is_merged in self._pairs(node, path, 0):
+            here = (*path, key.value)
+            if key.value not in mapping:
+                self._document.keys[here] = _start(key)
+                mapping[key.value] = self.read(value, here)
+            elif not is_merged:
+                first = self._document.keys[here][0]
+                line, column = _start(key)
+                message = f"the key is written twice, first in line {first}"
+                self._note(Mistake(self._document.file, line, column, path_text(here), message))
+        return mapping
+
+    def _pairs(
+        self, node: yaml.MappingNode, path: Path, depth: int
+    ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node, bool]]:
+        """The keys and values of a mapping, then those that `<<` merges into it, marked as such."""
+        if depth > _DEPTH_MAX:
+            self._give_up(path[:3], "<< merges a mapping into itself")
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                line, column = _start(key)
+                self._note(Mistake(self._document.file, line, column, path_text(path), "a key must be a word"))
+            elif key.value == "<<" and key.style is None:
+                merged.extend(value.value if isinstance(value, yaml.SequenceNode) else [value])
+            else:
+                yield key, value, depth > 0
+        for other in merged:
+            if not isinstance(other, yaml.MappingNode):
+                self._note(self._document.mistake(path, "<< merges mappings only"))
+                continue
+            yield from self._pairs(other, path, depth + 1)
+
+    def _refuse_tag(self, node: yaml.Node, path: Path, default: str) -> None:
+        if node.tag != f"tag:yaml.org,2002:{default}":
+            self._note(self._document.mistake(path, "tags are not used here", "quote a value that begins with !"))
+
+    def _substitute(self, text: str, path: Path) -> str:
+        if "${" not in text:
+            return text
+        return _REFERENCE.sub(lambda found: self._replacement(found, path), text)
+
+    def _replacement(self, found: re.Match[str], path: Path) -> str:
+        if found[0] == "$${":
+            return "${"
+        self._document.substituted.add(path)
+        name = found[1]
+        if name is None:
+            return self._broken(path, "${ is not closed", _LITERAL_HINT)
+        if name.startswith("file:"):
+            return self._file(name.removeprefix("file:"), path)
+        if not _VARIABLE.match(name):
+            return self._broken(path, "expected ${NAME} or ${file:/path}", _LITERAL_HINT)
+        value = self._environ.get(name)
+        if value is None:
+            return self._broken(path, f"the environment variable {name} is not set")
+        return value
+
+    def _file(self, name: str, path: Path) -> str:
+        if not name.startswith("/"):
+            return self._broken(path, "expected ${file:/path} with an absolute path")
+        try:
+            # A named pipe would block here for ever.
+            if pathlib.Path(name).exists() and not pathlib.Path(name).is_file():
+                return self._broken(path, f"{name} is not a file")
+            with pathlib.Path(name).open("rb") as stream:
+                content = stream.read(SECRET_BYTES_MAX + 1)
+            if len(content) > SECRET_BYTES_MAX:
+                return self._broken(path, f"{name} is longer than {SECRET_BYTES_MAX // 1024}KiB")
+            return content.decode().removesuffix("\n").removesuffix("\r")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+            return self._broken(path, f"cannot read {name}: {reason}")
+
+    def _broken(self, path: Path, message: str, hint: str = "") -> str:
+        self._document.broken.add(path)
+        self._note(self._document.mistake(path, message, hint))
+        return ""
+
+    def _note(self, mistake: Mistake) -> None:
+        self._document.mistakes.append(mistake)
+
+    def _give_up(self, path: Path, message: str) -> None:
+        raise _Unusable(self._document.mistake(path, message))
+
+
+def _start(node: yaml.Node) -> Position:
+    return node.start_mark.line + 1, node.start_mark.column + 1

@@ -1,0 +1,202 @@
+"""From pydantic's errors to mistakes that name a place in the file, what was expected and the nearest known name.
+
+Owns the wording; the models own what is right. Expectations are taken from the models themselves (annotations and
+docstrings), so that the report and the schema cannot say different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, Tag, ValidationError
+
+from gateway.config.document import Document, Tree
+from gateway.config.model import Config
+from gateway.config.report import Mistake, Path, alternatives, nearest
+from gateway.config.section import FORM_ERROR, form_tag
+
+_SHOWN_CHARS_MAX = 60
+_NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One of the types that a value may have, and the tag that chooses it."""
+
+    kind: Any
+    tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an error is: its path in the file, the types there, and the keys that choose between forms of it."""
+
+    path: Path
+    forms: tuple[_Form, ...]
+    choices: tuple[str, ...]
+
+    @property
+    def models(self) -> list[type[BaseModel]]:
+        return [form.kind for form in self.forms if isinstance(form.kind, type) and issubclass(form.kind, BaseModel)]
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The known keys of a mapping here, with their fields."""
+        return {f.alias or name: f for model in self.models for name, f in model.model_fields.items()}
+
+    def below(self, part: str | int) -> _Place:
+        if isinstance(part, int):
+            items = [get_args(form.kind)[0] for form in self.forms if get_origin(form.kind) is tuple]
+            return _Place((*self.path, part), tuple(form for item in items for form in _forms(item)), ())
+        if part.startswith("<"):
+            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag not in (None, *_NOT_KEYS))
+            return _Place(self.path, tuple(form for form in self.forms if form.tag == part), choices)
+        field = self.keys.get(part)
+        return _Place((*self.path, part), tuple(_forms(field.annotation)) if field else (), ())
+
+
+def _forms(annotation: Any, tag: str | None = None) -> Iterator[_Form]:
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        own = next((item.tag for item in metadata if isinstance(item, Tag)), tag)
+        yield from _forms(inner, own)
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _forms(member, tag)
+    elif annotation is not NoneType:
+        yield _Form(annotation, tag)
+
+
+_ROOT = _Place((), (_Form(Config, None),), ())
+
+
+def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
+    """The mistakes that the errors amount to, without those that only follow from another one."""
+    found = [(_place(details["loc"]), details) for details in error.errors(include_url=False)]
+    meant = {
+        (*place.path[:-1], near)
+        for place, details in found
+        if details["type"] == "extra_forbidden" and (near := _nearest_key(details["loc"]))
+    }
+    for place, details in found:
+        match details["type"]:
+            case "default_factory_not_called":
+                pass
+            case "extra_forbidden":
+                yield _unknown_key(place, details["loc"], document)
+            case "missing" if place.path not in meant:
+                yield document.mistake(place.path, "required, but missing", _description(details["loc"]))
+            case "missing":
+                pass
+            case "too_short" if _is_long_enough(details):
+                pass
+            case _ if details["input"] is not None and place.path not in document.broken:
+                yield _wrong_value(place, details, document)
+
+
+def empty_values(document: Document) -> Iterator[Mistake]:
+    """The known keys and the items of lists after which nothing is written."""
+    return _empty_values(document.tree, _ROOT, document)
+
+
+def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mistake]:
+    parts: Iterable[tuple[str | int, Tree]] = ()
+    match tree:
+        case None:
+            hint = "leave it out, or quote a word such as 'null'"
+            yield document.mistake(place.path, "nothing is written here", hint)
+        case dict():
+            parts = [(key, value) for key, value in tree.items() if key in place.keys]
+        case list():
+            parts = enumerate(tree)
+    for part, value in parts:
+        yield from _empty_values(value, place.below(part), document)
+
+
+def _place(loc: tuple[str | int, ...]) -> _Place:
+    place = _ROOT
+    for part in loc:
+        place = place.below(part)
+    return place
+
+
+def _nearest_key(loc: tuple[str | int, ...]) -> str | None:
+    holder = _place(loc[:-1])
+    return None if loc[-1] in holder.choices else nearest(str(loc[-1]), holder.keys)
+
+
+def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) -> Mistake:
+    holder = _place(loc[:-1])
+    key = str(loc[-1])
+    if key in holder.choices:
+        return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be written", at_key=True)
+    near = _nearest_key(loc)
+    hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
+    mistake = document.mistake(place.path, "unknown key", hint, at_key=True)
+    # A value that slipped into the place of a key may be a secret.
+    if near or (key.isidentifier() and len(key) <= 40 and "secrets" not in place.path and "store" not in place.path):
+        return mistake
+    shown = document.mistake(place.path[:-1], "unknown key", hint)
+    return Mistake(document.file, mistake.line, mistake.column, shown.path, shown.message, shown.hint)
+
+
+def _description(loc: tuple[str | int, ...]) -> str:
+    """What the key is for, from its docstring."""
+    field = _place(loc[:-1]).keys.get(str(loc[-1]))
+    text = (field.description or "" if field else "").split(". ")[0].removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+def _is_long_enough(details: Any) -> bool:
+    """Whether a list is only short of items because some of them are wrong, which is reported already."""
+    given = details["input"]
+    return isinstance(given, list) and len(given) >= details["ctx"]["min_length"]
+
+
+def _wrong_value(place: _Place, details: Any, document: Document) -> Mistake:
+    given = details["input"]
+    context: Mapping[str, Any] = details.get("ctx", {})
+    is_hidden = _is_hidden(place.path, document) or bool(context.get("is_secret"))
+    hint = ""
+    match details["type"]:
+        case "config":
+            message, hint = context["message"], context["hint"]
+            # A hint that is made of the value is as secret as the value.
+            hint = "" if _is_hidden(place.path, document) and not context["is_secret"] else hint
+        case "literal_error":
+            words = [word for form in place.forms if get_origin(form.kind) is Literal for word in get_args(form.kind)]
+            message = f"expected {alternatives(words)}"
+            near = None if is_hidden else nearest(str(given), words)
+            hint = f"did you mean {near}?" if near else ""
+        case "model_type" | "model_attributes_type":
+            message = f"expected a mapping with {', '.join(place.keys)}"
+        case "tuple_type":
+            message = "expected a list"
+            hint = f"write [{given}]" if isinstance(given, str) and not is_hidden else ""
+        case "too_short":
+            message = f"expected a list of at least {context['min_length']}"
+        case "too_long":
+            message = f"expected a list of at most {context['max_length']}"
+        case kind:
+            message = details["msg"] if kind == FORM_ERROR else f"expected another value ({kind})"
+    return document.mistake(place.path, message + _found(given, is_hidden), hint)
+
+
+def _is_hidden(path: Path, document: Document) -> bool:
+    """Whether the value may be a secret: it was filled in, or it stands where secrets or credentials belong."""
+    return path in document.substituted or path[:1] == ("secrets",) or path[-1:] == ("api_key",)
+
+
+def _found(given: object, is_hidden: bool) -> str:
+    match given:
+        case Mapping():
+            return ", found a mapping"
+        case list() | tuple():
+            return "" if not given else ", found a list"
+        case str() if not is_hidden and len(given) <= _SHOWN_CHARS_MAX and given.isprintable():
+            return f", found {given!r}"
+        case _:
+            return ""

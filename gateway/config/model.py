@@ -1,0 +1,204 @@
+"""The whole configuration as values.
+
+Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Attributes have the names of the
+keys (`from` is `from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed
+every check; its repr shows no secret.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretBytes, Tag
+
+from gateway.config.address import (
+    AbsolutePath,
+    Address,
+    DurableUrl,
+    FastUrl,
+    ListenAddress,
+    Network,
+    NetworkRange,
+    PostgresUrl,
+    RedisUrl,
+    SqliteUrl,
+)
+from gateway.config.leaf import Leaf, wrong
+from gateway.config.route import Route
+from gateway.config.section import Section, mapping_or_list, one_of, written
+from gateway.config.unit import Count, Duration, Flag, Name, Size
+from gateway.config.upstream import Upstream
+from gateway.core.routing import RouteTable
+
+FINGERPRINT_KEY_BYTES_MIN = 32
+
+
+class ServerTls(Section):
+    """TLS for callers."""
+
+    cert: Annotated[Path, AbsolutePath()]
+    """The certificate chain, as a PEM file."""
+    key: Annotated[Path, AbsolutePath()]
+    """The private key, as a PEM file."""
+
+
+class Listen(Section):
+    """Where callers reach the gateway."""
+
+    address: Annotated[Address, ListenAddress()]
+    """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
+    tls: ServerTls | None = None
+    """TLS for callers; plain HTTP if left out."""
+
+
+class _PlainListen(Leaf):
+    """The short form of `listen`: an address alone."""
+
+    @property
+    def expected(self) -> str:
+        return ListenAddress().expected
+
+    def read(self, text: str) -> Listen:
+        return Listen.model_construct(address=ListenAddress().read(text), tls=None)
+
+    def json_schema(self) -> dict[str, Any]:
+        return ListenAddress().json_schema()
+
+
+class Status(Section):
+    """The port for probes and metrics. It only reads."""
+
+    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8081")
+    """The address of /livez, /readyz and /metrics."""
+
+
+class Store(Section):
+    """What remembers operations."""
+
+    durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
+    """Where the record is: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
+    fast: Annotated[RedisUrl, FastUrl()] | None = None
+    """A Redis that answers replays and wakes waiters, and may be lost at any moment."""
+    lease: Annotated[float, Duration("3s", "10m")] = written("30s")
+    """How long the claim of a gateway that died or was cut off stays in the way."""
+    clear_keys: Annotated[bool, Flag()] = False
+    """Whether keys are kept in clear for operators, besides their digests."""
+    cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How old an answer from the memory of the process may be; 0s keeps none there."""
+    cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
+    """How much memory such answers may take."""
+
+
+class Limits(Section):
+    """What the gateway takes at once."""
+
+    max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
+    """How many requests are under way at once; more are refused with 503."""
+    max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
+    """The longest head of a request or response."""
+
+
+class Shutdown(Section):
+    """How the gateway ends after SIGTERM."""
+
+    delay: Annotated[float, Duration("0s", "10m")] = written("5s")
+    """How long it goes on serving, not ready, so that load balancers notice."""
+    drain_timeout: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How long operations in flight may take to end."""
+
+
+def _key_bytes(value: object) -> bytes:
+    key = value.encode() if isinstance(value, str) else b""
+    if len(key) < FINGERPRINT_KEY_BYTES_MIN:
+        message = f"expected a secret of at least {FINGERPRINT_KEY_BYTES_MIN} bytes"
+        raise wrong(message, "make one with: openssl rand -base64 32", is_secret=True)
+    return key
+
+
+class FingerprintKey(Section):
+    """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
+
+    id: Annotated[str, Name()]
+    """The name of this key, stored with what was made with it. A new key needs a new one."""
+    key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
+    """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
+
+
+_KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of such with the current one first"
+_FingerprintKeys = Annotated[
+    Annotated[FingerprintKey, Tag("<one>")]
+    | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16), Tag("<list>")],
+    mapping_or_list(_KEY_ENTRIES),
+]
+
+
+class Secrets(Section):
+    """Secrets of the gateway itself."""
+
+    fingerprint_key: _FingerprintKeys | None = None
+    """{id, key}, or a list of such: the first is used, the others stay for comparing with older records."""
+
+    @property
+    def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
+        """All keys, the current one first; empty if fingerprints are not keyed."""
+        match self.fingerprint_key:
+            case None:
+                return ()
+            case FingerprintKey() as key:
+                return (key,)
+            case keys:
+                return keys
+
+
+class Log(Section):
+    """What is logged."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least grave kind of line that is written."""
+    format: Literal["json", "text"] = "json"
+    """One JSON object a line, or text for people."""
+    requests: Literal["protected", "all", "none"] = "protected"
+    """Which requests get a line."""
+
+
+class Config(Section):
+    """Configuration of the idempotency gateway."""
+
+    service: Annotated[str, Name()] = "default"
+    """The name of the service, part of every key's identity. Required when the store can be shared."""
+    listen: Annotated[
+        Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],
+        one_of("address", expected="an address such as 0.0.0.0:8080, or {address, tls}", word=True),
+    ] = written("127.0.0.1:8080")
+    """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
+    status: Status = Field(default_factory=Status)
+    """The port for probes and metrics."""
+    state_dir: Annotated[Path, AbsolutePath()] = written("/var/lib/idempotency-gateway")
+    """The only directory that is written to."""
+    upstream: Upstream
+    """The service behind the gateway: {url: http://127.0.0.1:9000}."""
+    store: Store
+    """What remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
+    limits: Limits = Field(default_factory=Limits)
+    """What the gateway takes at once."""
+    shutdown: Shutdown = Field(default_factory=Shutdown)
+    """How the gateway ends after SIGTERM."""
+    secrets: Secrets = Field(default_factory=Secrets)
+    """Secrets of the gateway itself."""
+    log: Log = Field(default_factory=Log)
+    """What is logged."""
+    trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    """Networks whose X-Forwarded-* fields are believed and extended; from elsewhere they are replaced."""
+    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
+    """What is protected, in order: the first route that matches decides. All else passes through untouched."""
+
+    def upstream_for(self, route: Route) -> Upstream:
+        """The service of a route: the global upstream with the route's own keys in place of its."""
+        return route.upstream.over(self.upstream)
+
+    @cached_property
+    def route_table(self) -> RouteTable[Route]:
+        """Finds the route of a request."""
+        return RouteTable((route.rule, route) for route in self.routes)

@@ -1,0 +1,47 @@
+"""What is allowed in a configuration and still worth a second look; `check` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.config.model import Config
+from gateway.config.route import ComposedScope, HeaderScope, Route
+from gateway.core.routing import unreachable
+
+_OWN_SEMANTICS = {
+    "PUT": "PUT is idempotent by definition; protecting it pays where a repeat would act again or answer differently",
+    "DELETE": "DELETE is idempotent by definition; protecting it pays where a repeat would answer 404 to a success",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A remark about the value at `path`."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def notices(config: Config) -> tuple[Notice, ...]:
+    """Every remark, in the order of the routes."""
+    found = [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
+    for shadowed in unreachable([route.rule for route in config.routes]):
+        names = ", ".join(config.routes[index].name for index in shadowed.behind)
+        message = f"{config.routes[shadowed.order].name} never matches: {names} before it takes all its requests"
+        found.append(Notice(f"routes[{shadowed.order}].match", message))
+    return tuple(found)
+
+
+def _of_route(path: str, route: Route) -> Iterator[Notice]:
+    for method in route.match.methods:
+        if method in _OWN_SEMANTICS:
+            yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
+    parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
+    if any(isinstance(part, HeaderScope) and part.from_ == "any" for part in parts):
+        yield Notice(f"{path}.scope", "whoever reaches the gateway can name any caller")
+    if route.store_unavailable == "forward":
+        yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")

@@ -1,0 +1,368 @@
+"""A protected route, as the file says it.
+
+Owns the keys below `routes[]`, their forms and defaults. What of them must agree with each other is in `agreement`.
+A default may be slow or annoying, never unsafe: whatever can run something twice, forget it or show it to the wrong
+caller has no default here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, Tag
+
+from gateway.config.address import HostName, Network, NetworkRange
+from gateway.config.leaf import wrong
+from gateway.config.section import Section, one_of, word_or_list, written
+from gateway.config.unit import (
+    Count,
+    Duration,
+    Flag,
+    HeaderName,
+    JsonPointer,
+    Method,
+    Name,
+    RoutePath,
+    Size,
+    StatusChoice,
+    StatusSet,
+)
+from gateway.config.upstream import RouteUpstream
+from gateway.core.routing import PathPattern, Rule, normalise_host
+
+_CREDENTIAL = "a credential is no key: it stays the same over many requests"
+_FRAMING = "this field describes the connection or the body, not the intent"
+_KEY_REFUSED = (
+    ("authorization", _CREDENTIAL),
+    ("cookie", _CREDENTIAL),
+    ("host", _FRAMING),
+    ("content-", _FRAMING),
+    ("date", "this field changes with every retry"),
+    ("user-agent", _FRAMING),
+)
+_SCOPE_REFUSED = (
+    ("authorization", "this field holds a credential: write {api_key: Authorization}"),
+    ("cookie", "cookies change while the caller stays the same"),
+    ("host", _FRAMING),
+    ("content-", _FRAMING),
+)
+_API_KEY_REFUSED = (
+    ("cookie", "cookies change while the caller stays the same"),
+    ("host", _FRAMING),
+    ("content-", _FRAMING),
+)
+_VOLATILE = "this field may change from one retry to the next"
+_FINGERPRINT_REFUSED = (
+    ("authorization", _VOLATILE),
+    ("date", _VOLATILE),
+    ("user-agent", _VOLATILE),
+    ("accept", _VOLATILE),
+    ("accept-", _VOLATILE),
+    ("prefer", _VOLATILE),
+    ("traceparent", _VOLATILE),
+    ("tracestate", _VOLATILE),
+    ("baggage", _VOLATILE),
+    ("x-request-id", _VOLATILE),
+    ("x-b3-", _VOLATILE),
+    ("x-stainless-retry-count", _VOLATILE),
+)
+
+_KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
+_ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
+_Pointer = Annotated[str, JsonPointer()]
+
+
+class Match(Section):
+    """Which requests the route is about. The first route of the file that matches decides."""
+
+    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    """Methods, in upper case."""
+    path: Annotated[PathPattern, RoutePath()]
+    """The path: exact, with {name} for a segment, {name:.*} for the rest. Upper and lower case differ."""
+    host: Annotated[str, HostName()] | None = None
+    """The host that the request names, without a port; any host if left out."""
+
+
+class _KeySettings(Section):
+    required: Annotated[bool, Flag()] = True
+    """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
+    format: Literal["any", "structured", "uuid"] = "any"
+    """How a key must be written: bare or quoted, quoted only (a Structured Field string), or laid out as a UUID."""
+
+
+class HeaderKey(_KeySettings):
+    """The key is the value of one header field."""
+
+    header: _KeyHeader
+    """The header field that holds the key."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The header fields that the key is read from, in order, in the spelling of the file."""
+        return (self.header,)
+
+
+class HeadersKey(_KeySettings):
+    """The key is the value of the first of these header fields that is present."""
+
+    headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16)]
+    """The header fields that may hold the key; the first that is present does."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The header fields that the key is read from, in order, in the spelling of the file."""
+        return self.headers
+
+
+class BodyKey(_KeySettings):
+    """The key is a value of the JSON body."""
+
+    body: _Pointer
+    """A JSON pointer to the value that is the key."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """No header field is read."""
+        return ()
+
+
+class HeaderPart(Section):
+    """A part of a composed key that is the value of a header field."""
+
+    header: _KeyHeader
+    """The header field that holds this part."""
+
+
+class BodyPart(Section):
+    """A part of a composed key that is a value of the JSON body."""
+
+    body: _Pointer
+    """A JSON pointer to the value that is this part."""
+
+
+_PART_FORMS = "{header: NAME} or {body: /pointer}"
+KeyPart = Annotated[
+    Annotated[HeaderPart, Tag("<header>")] | Annotated[BodyPart, Tag("<body>")],
+    one_of("header", "body", expected=_PART_FORMS),
+]
+
+
+class ComposedKey(_KeySettings):
+    """The key is made of several parts, all of which must be present."""
+
+    compose: Annotated[tuple[KeyPart, ...], Field(min_length=2, max_length=16)]
+    """The parts of the key, in order."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The header fields that parts of the key are read from, in order, in the spelling of the file."""
+        return tuple(part.header for part in self.compose if isinstance(part, HeaderPart))
+
+
+_KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
+Key = Annotated[
+    Annotated[HeaderKey, Tag("<header>")]
+    | Annotated[HeadersKey, Tag("<headers>")]
+    | Annotated[BodyKey, Tag("<body>")]
+    | Annotated[ComposedKey, Tag("<compose>")],
+    one_of("header", "headers", "body", "compose", expected=_KEY_FORMS),
+]
+
+
+def _any_word(value: object) -> object:
+    if value != "any":
+        raise wrong(f"expected {_SOURCES}")
+    return value
+
+
+_SOURCES = "a list of networks such as [10.0.0.0/8], or any"
+Sources = Annotated[
+    Annotated[Literal["any"], BeforeValidator(_any_word), Tag("<word>")]
+    | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
+    word_or_list(_SOURCES),
+]
+
+
+class HeaderScope(Section):
+    """The caller is named by a header field that a trusted hop sets."""
+
+    header: _ScopeHeader
+    """The header field that names the caller."""
+    from_: Annotated[Sources, Field(alias="from")]
+    """The networks of the hops that may set it, or `any` if nobody else can reach the gateway."""
+
+
+class ApiKeyScope(Section):
+    """The caller is whoever holds a fixed credential; only its digest is kept."""
+
+    api_key: _ApiKeyHeader
+    """The header field that holds the credential."""
+
+
+ScopePart = Annotated[
+    Annotated[HeaderScope, Tag("<header>")] | Annotated[ApiKeyScope, Tag("<api_key>")],
+    one_of("header", "api_key", expected="{header: NAME, from: [...]} or {api_key: HEADER}"),
+]
+
+
+class ComposedScope(Section):
+    """The caller is named by several parts together, all of which must be present."""
+
+    compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
+    """The parts of the scope, in order."""
+
+
+def _shared_word(value: object) -> object:
+    if value != "shared":
+        raise wrong(f"expected {_SCOPE_FORMS}")
+    return value
+
+
+_SCOPE_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
+Scope = Annotated[
+    Annotated[Literal["shared"], BeforeValidator(_shared_word), Tag("<word>")]
+    | Annotated[HeaderScope, Tag("<header>")]
+    | Annotated[ApiKeyScope, Tag("<api_key>")]
+    | Annotated[ComposedScope, Tag("<compose>")],
+    one_of("header", "api_key", "compose", expected=_SCOPE_FORMS, word=True),
+]
+
+
+class Fingerprint(Section):
+    """What makes two requests the same request."""
+
+    body: Literal["json", "form", "multipart", "raw", "none"] | None = None
+    """The form in which bodies are compared; by media type if left out."""
+    ignore: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    """JSON pointers to what a retry may change."""
+    only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    """JSON pointers to all that is compared; everything if left out."""
+    headers: Annotated[tuple[Annotated[str, HeaderName(refused=_FINGERPRINT_REFUSED)], ...], Field(max_length=64)] = ()
+    """Header fields that are compared too."""
+    on_recipe_change: Literal["refuse", "accept"] = "refuse"
+    """Whether a record made under other settings than these may be replayed to a request that differs from it."""
+
+
+class InFlight(Section):
+    """What a duplicate gets while the first request is still running."""
+
+    wait: Annotated[float, Duration("0s", "10m")] = written("5s")
+    """How long a duplicate waits for the first request, if it does not say itself."""
+    max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
+    """The longest wait that a caller may ask for with `Prefer: wait`."""
+    status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
+    """The status of the answer when the wait is over."""
+    max_waiters: Annotated[int, Count(0, 100_000)] = 1000
+    """How many duplicates may wait at once on this route."""
+
+
+StatusSelector = Annotated[int | str, StatusSet()]
+Meaning = Literal["final", "retryable", "in_doubt"]
+
+
+class Outcome(Section):
+    """What the statuses of the service say about its effects. A code beats a class, and both beat the preset."""
+
+    preset: Literal["standard", "payments", "success_only"]
+    """What each status means; there is no default, because this is a decision about money."""
+    final: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
+    """Codes and classes that are recorded and replayed."""
+    retryable: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
+    """Codes and classes that say that nothing happened, so that a retry runs."""
+    in_doubt: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
+    """Codes and classes that leave open what happened, so that no retry runs."""
+
+    @property
+    def codes(self) -> dict[int, Meaning]:
+        """What the route says of single status codes."""
+        return {status: meaning for status, meaning in self._selected() if isinstance(status, int)}
+
+    @property
+    def classes(self) -> dict[int, Meaning]:
+        """What the route says of classes, by their first digit."""
+        return {int(status[0]): meaning for status, meaning in self._selected() if isinstance(status, str)}
+
+    def _selected(self) -> list[tuple[int | str, Meaning]]:
+        listed: tuple[tuple[Meaning, tuple[int | str, ...]], ...] = (
+            ("final", self.final),
+            ("retryable", self.retryable),
+            ("in_doubt", self.in_doubt),
+        )
+        return [(status, meaning) for meaning, statuses in listed for status in statuses]
+
+
+class ResponsePolicy(Section):
+    """What of a response is kept for replay."""
+
+    max_stored_bytes: Annotated[int, Size("0", "64MiB")] = written("1MiB")
+    """The longest body that is kept; 0 keeps none."""
+    strip: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=64)] = ()
+    """Header fields that are not kept."""
+    keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
+    """Set-Cookie or WWW-Authenticate, which are not kept otherwise."""
+
+
+class Retention(Section):
+    """How long an operation is remembered."""
+
+    replay: Annotated[float, Duration("1s", "3650d")] = written("24h")
+    """How long the response is kept."""
+    remember: Annotated[float, Duration("1s", "3650d")] = written("7d")
+    """How long the key is kept; a key that is no longer remembered runs again."""
+    expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
+    """The status of the answer when the key is remembered and the response is gone."""
+
+
+class Body(Section):
+    """Limits of request bodies."""
+
+    max_bytes: Annotated[int, Size("0", "16GiB")] = written("10MiB")
+    """The longest body of a request."""
+    spool_over: Annotated[int, Size("0", "16GiB")] = written("256KiB")
+    """Longer bodies are held in a file while they are compared."""
+
+
+class Route(Section):
+    """One kind of operation that is protected."""
+
+    name: Annotated[str, Name()]
+    """The name of the route in logs and metrics."""
+    operation: Annotated[str, Name()] = Field(default_factory=lambda known: known.get("name", ""))
+    """The name in the identity of its operations: the route's name if left out. Routes may share one."""
+    match: Match
+    """Which requests it is about: {path}, and perhaps methods and host."""
+    key: Annotated[Key, Field(description=f"Where the key is: {_KEY_FORMS}.")]
+    scope: Annotated[Scope, Field(description=f"Whose key it is: {_SCOPE_FORMS}.")]
+    fingerprint: Fingerprint = Field(default_factory=Fingerprint)
+    """What makes two requests the same request."""
+    in_flight: InFlight = Field(default_factory=InFlight)
+    """What a duplicate gets while the first request is still running."""
+    outcome: Outcome
+    """What the statuses of the service mean: {preset: standard}, payments or success_only."""
+    recovery: Literal["hold"] = "hold"
+    """What is done about an operation in doubt: it is held until somebody resolves it."""
+    response: ResponsePolicy = Field(default_factory=ResponsePolicy)
+    """What of a response is kept for replay."""
+    retention: Retention = Field(default_factory=Retention)
+    """How long an operation is remembered."""
+    body: Body = Field(default_factory=Body)
+    """Limits of request bodies."""
+    upstream: RouteUpstream = Field(default_factory=RouteUpstream)
+    """What is different from the global upstream for this route."""
+    errors: Literal["problem", "stripe"] = "problem"
+    """The form of the gateway's own answers: RFC 9457 problem documents, or errors as Stripe's SDKs know them."""
+    mismatch_status: Annotated[Literal[422, 409, 400], StatusChoice((422, 409, 400))] = 422
+    """The status of the answer to a different request under a used key."""
+    status_header: Annotated[bool, Flag()] = True
+    """Whether answers carry `Idempotency-Status`."""
+    store_unavailable: Literal["refuse", "forward"] = "refuse"
+    """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
+    identity_change: Literal["refuse", "accept"] = "refuse"
+    """Whether the gateway starts when a change of the file makes living keys unknown."""
+
+    @property
+    def rule(self) -> Rule:
+        """What `routing.RouteTable` matches requests with."""
+        host = None if self.match.host is None else normalise_host(self.match.host.encode())
+        return Rule(frozenset(method.encode() for method in self.match.methods), self.match.path, host)

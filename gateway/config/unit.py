@@ -1,0 +1,293 @@
+"""How durations, sizes, counts, flags and names are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
+from gateway.config.report import alternatives
+from gateway.core.message import HOP_BY_HOP
+from gateway.core.routing import PathPattern, PatternError
+
+_DURATION = re.compile(r"(0|[1-9][0-9]{0,9})(ms|s|m|h|d)\Z")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(0|[1-9][0-9]{0,12})(KiB|MiB|GiB)?\Z")
+_BYTES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,12})\Z")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
+_POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")  # RFC 6901 section 3, without the whole document
+_POINTER_CHARS_MAX = 256
+
+# Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
+RESERVED = frozenset(
+    (
+        "idempotency-status",
+        "idempotency-expires",
+        "idempotency-operation",
+        "idempotency-fencing-token",
+        "idempotency-outcome",
+        "idempotency-retention",
+        "idempotent-replayed",
+    )
+)
+
+
+def duration_seconds(text: str) -> float | None:
+    """`300ms`, `5s`, `2m`, `24h`, `7d` in seconds, or None."""
+    found = _DURATION.match(text)
+    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest way to write a duration; the inverse of `duration_seconds`."""
+    milliseconds = round(seconds * 1000)
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % factor == 0:
+            return f"{milliseconds // factor}{unit}"
+    return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def size_bytes(text: str) -> int | None:
+    """`4096`, `64KiB`, `1MiB`, `2GiB` in bytes, or None."""
+    found = _SIZE.match(text)
+    return None if found is None else int(found[1]) * _BYTES[found[2] or ""]
+
+
+def size_text(size: int) -> str:
+    """The shortest way to write a size; the inverse of `size_bytes`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return str(size)
+
+
+@dataclass(frozen=True)
+class Duration(Leaf):
+    """A duration within bounds that are written like it; the value is in seconds."""
+
+    least: str
+    most: str
+
+    @property
+    def expected(self) -> str:
+        return "a duration such as 300ms, 5s, 2m, 24h or 7d"
+
+    def read(self, text: str) -> float:
+        seconds = duration_seconds(text)
+        if seconds is None:
+            raise wrong(f"expected {self.expected}", _duration_hint(text))
+        if seconds < (duration_seconds(self.least) or 0) or seconds > (duration_seconds(self.most) or 0):
+            raise wrong(f"expected a duration from {self.least} to {self.most}")
+        return seconds
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^((0|[1-9][0-9]*)(ms|s|m|h|d){SUBSTITUTED})$"}
+
+
+def _duration_hint(text: str) -> str:
+    if _NUMBER.match(text):
+        return f"write {text}s"
+    found = re.match(r"([0-9]{1,9})\s*(ms|milli|s|m|h|d)[a-z]*\Z", text.strip().lower())
+    return f"write {int(found[1])}{'ms' if found[2] == 'milli' else found[2]}" if found else ""
+
+
+@dataclass(frozen=True)
+class Size(Leaf):
+    """A size within bounds that are written like it; the value is in bytes."""
+
+    least: str
+    most: str
+
+    @property
+    def expected(self) -> str:
+        return "a size such as 64KiB, 1MiB or a number of bytes"
+
+    def read(self, text: str) -> int:
+        size = size_bytes(text)
+        if size is None:
+            found = re.match(r"([0-9]{1,12})\s*([kmg])i?b?\Z", text.strip().lower())
+            raise wrong(f"expected {self.expected}", f"write {int(found[1])}{found[2].upper()}iB" if found else "")
+        if size < (size_bytes(self.least) or 0) or size > (size_bytes(self.most) or 0):
+            raise wrong(f"expected a size from {self.least} to {self.most}")
+        return size
+
+    def json_schema(self) -> dict[str, Any]:
+        pattern = rf"^((0|[1-9][0-9]*)(KiB|MiB|GiB)?{SUBSTITUTED})$"
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]}
+
+
+@dataclass(frozen=True)
+class Count(Leaf):
+    """A whole number within bounds."""
+
+    least: int
+    most: int
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.least} to {self.most}"
+
+    def read(self, text: str) -> int:
+        if not _NUMBER.match(text) or not self.least <= int(text) <= self.most:
+            raise wrong(f"expected {self.expected}")
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True)
+class Flag(Leaf):
+    """`true` or `false`, and no other spelling."""
+
+    @property
+    def expected(self) -> str:
+        return "true or false"
+
+    def read(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise wrong(f"expected {self.expected}")
+        return text == "true"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class StatusChoice(Leaf):
+    """One of a few status codes."""
+
+    codes: tuple[int, ...]
+
+    @property
+    def expected(self) -> str:
+        return alternatives(self.codes)
+
+    def read(self, text: str) -> int:
+        if text not in map(str, self.codes):
+            raise wrong(f"expected {self.expected}")
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"enum": list(self.codes)}
+
+
+@dataclass(frozen=True)
+class StatusSet(Leaf):
+    """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
+
+    @property
+    def expected(self) -> str:
+        return "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
+
+    def read(self, text: str) -> int | str:
+        if re.match(r"[2-5]xx\Z", text):
+            return text
+        if not re.match(r"[2-5][0-9][0-9]\Z", text):
+            raise wrong(f"expected {self.expected}")
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
+
+
+@dataclass(frozen=True)
+class Name(Leaf):
+    """A name that can stand in a metric label, a log line and a digest's input."""
+
+    @property
+    def expected(self) -> str:
+        return "a name of 1 to 64 letters, digits, '_', '-' and '.'"
+
+    def read(self, text: str) -> str:
+        if not _NAME.match(text):
+            raise wrong(f"expected {self.expected}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^({_NAME.pattern.removesuffix(chr(92) + 'Z')}{SUBSTITUTED})$"}
+
+
+@dataclass(frozen=True)
+class Method(Leaf):
+    """A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
+
+    @property
+    def expected(self) -> str:
+        return "a method such as POST or PATCH"
+
+    def read(self, text: str) -> str:
+        if not _TOKEN.match(text) or text != text.upper():
+            raise wrong(f"expected {self.expected}", f"write {text.upper()}" if _TOKEN.match(text) else "")
+        if text in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"):
+            raise wrong(f"expected {self.expected}", "a safe method has no effect to protect")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "not": {"enum": ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"]}}
+
+
+@dataclass(frozen=True)
+class HeaderName(Leaf):
+    """The name of a header field, in the spelling of the file; `refused` maps names in lower case to the reason."""
+
+    refused: tuple[tuple[str, str], ...] = ()
+    is_trusted: bool = False
+
+    @property
+    def expected(self) -> str:
+        return "the name of a header field"
+
+    def read(self, text: str) -> str:
+        name = text.lower()
+        if not _TOKEN.match(text):
+            raise wrong(f"expected {self.expected}")
+        if name.encode() in HOP_BY_HOP or name.replace("_", "-") in RESERVED:
+            raise wrong("this field belongs to the connection or to the gateway, not to the request")
+        if self.is_trusted and "_" in name:
+            raise wrong("services may confuse '_' with '-' in the name of a field", f"write {text.replace('_', '-')}")
+        for prefix, reason in self.refused:
+            if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
+                raise wrong(reason)
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
+
+
+@dataclass(frozen=True)
+class JsonPointer(Leaf):
+    """A JSON pointer to a part of the body (RFC 6901); the whole body is not one."""
+
+    @property
+    def expected(self) -> str:
+        return "a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
+
+    def read(self, text: str) -> str:
+        if len(text) > _POINTER_CHARS_MAX or not _POINTER.match(text):
+            raise wrong(f"expected {self.expected}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^(/([^~/]|~[01])*)+$"}
+
+
+@dataclass(frozen=True)
+class RoutePath(Leaf):
+    """A path pattern; the value is compiled."""
+
+    @property
+    def expected(self) -> str:
+        return "a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
+
+    def read(self, text: str) -> PathPattern:
+        try:
+            return PathPattern.parse(text)
+        except PatternError as error:
+            raise wrong(f"expected {self.expected}", str(error)) from None
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^/"}

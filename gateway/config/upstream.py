@@ -1,0 +1,58 @@
+"""The service behind the gateway, as the file says it: once for all, and what a route changes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
+from gateway.config.section import Section, written
+from gateway.config.unit import Duration
+
+
+class UpstreamTls(Section):
+    """TLS to the service. Used where the URL is https; all of it may be left out."""
+
+    ca: Annotated[Path, AbsolutePath()] | None = None
+    """The certificates that are trusted; the system's if left out."""
+    cert: Annotated[Path, AbsolutePath()] | None = None
+    """The gateway's own certificate, if the service asks for one."""
+    key: Annotated[Path, AbsolutePath()] | None = None
+    """The private key of that certificate."""
+    server_name: Annotated[str, HostName()] | None = None
+    """The name that the service's certificate must hold, if it is not the host of the URL."""
+
+
+class _UpstreamSettings(Section):
+    host: Annotated[str, HostName(may_have_port=True)] = "preserve"
+    """What the service gets as Host: `preserve` what the caller sent, `upstream` for the host of the URL, or a name."""
+    connect_timeout: Annotated[float, Duration("1ms", "5m")] = written("2s")
+    """How long a connection may take to be made."""
+    answer_within: Annotated[float, Duration("1ms", "1h")] = written("30s")
+    """How long a caller is kept waiting for the service."""
+    response_timeout: Annotated[float, Duration("1ms", "24h")] = written("10m")
+    """How long an attempt may take before it is given up and in doubt."""
+    keepalive: Annotated[float, Duration("0s", "10m")] = written("2s")
+    """How long a connection may have been idle and still be used for a protected request."""
+    key: Literal["original", "operation_id", "none"] = "original"
+    """What the service gets as key: the caller's, one derived from the operation, or none."""
+    tls: UpstreamTls | None = None
+    """TLS to the service."""
+
+
+class Upstream(_UpstreamSettings):
+    """The service behind the gateway."""
+
+    url: Annotated[UpstreamUrl, ServiceUrl()]
+    """Where the service is, such as http://127.0.0.1:9000. Targets are forwarded as they came, so it has no path."""
+
+
+class RouteUpstream(_UpstreamSettings):
+    """What a route changes of the upstream. Only what is written counts; `Config.upstream_for` puts both together."""
+
+    url: Annotated[UpstreamUrl, ServiceUrl()] | None = None
+    """Where the service of this route is."""
+
+    def over(self, upstream: Upstream) -> Upstream:
+        """The upstream with what is written here in place of its own, key by key; `tls` counts as one."""
+        return upstream.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})

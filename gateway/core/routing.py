@@ -1,0 +1,287 @@
+"""Which route a request falls under: path patterns, the path they are matched on, and routes that never match.
+
+Owns the comparison of targets with patterns; refuses to know what a route does. A target is compared in a normal form
+and forwarded as it came, so two spellings that a service may take for one path must fall under one route: where in
+doubt a request matches, because a write that slips past its route loses its protection and one too many only meets a
+rule. Invariant: the first rule of the file that fits decides, however the table is indexed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+# RFC 3986 section 3.3: what may stand in a path segment without an escape.
+_SEGMENT_OCTETS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@")
+_PATH_OCTETS = _SEGMENT_OCTETS | {0x2F}
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*\Z")
+_ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*")
+_VARIABLE = re.compile(r"\{([^{}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PATTERN_CHARS_MAX = 1024
+
+
+class PatternError(ValueError):
+    """A path pattern that cannot be understood. The text says what to write instead."""
+
+
+def normalise_path(target: bytes) -> bytes:
+    """The path of a request target in the form that patterns are compared with; never what is forwarded.
+
+    Escapes of octets that need none in a segment are decoded, other octets are escaped in upper case, runs of `/`
+    become one and a `/` at the end goes. This decodes more than RFC 3986 section 6.2.2.2 asks: clients do escape
+    `:` and `@`, and services take both spellings alike. `%2F` and `%25` stay escaped. Dot segments stay as well;
+    `resolve_dot_segments` removes them. Query, fragment, and the authority of an absolute form are cut off.
+    """
+    path = re.split(rb"[?#]", target, maxsplit=1)[0]
+    if not path.startswith(b"/"):
+        path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
+    if not _PLAIN_PATH.match(path):
+        path = _respell(path)
+    if b"//" in path:
+        path = re.sub(rb"/+", b"/", path)
+    return path.rstrip(b"/") or b"/"
+
+
+def has_dot_segments(path: bytes) -> bool:
+    """Whether a normalised path holds a `.` or `..` segment, which a service may resolve to another path."""
+    return b"/." in path and any(segment in (b".", b"..") for segment in path.split(b"/"))
+
+
+def resolve_dot_segments(path: bytes) -> bytes:
+    """The normalised path that a service arrives at which resolves dot segments (RFC 3986 section 5.2.4)."""
+    kept: list[bytes] = []
+    for segment in path.split(b"/")[1:]:
+        if segment == b"..":
+            del kept[-1:]
+        elif segment != b".":
+            kept.append(segment)
+    return normalise_path(b"/" + b"/".join(kept))
+
+
+def normalise_host(host: bytes) -> bytes:
+    """A `Host` value in lower case, without its port and the dot of a fully qualified name."""
+    name = host.strip().lower()
+    if name.startswith(b"["):
+        return name.partition(b"]")[0] + b"]"
+    return name.partition(b":")[0].rstrip(b".")
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """One segment of a pattern: a literal, or a variable with what stands around it in the segment."""
+
+    prefix: bytes
+    is_variable: bool = False
+    suffix: bytes = b""
+
+    @property
+    def expression(self) -> bytes:
+        return re.escape(self.prefix) + (b"[^/]+" if self.is_variable else b"") + re.escape(self.suffix)
+
+    def covers(self, other: _Segment) -> bool:
+        """Whether every text that fits `other` fits this one."""
+        if not self.is_variable:
+            return self == other
+        if not other.is_variable:
+            around = len(self.prefix) + len(self.suffix)
+            literal = other.prefix
+            return len(literal) > around and literal.startswith(self.prefix) and literal.endswith(self.suffix)
+        return other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class PathPattern:
+    """A compiled path of a route: `{name}` stands for one segment or part of one, a last `{name:.*}` for the rest.
+
+    The rest may be empty: `/v1/` and `/v1` have one normal form, so `/v1/{rest:.*}` takes in both.
+    """
+
+    text: str
+    segments: tuple[_Segment, ...]
+    takes_rest: bool
+
+    @classmethod
+    def parse(cls, text: str) -> PathPattern:
+        """Raises PatternError."""
+        _check_text(text)
+        segments: list[_Segment] = []
+        names: set[str] = set()
+        takes_rest = False
+        for part in (part for part in text.split("/") if part):
+            if takes_rest:
+                raise PatternError("nothing can follow {name:.*}, which stands for the rest of the path")
+            name, segment = _parse_segment(part)
+            if name in names:
+                raise PatternError(f"the name {{{name}}} is used twice")
+            names.update([name] if name else [])
+            takes_rest = segment is None
+            segments.extend([segment] if segment else [])
+        return cls(text, tuple(segments), takes_rest)
+
+    @property
+    def literal(self) -> bytes | None:
+        """The only normalised path that fits, or None if there are variables."""
+        if self.takes_rest or any(segment.is_variable for segment in self.segments):
+            return None
+        return b"/" + b"/".join(segment.prefix for segment in self.segments)
+
+    def expression(self) -> re.Pattern[bytes]:
+        """What a whole normalised path is matched against."""
+        fixed = b"".join(b"/" + segment.expression for segment in self.segments)
+        rest = b"(?:/.*)?" if self.takes_rest else b"" if fixed else b"/"
+        return re.compile(fixed + rest, re.DOTALL)
+
+    def covers(self, other: PathPattern) -> bool:
+        """Whether every path that fits `other` fits this one."""
+        if self.takes_rest:
+            if len(other.segments) < len(self.segments):
+                return False
+        elif other.takes_rest or len(other.segments) != len(self.segments):
+            return False
+        return all(mine.covers(theirs) for mine, theirs in zip(self.segments, other.segments, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What of a request a route asks for. `host` is as `normalise_host` gives it; None is any host."""
+
+    methods: frozenset[bytes]
+    path: PathPattern
+    host: bytes | None = None
+
+    def covers(self, other: Rule, method: bytes) -> bool:
+        """Whether every request of this method that fits `other` fits this one."""
+        return method in self.methods and self.host in (None, other.host) and self.path.covers(other.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[Value]):
+    order: int
+    rule: Rule
+    value: Value
+
+
+class RouteTable(Generic[Value]):
+    """Finds the first rule in file order that fits; literal paths are found by one lookup, whatever their number."""
+
+    def __init__(self, rules: Iterable[tuple[Rule, Value]]) -> None:
+        self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
+        self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
+        for order, (rule, value) in enumerate(rules):
+            entry = _Entry(order, rule, value)
+            literal = rule.path.literal
+            expression = rule.path.expression()
+            for method in rule.methods:
+                if literal is not None:
+                    self._literal.setdefault((method, literal), []).append(entry)
+                else:
+                    self._patterns.setdefault(method, []).append((expression, entry))
+
+    def match(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
+        """The route that a request falls under, or None. `target` and `host` are as received.
+
+        A target with dot segments falls under the route of either reading, so that the edge gets to refuse it there:
+        a service that resolves them must not be reached past its route.
+        """
+        path = normalise_path(target)
+        name = b"" if host is None else normalise_host(host)
+        found = self._first(method, path, name)
+        if found is None and has_dot_segments(path):
+            found = self._first(method, resolve_dot_segments(path), name)
+        return None if found is None else found.value
+
+    def _first(self, method: bytes, path: bytes, host: bytes) -> _Entry[Value] | None:
+        found = next((e for e in self._literal.get((method, path), ()) if e.rule.host in (None, host)), None)
+        for expression, entry in self._patterns.get(method, ()):
+            if found is not None and entry.order > found.order:
+                break
+            if entry.rule.host in (None, host) and expression.fullmatch(path):
+                return entry
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Rule number `order` never matches, because the rules `behind`, all before it, take every request of its."""
+
+    order: int
+    behind: tuple[int, ...]
+
+
+def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
+    """The rules that can never match. Each method is looked at alone: two earlier rules may share the blame."""
+    found = []
+    for order, rule in enumerate(rules):
+        blame: set[int] = set()
+        for method in rule.methods:
+            first = next((index for index in range(order) if rules[index].covers(rule, method)), None)
+            if first is None:
+                break
+            blame.add(first)
+        else:
+            found.append(Unreachable(order, tuple(sorted(blame))))
+    return tuple(found)
+
+
+def _respell(path: bytes) -> bytes:
+    spelt = bytearray()
+    position = 0
+    while position < len(path):
+        octet = path[position]
+        if octet == 0x25 and len(digits := path[position + 1 : position + 3]) == 2 and _HEX.issuperset(digits):
+            octet = int(digits, 16)
+            spelt += bytes((octet,)) if octet in _SEGMENT_OCTETS else b"%%%02X" % octet
+            position += 3
+            continue
+        spelt += bytes((octet,)) if octet in _PATH_OCTETS else b"%%%02X" % octet
+        position += 1
+    return bytes(spelt)
+
+
+def _check_text(text: str) -> None:
+    if not text.startswith("/"):
+        raise PatternError("a path begins with /")
+    if len(text) > _PATTERN_CHARS_MAX:
+        raise PatternError(f"a path has at most {_PATTERN_CHARS_MAX} characters")
+    if re.search(r"[\s\x00-\x1f\x7f]", text):
+        raise PatternError("a path holds no white space")
+    if "?" in text or "#" in text:
+        raise PatternError("only the path is matched, without query or fragment")
+
+
+def _parse_segment(part: str) -> tuple[str | None, _Segment | None]:
+    """The variable's name, if any, and the segment; no segment stands for the rest of the path."""
+    variables = _VARIABLE.findall(part)
+    outside = _VARIABLE.sub("", part)
+    if "{" in outside or "}" in outside:
+        raise PatternError("a brace is not closed or not opened: write {name} or {name:.*}")
+    if "*" in outside:
+        raise PatternError("* is no wildcard: write {name} for one segment or {name:.*} for the rest")
+    if not variables:
+        literal = normalise_path(b"/" + part.encode())[1:]
+        if literal in (b".", b".."):
+            raise PatternError("a path holds no . or .. segment")
+        return None, _Segment(literal)
+    if len(variables) > 1:
+        raise PatternError("one segment holds at most one variable")
+    name, colon, expression = variables[0].partition(":")
+    if not _VARIABLE_NAME.match(name):
+        raise PatternError("the name of a variable is letters, digits and _: write {name} or {name:.*}")
+    if not colon:
+        before, _, after = part.partition("{" + name + "}")
+        return name, _Segment(_literal_part(before), True, _literal_part(after))
+    if expression != ".*":
+        raise PatternError("a variable takes no expression but .*: write {name} or {name:.*}")
+    if outside:
+        raise PatternError("{name:.*} stands alone after a /")
+    return name, None
+
+
+def _literal_part(text: str) -> bytes:
+    return _respell(text.encode())

@@ -73,6 +73,11 @@ def connection_options(headers: Headers) -> frozenset[bytes]:
     return frozenset(list_members(field_values(headers, b"connection")))
 
 
+def asks_upgrade(headers: Headers) -> bool:
+    """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
+    return any(name.lower() == b"upgrade" for name, _ in headers) and b"upgrade" in connection_options(headers)
+
+
 def end_to_end(headers: Headers) -> Headers:
     """The fields without the hop-by-hop ones and those that `Connection` names (RFC 9110 section 7.6.1)."""
     dropped = HOP_BY_HOP | connection_options(headers)

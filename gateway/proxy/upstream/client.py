@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from gateway.core.message import RequestHead, ResponseHead
+from gateway.core.message import RequestHead, ResponseHead, asks_upgrade
 from gateway.proxy.upstream.answer import AnswerReceiver
 from gateway.proxy.upstream.connect import UpstreamSettings
 from gateway.proxy.upstream.connection import UpstreamConnection
 from gateway.proxy.upstream.pool import UpstreamPool, UpstreamStats
-from gateway.proxy.upstream.request import request_bytes, wants_upgrade
+from gateway.proxy.upstream.request import request_bytes
 from gateway.proxy.upstream.result import (
     BodyLost,
     FileBody,
@@ -179,7 +179,7 @@ class Upstream:
             source,
             receiver,
             method=request.method,
-            wants_upgrade=wants_upgrade(request),
+            wants_upgrade=asks_upgrade(request.headers),
             sending_restarts_clock=not protected,
         )
         return await self._wait_answer(connection, receiver, on_interim, started)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.core.message import HOP_BY_HOP, RequestHead, connection_options
+from gateway.core.message import HOP_BY_HOP, RequestHead, asks_upgrade
 from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
 
 # Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only be a second clock.
@@ -20,20 +20,13 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/
 _FIELD_LINES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\x00\r\n]*+\r\n)*+")
 
 
-def wants_upgrade(request: RequestHead) -> bool:
-    """Whether the request asks to leave HTTP (RFC 9110 section 7.8)."""
-    if not any(name.lower() == b"upgrade" for name, _ in request.headers):
-        return False
-    return b"upgrade" in connection_options(request.headers)
-
-
 def request_bytes(request: RequestHead, body: RequestBody) -> bytes | None:
     """The head up to and with its empty line; None when it cannot be written unambiguously.
 
     Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
     a framing of its own.
     """
-    upgrade = wants_upgrade(request)
+    upgrade = asks_upgrade(request.headers)
     lines = [
         b"%b: %b\r\n" % field
         for field in request.headers

@@ -1,0 +1,176 @@
+"""Which header fields cross the gateway, in either direction.
+
+Pure: a request and what is known of its hop in, a list of fields out. Owns the names that mean the gateway itself
+(nobody else may say them), the forwarding fields, and what the upstream learns of the operation. Framing is not its
+business: the upstream client and the edge write their own.
+
+Invariant: a field that is not named here or by `Connection` keeps its bytes, its place and its repeats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
+from typing import Final
+from uuid import UUID
+
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, asks_upgrade, connection_options
+from gateway.core.replay import GATEWAY_FIELDS
+from gateway.proxy.reply import Peer
+
+# What the gateway tells the upstream and the client. CGI-like servers read `_` and `-` alike, so both spellings go.
+SPOKEN_BY_GATEWAY: Final = frozenset(
+    (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
+)
+_FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
+# Envoy obeys retry instructions in these from clients it trusts.
+_ENVOY_PREFIX: Final = b"x-envoy-"
+_WAIT_PREFERENCE: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
+_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*+"|")+')
+_DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
+
+
+class UpstreamKey(StrEnum):
+    """What the upstream gets as key."""
+
+    ORIGINAL = "original"
+    OPERATION_ID = "operation_id"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingPolicy:
+    """What the configuration says of forwarding.
+
+    `host` replaces the caller's `Host`; None preserves it. `authority` is the upstream URL's, for a request that
+    has none.
+    """
+
+    authority: bytes
+    host: bytes | None = None
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What the upstream learns of the operation and the claim.
+
+    `key_headers` are the route's fields that carry the key and nothing else, in order; none for a key that is composed
+    or comes from the body, which stays where it is.
+    """
+
+    operation_id: UUID
+    fencing_token: int
+    key: UpstreamKey
+    key_headers: tuple[bytes, ...]
+
+
+def unprotected_request(request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy) -> RequestHead:
+    """The request as it goes to the upstream untouched, an upgrade included."""
+    fields = _common(request.headers, peer, scheme, policy)
+    if asks_upgrade(request.headers):
+        fields += [field for field in request.headers if field[0].lower() == b"upgrade"]
+        fields.append((b"Connection", b"Upgrade"))
+    return RequestHead(request.method, request.target, tuple(fields))
+
+
+def protected_request(
+    request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy, execution: Execution
+) -> RequestHead:
+    """The request as one attempt sends it, with its operation and its fencing token."""
+    names = execution.key_headers
+    replaced = frozenset(_folded(name) for name in names) if execution.key is not UpstreamKey.ORIGINAL else frozenset()
+    fields: list[tuple[bytes, bytes]] = []
+    for field, value in _common(request.headers, peer, scheme, policy):
+        name = _folded(field)
+        if name in replaced or name.startswith(_ENVOY_PREFIX):
+            continue
+        if name == b"prefer":
+            if kept := _without_wait(value):
+                fields.append((field, kept))
+            continue
+        fields.append((field, value))
+    operation_id = str(execution.operation_id).encode()
+    if execution.key is UpstreamKey.OPERATION_ID:
+        fields.append((names[0] if names else _DEFAULT_KEY_HEADER, operation_id))
+    fields.append((b"Idempotency-Operation", operation_id))
+    fields.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
+    return RequestHead(request.method, request.target, tuple(fields))
+
+
+def client_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
+    """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
+    dropped = HOP_BY_HOP | connection_options(headers) | GATEWAY_FIELDS
+    if not upgraded:
+        return tuple(field for field in headers if field[0].lower() not in dropped)
+    kept = tuple(field for field in headers if (name := field[0].lower()) not in dropped or name == b"upgrade")
+    return (*kept, (b"Connection", b"Upgrade"))
+
+
+def _folded(name: bytes) -> bytes:
+    """The name as a server that cannot tell `_` from `-` reads it."""
+    return name.lower().replace(b"_", b"-")
+
+
+def _common(headers: Headers, peer: Peer, scheme: str, policy: ForwardingPolicy) -> list[tuple[bytes, bytes]]:
+    """What holds for every request: hop-by-hop fields go, nobody speaks as the gateway, the hop is written down.
+
+    `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for.
+    """
+    dropped = ((HOP_BY_HOP | connection_options(headers)) - {b"host"}) | {b"expect"}
+    trusted = _is_trusted(peer, policy.trusted_proxies)
+    fields: list[tuple[bytes, bytes]] = []
+    caller_host: bytes | None = None
+    for field, value in headers:
+        name = field.lower()
+        if name in dropped or _folded(field) in SPOKEN_BY_GATEWAY:
+            continue
+        if name == b"host":
+            caller_host = value
+            fields.append((field, value if policy.host is None else policy.host))
+        elif trusted or _folded(field) not in _FORWARDED:
+            fields.append((field, value))
+    if caller_host is None:
+        fields.append((b"Host", policy.host or policy.authority))
+    _append_forwarded(fields, peer, scheme.encode(), caller_host)
+    return fields
+
+
+def _append_forwarded(fields: list[tuple[bytes, bytes]], peer: Peer, scheme: bytes, caller_host: bytes | None) -> None:
+    """Adds this hop; what is there already was said by a proxy that is trusted."""
+    present = {field.lower(): index for index, (field, _) in enumerate(fields)}
+    if peer is not None:
+        address = str(_unmapped(peer)).encode()
+        last = present.get(b"x-forwarded-for")
+        if last is None:
+            fields.append((b"X-Forwarded-For", address))
+        else:
+            field, value = fields[last]
+            fields[last] = (field, b"%b, %b" % (value, address) if value else address)
+    if b"x-forwarded-proto" not in present:
+        fields.append((b"X-Forwarded-Proto", scheme))
+    if b"x-forwarded-host" not in present and caller_host is not None:
+        fields.append((b"X-Forwarded-Host", caller_host))
+
+
+def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:
+    """Whether the peer may speak for others. A peer without an address (a Unix socket) is in no network."""
+    if peer is None:
+        return False
+    address = _unmapped(peer)
+    return any(address in network for network in networks)
+
+
+def _unmapped(peer: Peer) -> Peer:
+    """An IPv4 address that came in through an IPv6 socket, as the address that it is."""
+    return (isinstance(peer, IPv6Address) and peer.ipv4_mapped) or peer
+
+
+def _without_wait(value: bytes) -> bytes:
+    """The preferences but `wait`, which was meant for the gateway (RFC 7240); unchanged bytes if it is not there."""
+    preferences = [preference.strip(b" \t") for preference in _PREFERENCE.findall(value)]
+    kept = [preference for preference in preferences if preference and not _WAIT_PREFERENCE.match(preference)]
+    return value if len(kept) == len(preferences) else b", ".join(kept)

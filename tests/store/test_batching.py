@@ -1,0 +1,204 @@
+"""Natural batching: who goes with whom, what a cancellation takes away, and that everybody gets an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.batching import Batcher
+
+
+class Executor:
+    """Executes batches one at a time, each when the test says so, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Semaphore(0)
+        self.entered = asyncio.Semaphore(0)
+        self.error: Exception | None = None
+
+    async def __call__(self, items: list[str]) -> Sequence[str | Exception]:
+        self.batches.append(items)
+        self.entered.release()
+        await self.gate.acquire()
+        if self.error:
+            raise self.error
+        return [ValueError(item) if item.startswith("bad") else item.upper() for item in items]
+
+    def let_through(self, batches: int) -> None:
+        for _ in range(batches):
+            self.gate.release()
+
+
+@pytest.fixture
+def executor() -> Executor:
+    return Executor()
+
+
+def submit_all(batcher: Batcher[str, str], *items: str) -> list[asyncio.Task[str]]:
+    return [asyncio.create_task(batcher.submit(item)) for item in items]
+
+
+async def test_what_arrives_meanwhile_goes_together(executor: Executor) -> None:
+    """The first starts at once; all that come while it is under way form the next batch."""
+    batcher = Batcher[str, str](executor)
+    first = submit_all(batcher, "a")
+    await executor.entered.acquire()
+    others = submit_all(batcher, "b", "c", "d")
+    executor.let_through(2)
+    assert await asyncio.gather(*first, *others) == ["A", "B", "C", "D"]
+    assert executor.batches == [["a"], ["b", "c", "d"]]
+
+
+async def test_what_is_submitted_in_one_turn_goes_together(executor: Executor) -> None:
+    """Items submitted before the loop turns are one batch, without any wait."""
+    batcher = Batcher[str, str](executor)
+    executor.let_through(1)
+    assert await asyncio.gather(*(batcher.submit(item) for item in "abc")) == ["A", "B", "C"]
+    assert executor.batches == [["a", "b", "c"]]
+
+
+async def test_a_batch_has_one_item_per_key_in_order_of_keys(executor: Executor) -> None:
+    """A second item of a key waits for the next batch; inside a batch keys ascend; per key the order is kept."""
+    batcher = Batcher[str, str](executor, key=lambda item: item[0])
+    executor.let_through(3)
+    await asyncio.gather(*submit_all(batcher, "c1", "a1", "c2", "b1", "a2", "c3"))
+    assert executor.batches == [["a1", "b1", "c1"], ["a2", "c2"], ["c3"]]
+
+
+async def test_a_batch_is_bounded(executor: Executor) -> None:
+    """No batch is larger than the maximum, keyed or not."""
+    executor.let_through(5)
+    await asyncio.gather(*submit_all(Batcher(executor, size_max=2), *"edcba"))
+    assert executor.batches == [["e", "d"], ["c", "b"], ["a"]]
+    executor.batches.clear()
+    await asyncio.gather(*submit_all(Batcher(executor, size_max=3, key=lambda item: item), *"edcb"))
+    assert executor.batches == [["c", "d", "e"], ["b"]]
+
+
+async def test_everybody_with_the_same_key_is_executed_in_turn(executor: Executor) -> None:
+    """A crowd on one key is neither lost nor starves its neighbours."""
+    batcher = Batcher[str, str](executor, key=lambda item: item[0], size_max=4)
+    crowd = [f"x{index:02}" for index in range(20)]
+    executor.let_through(25)
+    await asyncio.gather(*submit_all(batcher, *crowd, "y1"))
+    assert [item for batch in executor.batches for item in batch if item[0] == "x"] == crowd
+    assert all(len(batch) <= 2 for batch in executor.batches)
+
+
+async def test_a_full_queue_refuses(executor: Executor) -> None:
+    """Beyond its bound the queue says that nothing was changed, and what waits in it is not touched."""
+    batcher = Batcher[str, str](executor, queue_max=2)
+    tasks = submit_all(batcher, "a")
+    await executor.entered.acquire()
+    tasks += submit_all(batcher, "b", "c")
+    await asyncio.sleep(0)
+    with pytest.raises(NotApplied):
+        await batcher.submit("d")
+    executor.let_through(2)
+    assert await asyncio.gather(*tasks) == ["A", "B", "C"]
+
+
+async def test_a_cancelled_submitter_takes_its_waiting_item_away(executor: Executor) -> None:
+    """What was not yet under way is never executed; its neighbours are."""
+    batcher = Batcher[str, str](executor)
+    first = submit_all(batcher, "a")
+    await executor.entered.acquire()
+    second, third = submit_all(batcher, "b", "c")
+    await asyncio.sleep(0)
+    second.cancel()
+    executor.let_through(2)
+    assert await asyncio.gather(*first, third) == ["A", "C"]
+    assert executor.batches == [["a"], ["c"]]
+
+
+async def test_a_cancelled_submitter_loses_only_its_answer(executor: Executor) -> None:
+    """Cancelling one whose batch is under way disturbs neither the batch nor its neighbours."""
+    batcher = Batcher[str, str](executor)
+    first, second = submit_all(batcher, "a", "b")
+    await executor.entered.acquire()
+    first.cancel()
+    executor.let_through(2)
+    assert await second == "B"
+    assert first.cancelled()
+    assert await batcher.submit("c") == "C"
+
+
+async def test_one_members_exception_is_its_own(executor: Executor) -> None:
+    """An exception among the results is raised to its submitter only."""
+    batcher = Batcher[str, str](executor)
+    executor.let_through(1)
+    good, bad, better = await asyncio.gather(*submit_all(batcher, "a", "bad", "c"), return_exceptions=True)
+    assert (good, better) == ("A", "C")
+    assert isinstance(bad, ValueError)
+
+
+async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor) -> None:
+    """All members learn what is known, each through an exception of its own, and the next batch goes on."""
+    batcher = Batcher[str, str](executor)
+    executor.error = Indefinite("cut off")
+    executor.let_through(1)
+    errors = await asyncio.gather(*submit_all(batcher, "a", "b"), return_exceptions=True)
+    assert [type(error) for error in errors] == [Indefinite, Indefinite]
+    assert errors[0] is not errors[1]
+    executor.error = None
+    executor.let_through(1)
+    assert await batcher.submit("c") == "C"
+
+
+async def test_a_wrong_number_of_results_is_nobodys_result() -> None:
+    """An executor that loses count is an error for everybody who has no result yet."""
+
+    async def short(items: list[str]) -> list[str]:
+        return items[:-1]
+
+    answers = await asyncio.gather(*submit_all(Batcher(short), "a", "b"), return_exceptions=True)
+    assert isinstance(answers[-1], ValueError)
+
+
+async def test_closing_lets_the_batch_under_way_end(executor: Executor) -> None:
+    """The batch under way gets its answers; who waits, and who comes later, is told that nothing was changed."""
+    batcher = Batcher[str, str](executor)
+    first = submit_all(batcher, "a")
+    await executor.entered.acquire()
+    waiting = submit_all(batcher, "b", "c")
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(batcher.close())
+    for error in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(error, NotApplied)
+    assert not closing.done()
+    executor.let_through(1)
+    await closing
+    assert first[0].done()
+    assert await first[0] == "A"
+    with pytest.raises(NotApplied):
+        await batcher.submit("d")
+    assert executor.batches == [["a"]]
+
+
+async def test_nothing_runs_when_there_is_nothing_to_do(executor: Executor) -> None:
+    """An idle queue has no task."""
+    batcher = Batcher[str, str](executor)
+    executor.let_through(1)
+    await batcher.submit("a")
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await batcher.close()
+
+
+async def test_a_stopped_program_leaves_nobody_waiting(executor: Executor) -> None:
+    """When the draining task is cancelled, those under way hear that it is unknown, the others that it was not."""
+    batcher = Batcher[str, str](executor)
+    mine = asyncio.all_tasks()
+    under_way = submit_all(batcher, "a")
+    await executor.entered.acquire()
+    waiting = submit_all(batcher, "b")
+    await asyncio.sleep(0)
+    (drain,) = asyncio.all_tasks() - mine - {*under_way, *waiting}
+    drain.cancel()
+    first, second = await asyncio.gather(*under_way, *waiting, return_exceptions=True)
+    assert isinstance(first, Indefinite)
+    assert isinstance(second, NotApplied)

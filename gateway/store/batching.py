@@ -28,7 +28,7 @@ R = TypeVar("R")
 BATCH_SIZE_MAX = 256
 QUEUE_MAX = 10_000
 
-# An item, where its answer goes, and its key. A plain tuple, because every statement of the program passes through here.
+# An item, where its answer goes, and its key. A plain tuple: every statement of the program passes through here.
 Entry = tuple[I, asyncio.Future[R], Any]
 
 

@@ -101,7 +101,7 @@ def protected_request(
     return RequestHead(request.method, request.target, tuple(fields))
 
 
-def client_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
+def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
     dropped = HOP_BY_HOP | connection_options(headers) | GATEWAY_FIELDS
     if not upgraded:

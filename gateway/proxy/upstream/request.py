@@ -17,6 +17,7 @@ _OWN = HOP_BY_HOP | {b"content-length", b"expect"}
 _BODILESS = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1\r\n")
+_NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++\n)*+")
 _FIELD_LINES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\x00\r\n]*+\r\n)*+")
 
 
@@ -44,9 +45,12 @@ def request_bytes(request: RequestHead, body: RequestBody) -> bytes | None:
             lines.append(b"Transfer-Encoding: chunked\r\n")
     request_line = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
     fields = b"".join(lines)
+    # A name that ends early would make a field of another name; it shows only before the colons are there.
+    names = b"".join([b"%b\n" % name for name, _ in request.headers])
     # A value that smuggles a line would make the block well formed with one line more than there are fields.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
+        or not _NAMES.fullmatch(names)
         or not _FIELD_LINES.fullmatch(fields)
         or fields.count(b"\n") != len(lines)
         or request.method == b"CONNECT"

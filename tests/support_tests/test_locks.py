@@ -49,4 +49,4 @@ def test_every_declared_dependency_is_locked() -> None:
             "requirements-test.lock": project["optional-dependencies"]["test"],
         }.items()
     }
-    assert {lock: names - _pins(lock).keys() for lock, names in declared.items()} == dict.fromkeys(declared, set())
+    assert {name for lock, names in declared.items() for name in names - _pins(lock).keys()} == set()

@@ -11,13 +11,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
 from gateway.core.framing import framed
 from gateway.core.pointer import MISSING, Pointer, drop, resolve
 
 CANONICAL_BYTES_MAX: Final = 1 << 20
-"""Longer documents and forms have no canonical form: parsed, they would take some forty times their size."""
+"""Longer documents and forms have no canonical form."""
+VALUES_MAX: Final = 1 << 15
+"""Nor have documents with more commas and opening brackets: time and memory go by the values, not by the bytes."""
+PAIRS_MAX: Final = 1 << 12
+"""Nor have forms of more pairs."""
 DEPTH_MAX: Final = 100
 """Deeper documents have none either. Far below every recursion limit, whatever the caller's own depth."""
 
@@ -30,15 +35,15 @@ class Body(Protocol):
 
 
 # A number is carried as its lexeme behind a lone low surrogate. No string of a parsed document can begin like that:
-# UTF-8 cannot spell a lone surrogate, and a document that escapes this one is refused before it is parsed. So the
-# standard encoder, which is fast, can write numbers and strings without ever writing a number and a string alike.
+# UTF-8 cannot spell a lone surrogate, and a document with this one escaped at the start of a string is refused before it
+# is parsed. So the standard encoder, which is fast, never writes a number and a string alike.
 _NUMBER_MARK: Final = "\udfff"
-_ESCAPED_MARK = re.compile(rb"\\u[dD][fF]{3}")
+_MARK_AT_START = re.compile(rb'"\\u[dD][fF]{3}')
 
 # Strings, closed or not: an open one reaches to the end, so that no quote is looked at twice.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_ONE_BRACKET = bytes.maketrans(b"[{]}", b"(())")
 _NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class _Refused(ValueError):
@@ -68,12 +73,12 @@ def parse_json(body: Body) -> Any:
     """The document, for `number_lexeme` and `resolve`; `MISSING` where it is not one that means one thing to everybody.
 
     That is: RFC 8259 to the letter, in UTF-8 without a byte order mark, no member name twice in an object, no `NaN`,
-    within `CANONICAL_BYTES_MAX` and `DEPTH_MAX`.
+    within `CANONICAL_BYTES_MAX`, `VALUES_MAX` and `DEPTH_MAX`.
     """
     if len(body) > CANONICAL_BYTES_MAX:
         return MISSING
     content = body[:]
-    if _ESCAPED_MARK.search(content) or _is_too_deep(content):
+    if _MARK_AT_START.search(content) or not _is_moderate(content):
         return MISSING
     try:
         return _DECODER.decode(content.decode("utf-8"))
@@ -86,17 +91,15 @@ def number_lexeme(value: str) -> str | None:
     return value[1:] if value.startswith(_NUMBER_MARK) else None
 
 
-def _is_too_deep(content: bytes) -> bool:
-    """Whether the document nests more than `DEPTH_MAX` deep, or its brackets do not match, so that it is none."""
-    if content.count(b"[") + content.count(b"{") <= DEPTH_MAX:
+def _is_moderate(content: bytes) -> bool:
+    """Whether the document is within the bounds: of values, counting commas in strings too, and of depth."""
+    openings = content.count(b"[") + content.count(b"{")
+    if openings + content.count(b",") > VALUES_MAX:
         return False
-    brackets = _STRING.sub(b"", content).translate(_ONE_BRACKET, _NO_BRACKET)
-    for _ in range(DEPTH_MAX):
-        # Each round takes away the innermost level everywhere.
-        brackets = brackets.replace(b"()", b"")
-        if not brackets:
-            return False
-    return True
+    if openings <= DEPTH_MAX:
+        return True
+    brackets = _STRING.sub(b"", content).translate(None, _NO_BRACKET)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 
 def canonical_json(body: Body, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes | None:
@@ -122,21 +125,24 @@ _NAME_BASE = re.compile(rb"[^\[.]*+")
 
 
 def canonical_form(body: Body) -> bytes | None:
-    """`application/x-www-form-urlencoded` pairs by value; None where it is too long or a percent sign escapes nothing.
+    """`application/x-www-form-urlencoded` pairs by value; None where it is too long or ambiguous.
 
-    Pairs are sorted by name only where no name occurs twice. Names count as one up to their first `[` or `.`, because
-    servers build lists of objects from the order of such fields (`items[][id]=1&items[][qty]=2&items[][id]=3`).
+    A percent sign that escapes nothing is ambiguous. Pairs are sorted by name only where no name occurs twice. Names
+    count as one up to their first `[` or `.`, because servers build lists of objects from the order of such fields
+    (`items[][id]=1&items[][qty]=2&items[][id]=3`).
     """
     if len(body) > CANONICAL_BYTES_MAX:
         return None
     content = body[:]
-    if _BAD_PERCENT.search(content):
+    if content.count(b"&") >= PAIRS_MAX or _BAD_PERCENT.search(content):
         return None
-    pairs = [tuple(map(_form_value, pair.split(b"=", 1))) for pair in content.split(b"&")]
-    bases = {match[0] for pair in pairs if (match := _NAME_BASE.match(pair[0]))}
+    # The equals sign stays with the value, because `a` and `a=` are two things to some servers.
+    split = [pair.partition(b"=") for pair in content.split(b"&")]
+    pairs = [(_form_value(name), sign + _form_value(value)) for name, sign, value in split]
+    bases = {match[0] for name, _ in pairs if (match := _NAME_BASE.match(name))}
     if len(bases) == len(pairs):
         pairs.sort()
-    return framed(*[framed(*pair) for pair in pairs])
+    return framed(*[part for pair in pairs for part in pair])
 
 
 def _form_value(spelling: bytes) -> bytes:

@@ -24,7 +24,7 @@ from gateway.core.message import Headers, field_values
 from gateway.core.pointer import MISSING, Pointer, format_pointer, resolve
 
 KEY_CHARACTERS_MAX: Final = 255
-KEY_PARTS_MAX: Final = 8
+KEY_PARTS_MAX: Final = 16
 # Every character escaped, two quotes and some white space: what a longer field holds cannot be a key.
 _FIELD_BYTES_MAX: Final = 1024
 

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from gateway.core.canonical import Body
 from gateway.core.fingerprint import Digests, Fingerprinter
 from gateway.core.key import Key, KeyFault, KeySpec, Unquote, find_key
 from gateway.core.message import Headers, RequestHead
-from gateway.proxy.upstream_result import FileBody
 
-INLINE_BYTES_MAX: Final = 64 << 10
+INLINE_BYTES_MAX: Final = 16 << 10
 
 Result = TypeVar("Result")
 
 
 async def digest_body(
-    fingerprinter: Fingerprinter, head: RequestHead, body: bytes | FileBody, body_sha256: bytes | None = None
+    fingerprinter: Fingerprinter, head: RequestHead, body: bytes | BinaryIO, body_sha256: bytes | None = None
 ) -> Digests:
-    """The digests of a request whose body is in memory or in a file, which must not be changed meanwhile.
+    """The digests of a request whose body is in memory or all that is in a file, flushed and unchanged meanwhile.
 
     Cancelled, it leaves a thread that ends by itself and holds the file's content, not the file: the caller may close
     it.
@@ -34,19 +34,19 @@ async def digest_body(
 
 
 async def find_key_in(
-    spec: KeySpec, headers: Headers, body: bytes | FileBody, unquote: Unquote
+    spec: KeySpec, headers: Headers, body: bytes | BinaryIO, unquote: Unquote
 ) -> Key | KeyFault | None:
     """As `core.key.find_key`, for a key that is taken from the body."""
     return await _with_body(body, lambda content: find_key(spec, headers, content, unquote))
 
 
-async def _with_body(body: bytes | FileBody, use: Callable[[Body], Result]) -> Result:
+async def _with_body(body: bytes | BinaryIO, use: Callable[[Body], Result]) -> Result:
     if isinstance(body, bytes):
         return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
-    if body.length == 0:
+    if os.fstat(body.fileno()).st_size == 0:
         return use(b"")
-    # Mapped before the thread starts: the mapping is its own, whatever becomes of the descriptor.
-    mapped = mmap.mmap(body.descriptor, body.length, access=mmap.ACCESS_READ)
+    # Mapped before the thread starts: the mapping is its own, whatever becomes of the file object.
+    mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
     return await asyncio.to_thread(_use_and_close, mapped, use)
 
 

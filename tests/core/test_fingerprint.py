@@ -1,0 +1,399 @@
+"""Fingerprints: the same request has the same one, another has another, under every recipe and key."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.fingerprint import (
+    BodyForm,
+    Digests,
+    Fingerprinter,
+    FingerprintKey,
+    FingerprintSpec,
+    Match,
+    compare,
+    digest_request,
+    may_be_fingerprinted,
+    sha256_of,
+)
+from gateway.core.message import Headers, RequestHead
+
+JSON = b'{"amount":1000,"currency":"eur"}'
+HEADERS: Headers = (
+    (b"Host", b"api.example.com"),
+    (b"Content-Type", b"application/json"),
+    (b"X-Region", b"eu"),
+    (b"Idempotency-Key", b"k"),
+    (b"Authorization", b"Bearer sk"),
+)
+HEAD = RequestHead(b"POST", b"/v1/charges?expand=1", HEADERS)
+PLAIN = FingerprintSpec()
+SECRET = b"0123456789abcdef"
+
+
+def head(**fields: bytes) -> RequestHead:
+    """The usual head with these fields exchanged (underscores for hyphens), left out where they are empty."""
+    named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
+    kept = tuple((name, value) for name, value in HEADERS if name.lower() not in named)
+    return replace(HEAD, headers=kept + tuple((name, value) for name, value in named.items() if value))
+
+
+def digests(request: RequestHead = HEAD, body: bytes = JSON, spec: FingerprintSpec = PLAIN) -> Digests:
+    return digest_request(spec, request, body)
+
+
+@given(
+    headers=st.permutations(HEADERS),
+    spelling=st.sampled_from([bytes.lower, bytes.upper, bytes.title]),
+    padding=st.sampled_from([b"", b" ", b"\t "]),
+)
+def test_header_order_and_case(headers: list[tuple[bytes, bytes]], spelling: object, padding: bytes) -> None:
+    """Order and case of header fields, and white space around their values, change nothing."""
+    assert callable(spelling)
+    spelled = tuple((spelling(name), padding + value + padding) for name, value in headers)
+    assert digests(replace(HEAD, headers=spelled)) == digests()
+
+
+@given(body=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200)))
+def test_chunks(body: bytes, cuts: list[int]) -> None:
+    """A body hashed in whatever chunks it came in has the fingerprint of the whole."""
+    running = sha256()
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    for start, end in itertools.pairwise(edges):
+        running.update(body[start:end])
+    assert running.digest() == sha256_of(body)
+    assert digest_request(PLAIN, HEAD, body, running.digest()) == digests(body=body)
+
+
+@pytest.mark.parametrize("form", [BodyForm.RAW, BodyForm.AUTO], ids=["raw", "auto"])
+@given(body=st.binary(min_size=1, max_size=64), position=st.integers(0, 63), bit=st.integers(0, 7))
+def test_flipped_bit_of_body(form: BodyForm, body: bytes, position: int, bit: int) -> None:
+    """One flipped bit of a body without a form of its own makes another request."""
+    flipped = bytearray(body)
+    flipped[position % len(body)] ^= 1 << bit
+    request = head(content_type=b"application/octet-stream")
+    spec = FingerprintSpec(body=form)
+    one, other = digests(request, body, spec), digests(request, bytes(flipped), spec)
+    assert one.canonical != other.canonical
+    assert one.raw != other.raw
+
+
+@given(position=st.integers(0, len(JSON) - 1), bit=st.integers(0, 7))
+def test_flipped_bit_of_json(position: int, bit: int) -> None:
+    """No flip of a bit leaves this document, in which every byte means something, the same."""
+    flipped = bytearray(JSON)
+    flipped[position] ^= 1 << bit
+    assert digests(body=bytes(flipped)).canonical != digests().canonical
+    assert digests(body=bytes(flipped)).raw != digests().raw
+
+
+@pytest.mark.parametrize("part", ["method", "target"])
+@given(position=st.integers(0, 100), bit=st.integers(0, 7))
+def test_flipped_bit_of_request_line(part: str, position: int, bit: int) -> None:
+    """One flipped bit of method or target makes another request."""
+    flipped = bytearray(getattr(HEAD, part))
+    flipped[position % len(flipped)] ^= 1 << bit
+    other = digests(replace(HEAD, **{part: bytes(flipped)}))
+    assert other.canonical != digests().canonical
+    assert other.raw != digests().raw
+
+
+@given(position=st.integers(0, len(b"application/json") - 1), bit=st.integers(0, 7))
+def test_flipped_bit_of_media_type(position: int, bit: int) -> None:
+    """One flipped bit of the media type makes another request, unless it only changed the case of a letter."""
+    flipped = bytearray(b"application/json")
+    flipped[position] ^= 1 << bit
+    is_same = bytes(flipped).lower() == b"application/json"
+    assert (digests(head(content_type=bytes(flipped))).canonical == digests().canonical) is is_same
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_equal"),
+    [
+        pytest.param(head(host=b"API.example.COM"), True, id="host-case"),
+        pytest.param(head(host=b"other.example.com"), False, id="host"),
+        pytest.param(head(host=b""), False, id="no-host"),
+        pytest.param(head(content_type=b"Application/JSON"), True, id="media-type-case"),
+        pytest.param(head(content_type=b"application/json; charset=utf-8"), False, id="charset"),
+        pytest.param(head(content_type=b""), False, id="no-media-type"),
+        pytest.param(head(content_encoding=b"gzip"), False, id="content-coding"),
+        pytest.param(head(authorization=b"Bearer other"), True, id="authorization"),
+        pytest.param(head(idempotency_key=b"other"), True, id="key"),
+        pytest.param(head(user_agent=b"x", date=b"now", traceparent=b"00"), True, id="unlisted"),
+        pytest.param(head(x_region=b"us"), True, id="unlisted-own"),
+    ],
+)
+def test_fields(request_: RequestHead, is_equal: bool) -> None:
+    """Host, media type and coding make the request; credentials, the key and unlisted fields do not."""
+    assert (digests(request_).canonical == digests().canonical) is is_equal
+
+
+def test_listed_headers() -> None:
+    """A listed field counts with all its values, in order, and so does its absence."""
+    spec = FingerprintSpec(headers=(b"X-Region",))
+    twice = replace(HEAD, headers=(*HEADERS, (b"x-region", b"us")))
+    turned = replace(HEAD, headers=((b"x-region", b"us"), *HEADERS))
+    joined = head(x_region=b"eu, us")
+    requests = [HEAD, head(x_region=b"us"), head(x_region=b""), twice, turned, joined]
+    assert len({digests(request, spec=spec).canonical for request in requests}) == len(requests)
+    assert len({digests(request, spec=spec).raw for request in requests}) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Authorization", b"date", b"User-Agent", b"Accept", b"Accept-Language", b"Prefer", b"traceparent",
+        b"X-B3-TraceId", b"Idempotency-Key", b"Content-Length", b"Connection", b"x-stainless-retry-count",
+        b"X-Forwarded-For",
+    ],
+    ids=bytes.decode,
+)  # fmt: skip
+def test_never_listed(name: bytes) -> None:
+    """A field that differs between two tries of one request cannot be listed."""
+    assert not may_be_fingerprinted(name)
+    with pytest.raises(ValueError, match="from one try to the next"):
+        FingerprintSpec(headers=(name,))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"ignore": (("a",),), "only": (("b",),)}, id="ignore-and-only"),
+        pytest.param({"ignore": (("a",),), "body": BodyForm.RAW}, id="ignore-in-raw"),
+        pytest.param({"only": (("a",),), "body": BodyForm.FORM}, id="only-in-form"),
+        pytest.param({"ignore": ((),)}, id="whole-document"),
+    ],
+)
+def test_contradiction(settings: dict[str, object]) -> None:
+    """Settings that contradict each other are refused."""
+    with pytest.raises(ValueError, match=r"ignore|only|whole"):
+        FingerprintSpec(**settings)  # type: ignore[arg-type]
+
+
+FORM_DATA = b'--%b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--%b--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("spec", "one", "other", "is_equal"),
+    [
+        pytest.param(
+            PLAIN,
+            (b"application/json", b'{"a":1,"b":2}'),
+            (b"application/json", b'{ "b": 2, "a": 1 }'),
+            True,
+            id="json",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"application/vnd.x+json", b'{"a":1,"b":2}'),
+            (b"application/vnd.x+json", b'{"b":2,"a":1}'),
+            True,
+            id="json-suffix",
+        ),
+        pytest.param(
+            PLAIN, (b"text/plain", b'{"a":1,"b":2}'), (b"text/plain", b'{"b":2,"a":1}'), False, id="json-as-text"
+        ),
+        pytest.param(
+            FingerprintSpec(body=BodyForm.JSON), (b"text/plain", b"[1]"), (b"text/plain", b"[1 ]"), True, id="json-said"
+        ),
+        pytest.param(
+            FingerprintSpec(body=BodyForm.RAW),
+            (b"application/json", b"[1]"),
+            (b"application/json", b"[1 ]"),
+            False,
+            id="raw-said",
+        ),
+        pytest.param(
+            FingerprintSpec(body=BodyForm.NONE),
+            (b"application/json", b"[1]"),
+            (b"application/json", b"[2]"),
+            True,
+            id="none-said",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"application/x-www-form-urlencoded", b"a=1&b=2"),
+            (b"application/x-www-form-urlencoded", b"b=2&a=%31"),
+            True,
+            id="form",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"multipart/form-data; boundary=X", FORM_DATA % (b"X", b"X")),
+            (b'multipart/form-data; boundary="Y Z"', FORM_DATA % (b"Y Z", b"Y Z")),
+            True,
+            id="multipart",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"multipart/form-data; boundary=X", b"not multipart"),
+            (b"multipart/form-data; boundary=Y", b"not multipart"),
+            False,
+            id="multipart-malformed",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"multipart/form-data; boundary=X", FORM_DATA % (b"X", b"X")),
+            (b"multipart/form-data; boundary=Y", FORM_DATA % (b"X", b"X")),
+            False,
+            id="multipart-other-boundary",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"application/json", b'{"a":1,"a":1}'),
+            (b"application/json", b'{"a":1, "a":1}'),
+            False,
+            id="fallback",
+        ),
+        pytest.param(
+            FingerprintSpec(ignore=(("t",),)),
+            (b"application/json", b'{"a":1,"t":1}'),
+            (b"application/json", b'{"a":1,"t":2}'),
+            True,
+            id="ignore",
+        ),
+        pytest.param(
+            FingerprintSpec(only=(("a",),)),
+            (b"application/json", b'{"a":1,"t":1}'),
+            (b"application/json", b'{"a":1}'),
+            True,
+            id="only",
+        ),
+        pytest.param(
+            FingerprintSpec(only=(("a",),)), (b"text/plain", b"[1]"), (b"text/plain", b"[2]"), False, id="only-no-json"
+        ),
+    ],
+)
+def test_body_form(spec: FingerprintSpec, one: tuple[bytes, bytes], other: tuple[bytes, bytes], is_equal: bool) -> None:
+    """Bodies are compared in the form of their media type or in the one that the route says."""
+    first, second = (digests(head(content_type=media), body, spec) for media, body in (one, other))
+    assert (first.canonical == second.canonical) is is_equal
+    assert first.raw != second.raw
+
+
+def test_coded_body_is_raw() -> None:
+    """Under a content coding nothing is decoded: the bytes are compared."""
+    request = head(content_encoding=b"x-own")
+    assert digests(request, b"[1]").canonical != digests(request, b"[1 ]").canonical
+
+
+def test_raw_is_no_canonical_form() -> None:
+    """A body that is, byte for byte, another's canonical form is not that one."""
+    canonical = b'{"a":"\\udfff1"}'
+    assert digests(body=canonical).canonical != digests(body=b'{"a":1}').canonical
+    raw = FingerprintSpec(body=BodyForm.RAW)
+    assert digests(body=b"[]", spec=raw).canonical != digests(body=b"[]").canonical
+    assert digests(body=b"", spec=raw).canonical != digests(spec=FingerprintSpec(body=BodyForm.NONE)).canonical
+
+
+def test_raw_digest_ignores_settings() -> None:
+    """The raw digest is over the same parts whatever the route says."""
+    specs = [
+        PLAIN,
+        FingerprintSpec(body=BodyForm.NONE),
+        FingerprintSpec(only=(("a",),)),
+        FingerprintSpec(headers=(b"X",)),
+    ]
+    assert len({digests(spec=spec).raw for spec in specs}) == 1
+    assert len({digests(spec=spec).canonical for spec in specs}) == 4
+
+
+def test_nothing_in_a_representation() -> None:
+    """Unkeyed digests and secrets are in no representation."""
+    assert digests().raw.hex() not in repr(digests())
+    assert repr(digests().raw) not in repr(digests())
+    assert "0123456789" not in repr(FingerprintKey("k1", SECRET))
+
+
+OLD = FingerprintKey("k0", SECRET)
+NEW = FingerprintKey("k1", SECRET[::-1])
+
+
+def test_same_recipe_decides() -> None:
+    """Under one recipe the canonical digest decides, in both directions."""
+    route = Fingerprinter(PLAIN, NEW, [OLD])
+    recorded = route.fingerprint(digests())
+    same, other = digests(body=JSON.replace(b":", b": ")), digests(body=JSON.replace(b"1", b"2"))
+    assert compare(recorded, route.alternatives(same)) == (Match.EQUAL, route.fingerprint(same))
+    assert compare(recorded, route.alternatives(other))[0] is Match.DIFFERENT
+
+
+@pytest.mark.parametrize("before", [None, OLD], ids=["unkeyed", "keyed"])
+def test_key_rotation(before: FingerprintKey | None) -> None:
+    """A record made under a retired key, or before there was one, is compared as if nothing had changed."""
+    recorded = Fingerprinter(PLAIN, before).fingerprint(digests())
+    route = Fingerprinter(PLAIN, NEW, [OLD])
+    match, shown_by = compare(recorded, route.alternatives(digests()))
+    assert match is Match.EQUAL
+    assert shown_by == recorded
+    assert recorded != route.fingerprint(digests())
+    assert compare(recorded, route.alternatives(digests(body=b"[]")))[0] is Match.DIFFERENT
+
+
+def test_recipe_changed() -> None:
+    """After a change of settings equal bytes are the same request; of others nothing is known."""
+    recorded = Fingerprinter(FingerprintSpec(ignore=(("t",),)), OLD).fingerprint(digests())
+    route = Fingerprinter(PLAIN, NEW, [OLD])
+    match, shown_by = compare(recorded, route.alternatives(digests()))
+    assert match is Match.EQUAL
+    assert shown_by is not None
+    assert shown_by.key_id == OLD.key_id
+    assert compare(recorded, route.alternatives(digests(body=b"[]"))) == (Match.RECIPE_CHANGED, None)
+
+
+@pytest.mark.parametrize(
+    "key", [None, FingerprintKey("k0", b"another secret of k0")], ids=["key-forgotten", "secret-exchanged"]
+)
+def test_key_lost(key: FingerprintKey | None) -> None:
+    """Without the secret that made a record nothing is known of it, which is not the same as being different."""
+    recorded = Fingerprinter(PLAIN, OLD).fingerprint(digests())
+    assert compare(recorded, Fingerprinter(PLAIN, key).alternatives(digests())) == (Match.RECIPE_CHANGED, None)
+
+
+def test_keyed_digests_reveal_nothing() -> None:
+    """A keyed fingerprint shares no byte string with the unkeyed one or with that under another key."""
+    made = [Fingerprinter(PLAIN, key).fingerprint(digests()) for key in (None, OLD, NEW)]
+    assert len({part for one in made for part in (one.recipe, one.digest, one.raw)}) == 9
+
+
+def test_recipe_follows_settings() -> None:
+    """The recipe changes with every setting, and not with the order or the case in which they are written."""
+    specs = [
+        PLAIN,
+        FingerprintSpec(body=BodyForm.JSON),
+        FingerprintSpec(ignore=(("a",),)),
+        FingerprintSpec(only=(("a",),)),
+        FingerprintSpec(ignore=(("a", "b"),)),
+        FingerprintSpec(headers=(b"a",)),
+    ]
+    assert len({Fingerprinter(spec).fingerprint(digests()).recipe for spec in specs}) == len(specs)
+    one = FingerprintSpec(headers=(b"X-A", b"x-b"), ignore=(("a",), ("b",)))
+    other = FingerprintSpec(headers=(b"X-B", b"x-a", b"Host"), ignore=(("b",), ("a",), ("b",)))
+    assert one == other
+    assert Fingerprinter(one).fingerprint(digests()) == Fingerprinter(other).fingerprint(digests())
+
+
+def test_two_keys_of_one_id() -> None:
+    """Two keys cannot have one id, and an empty id or a short secret is none."""
+    with pytest.raises(ValueError, match="two keys"):
+        Fingerprinter(PLAIN, OLD, [OLD])
+    with pytest.raises(ValueError, match="empty"):
+        FingerprintKey("", SECRET)
+    with pytest.raises(ValueError, match="shorter"):
+        FingerprintKey("k", b"short")
+
+
+def test_stable_for_ever() -> None:
+    """The digests are what they were: a record made by an older program compares under this one."""
+    fingerprint = Fingerprinter(PLAIN).fingerprint(digests())
+    assert (fingerprint.recipe.hex(), fingerprint.digest.hex(), fingerprint.raw.hex()) == (
+        "20018bd01c802468a42ee83694a6875d",
+        "01e141d9df7dcacb374bba669ec2cad464699dd9d2d32f45bbfe783b9f1ca359",
+        "6fac1c6dd59d5513d7b12ba78263138b446259a05fc756723bf49eea3ddeac35",
+    )

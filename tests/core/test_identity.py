@@ -1,0 +1,115 @@
+"""Operation ids and identity recipes."""
+
+from __future__ import annotations
+
+from uuid import RFC_4122
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.framing import digest, framed
+from gateway.core.identity import identity_of, identity_recipe, operation_id_of, single_fields
+from gateway.core.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
+from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
+from gateway.proxy.structured_fields import unquote
+
+parts = st.lists(st.binary(max_size=12), max_size=5)
+names = st.text(max_size=8)
+identities = st.tuples(names, names, st.binary(max_size=8), st.binary(max_size=8))
+
+
+def key(value: bytes) -> Key:
+    found = parse_key([value], KeyFormat.ANY, unquote)
+    assert isinstance(found, Key)
+    return found
+
+
+def shared() -> Scope:
+    found = scope_of(SharedScope(), (), None)
+    assert isinstance(found, Scope)
+    return found
+
+
+@given(one=parts, other=parts)
+def test_framing_is_injective(one: list[bytes], other: list[bytes]) -> None:
+    """Two sequences of parts have the same frame only when they are the same sequence."""
+    assert (framed(*one) == framed(*other)) == (one == other)
+
+
+@given(sequence=parts, cut=st.integers(0, 60))
+def test_boundaries_count(sequence: list[bytes], cut: int) -> None:
+    """The same bytes cut into parts elsewhere are another frame."""
+    whole = b"".join(sequence)
+    cut = min(cut, len(whole))
+    assert (framed(whole[:cut], whole[cut:]) == framed(*sequence)) == ([whole[:cut], whole[cut:]] == sequence)
+
+
+def test_nesting_counts() -> None:
+    """A frame inside a frame is one part."""
+    assert framed(framed(b"a", b"b")) != framed(b"a", b"b")
+    assert digest(b"a", b"b") != digest(b"ab")
+
+
+@given(one=identities, other=identities)
+def test_operation_ids_differ(one: tuple[str, str, bytes, bytes], other: tuple[str, str, bytes, bytes]) -> None:
+    """Two operations share an id only when service, name, scope and key are all the same."""
+    assert (operation_id_of(*one) == operation_id_of(*other)) == (one == other)
+
+
+def test_operation_id_layout() -> None:
+    """The id is a UUID of version 8 and of the variant of RFC 9562."""
+    operation_id = operation_id_of("billing", "charges", b"scope", b"key")
+    assert operation_id.version == 8
+    assert operation_id.variant == RFC_4122
+
+
+def test_stable_for_ever() -> None:
+    """The derivation is what it was: a record made by an older program is found by this one."""
+    identity = identity_of(
+        service="billing", route="charges", operation="create-charge", scope=shared(), key=key(b"order-1")
+    )
+    assert str(identity.operation_id) == "16563646-e0b1-8fd4-80e8-fb0f2cfbc1f8"
+    assert identity.key_digest.hex() == "8d9af8732e3ecf79bff9f62bc7c9b7a3a66bbef5b749fafd6a3df9acf5534977"
+    assert identity.scope_digest.hex() == "111b0112347f1882eeacdfe34d1ef293d5c9d30a6e5adcc75ce9c7b6f7a651f1"
+
+
+def test_route_identifies_nothing() -> None:
+    """Two routes of one operation share its keys; the route is kept for people."""
+    one, other = (
+        identity_of(service="s", route=route, operation="o", scope=shared(), key=key(b"k")) for route in ("a", "b")
+    )
+    assert (one.route, other.route) == ("a", "b")
+    assert one.operation_id == other.operation_id
+
+
+def test_clear_key_by_request_only() -> None:
+    """The key is kept in clear only where that was asked for."""
+    identity = identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"s3cret"))
+    assert identity.key is None
+    assert "s3cret" not in repr(identity)
+    kept = identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"k"), keeps_clear_key=True)
+    assert kept.key == "k"
+
+
+def test_recipe() -> None:
+    """A recipe changes with everything that moves requests to other identities, and with nothing else."""
+    tenant = HeaderScope(b"X-Tenant", None)
+    base = identity_recipe("s", "o", tenant, HeaderKey())
+    assert base == identity_recipe("s", "o", HeaderScope(b"x-tenant", ()), HeaderKey(format=KeyFormat.UUID))
+    others = [
+        identity_recipe("t", "o", tenant, HeaderKey()),
+        identity_recipe("s", "p", tenant, HeaderKey()),
+        identity_recipe("s", "o", ApiKeyScope(), HeaderKey()),
+        identity_recipe("s", "o", tenant, HeaderKey((b"webhook-id",))),
+        identity_recipe("so", "", tenant, HeaderKey()),
+    ]
+    assert len({base, *others}) == 6
+
+
+def test_single_fields() -> None:
+    """Every field that the identity comes from, and the credential, may occur once."""
+    scope = ComposedScope((HeaderScope(b"X-Tenant", None), ApiKeyScope(b"X-Api-Key")))
+    assert single_fields(scope, ComposedKey((HeaderPart(b"CE-Id"),))) == {
+        b"x-tenant", b"x-api-key", b"ce-id", b"authorization",
+    }  # fmt: skip
+    assert single_fields(SharedScope(), HeaderKey()) == {b"idempotency-key", b"authorization"}

@@ -1,0 +1,257 @@
+"""Keys: where they are found, which are refused and how, and when two spellings are one."""
+
+from __future__ import annotations
+
+import json
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.key import (
+    BodyPart,
+    ComposedKey,
+    HeaderKey,
+    HeaderPart,
+    Key,
+    KeyFault,
+    KeyFormat,
+    find_key,
+    key_recipe,
+    needs_body,
+    parse_key,
+)
+from gateway.core.pointer import parse_pointer
+from gateway.proxy.structured_fields import unquote
+
+visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
+business_key_parts = st.text(min_size=1, max_size=20)
+
+
+def quoted(text: str) -> bytes:
+    return b'"' + text.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'
+
+
+def parsed(value: bytes, key_format: KeyFormat = KeyFormat.ANY) -> Key | KeyFault:
+    return parse_key([value], key_format, unquote)
+
+
+def key(value: bytes) -> Key:
+    found = parsed(value)
+    assert isinstance(found, Key)
+    return found
+
+
+@given(text=visible)
+def test_quoted_is_bare(text: str) -> None:
+    """A quoted key and a bare one of the same characters are the same key, and its field value reads as it again."""
+    from_quoted = key(quoted(text))
+    assert from_quoted.text == text
+    assert from_quoted.field_value is not None
+    assert key(from_quoted.field_value) == from_quoted
+    if not text.startswith('"') and "," not in text:
+        assert key(text.encode()) == from_quoted
+
+
+@given(one=visible, other=visible)
+def test_keys_are_opaque(one: str, other: str) -> None:
+    """Keys of different characters are different keys."""
+    assert (key(quoted(one)).digest == key(quoted(other)).digest) == (one == other)
+
+
+@given(value=st.binary(max_size=300))
+def test_total(value: bytes) -> None:
+    """Whatever bytes a field holds, they are a key of the grammar or a fault."""
+    found = parsed(value)
+    if isinstance(found, Key):
+        assert 1 <= len(found.text) <= 255
+        assert all("\x21" <= character <= "\x7e" for character in found.text)
+    else:
+        assert found.detail.startswith("Idempotency-Key ")
+
+
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [
+        pytest.param(b"", "Idempotency-Key is empty.", id="empty"),
+        pytest.param(b" \t ", "Idempotency-Key is empty.", id="white-space"),
+        pytest.param(b'""', "Idempotency-Key is empty.", id="empty-string"),
+        pytest.param(b"abcdefgh ij", "Idempotency-Key contains a space at position 9.", id="space"),
+        pytest.param(b'"abcdefgh ij"', "Idempotency-Key contains a space at position 9.", id="space-quoted"),
+        pytest.param(b"abc\tdef", "Idempotency-Key contains a tab at position 4.", id="tab"),
+        pytest.param(b"ab\x7f", "Idempotency-Key contains a control character at position 3.", id="control"),
+        pytest.param(b"a\xc3\xbc", "Idempotency-Key contains a character outside of ASCII at position 2.", id="utf-8"),
+        pytest.param(b"abc,def", "Idempotency-Key contains a comma at position 4.", id="comma"),
+        pytest.param(b"k" * 256, "Idempotency-Key is longer than 255 characters.", id="long"),
+        pytest.param(b'"' + b"k" * 256 + b'"', "Idempotency-Key is longer than 255 characters.", id="long-quoted"),
+        pytest.param(b'"' + b"k" * 9999, "Idempotency-Key is longer than 255 characters.", id="very-long"),
+        pytest.param(b'"abc', "Idempotency-Key is not a well-formed quoted string at position 5.", id="unclosed"),
+        pytest.param(b'"abc"d', "Idempotency-Key is not a well-formed quoted string at position 6.", id="trailing"),
+        pytest.param(b'"abc";v=1', "Idempotency-Key has parameters, which mean nothing on a key.", id="parameters"),
+        pytest.param(
+            b'"a";v=@9999999999999999', "Idempotency-Key is not a well-formed quoted string at position 23.", id="date"
+        ),
+    ],
+)
+def test_fault(value: bytes, detail: str) -> None:
+    """A fault says what is wrong with the key and where."""
+    assert parsed(value) == KeyFault(detail)
+
+
+def test_given_twice() -> None:
+    """Two lines of the field are an error, also when they are equal."""
+    assert parse_key([b"k", b"k"], KeyFormat.ANY, unquote) == KeyFault("Idempotency-Key is given more than once.")
+
+
+def test_longest_key() -> None:
+    """255 characters are a key, bare or quoted, also where each of them is escaped."""
+    assert key(b"k" * 255) == key(quoted("k" * 255))
+    assert key(quoted('"' * 255)).text == '"' * 255
+
+
+@pytest.mark.parametrize(
+    ("key_format", "value", "is_key"),
+    [
+        pytest.param(KeyFormat.STRUCTURED, b'"abc"', True, id="structured-quoted"),
+        pytest.param(KeyFormat.STRUCTURED, b"abc", False, id="structured-bare"),
+        pytest.param(KeyFormat.UUID, b"8e03978e-40d5-43dd-bc93-6894a57f9324", True, id="uuid-bare"),
+        pytest.param(KeyFormat.UUID, b'"8E03978E-40D5-43DD-BC93-6894A57F9324"', True, id="uuid-quoted"),
+        pytest.param(KeyFormat.UUID, b"ffffffff-ffff-ffff-ffff-ffffffffffff", True, id="uuid-without-version"),
+        pytest.param(KeyFormat.UUID, b"8e03978e40d543ddbc936894a57f9324", False, id="uuid-without-hyphens"),
+        pytest.param(KeyFormat.UUID, b"{8e03978e-40d5-43dd-bc93-6894a57f9324}", False, id="uuid-in-braces"),
+        pytest.param(KeyFormat.UUID, b"8e03978e-40d5-43dd-bc93-6894a57f932", False, id="uuid-short"),
+    ],
+)
+def test_format(key_format: KeyFormat, value: bytes, is_key: bool) -> None:
+    """A format refuses keys and changes none."""
+    found = parsed(value, key_format)
+    assert isinstance(found, Key) is is_key
+    if is_key:
+        assert found == key(value)
+
+
+def test_case_is_kept() -> None:
+    """UUIDs in upper and lower case are two keys, because keys are opaque."""
+    assert key(b"8e03978e-40d5-43dd-bc93-6894a57f9324") != key(b"8E03978E-40D5-43DD-BC93-6894A57F9324")
+
+
+def test_first_alias_present() -> None:
+    """The first of the names that is present gives the key, whatever the order of the fields."""
+    spec = HeaderKey((b"PayPal-Request-Id", b"Idempotency-Key"))
+    assert find_key(spec, ((b"idempotency-key", b"b"), (b"PAYPAL-REQUEST-ID", b"a")), None, unquote) == key(b"a")
+    assert find_key(spec, ((b"idempotency-key", b"b"),), None, unquote) == key(b"b")
+    assert find_key(spec, ((b"X-Other", b"b"),), None, unquote) is None
+
+
+def test_present_but_empty_is_no_absence() -> None:
+    """An empty first field is a fault, and neither a missing key nor a reason to look at the next."""
+    spec = HeaderKey((b"webhook-id", b"Idempotency-Key"))
+    found = find_key(spec, ((b"webhook-id", b""), (b"Idempotency-Key", b"k")), None, unquote)
+    assert found == KeyFault("webhook-id is empty.")
+
+
+def test_no_key_in_the_representation() -> None:
+    """The key in clear is in no representation of it."""
+    assert "s3cret" not in repr(key(b"s3cret"))
+
+
+CLOUD_EVENT = ComposedKey((HeaderPart(b"ce-source"), HeaderPart(b"ce-id")))
+BUSINESS = ComposedKey((BodyPart(parse_pointer("/account_id")), BodyPart(parse_pointer("/merchant_reference"))))
+
+
+def composed(spec: ComposedKey, body: bytes, *headers: tuple[bytes, bytes]) -> Key | KeyFault | None:
+    return find_key(spec, headers, body, unquote)
+
+
+def test_composed_of_headers() -> None:
+    """A key composed of fields needs all of them, and no character moves from one part to the next."""
+    one = composed(CLOUD_EVENT, b"", (b"ce-source", b"/a/b"), (b"ce-id", b"c"))
+    other = composed(CLOUD_EVENT, b"", (b"ce-source", b"/a"), (b"ce-id", b"/bc"))
+    assert isinstance(one, Key)
+    assert isinstance(other, Key)
+    assert one.digest != other.digest
+    assert one.text == '["/a/b","c"]'
+    assert one.field_value is None
+    assert composed(CLOUD_EVENT, b"", (b"ce-source", b"/a/b")) is None
+    twice = composed(CLOUD_EVENT, b"", (b"ce-source", b"/a"), (b"ce-id", b"1"), (b"ce-id", b"1"))
+    assert twice == KeyFault("ce-id is given more than once.")
+
+
+@given(one=st.tuples(business_key_parts, business_key_parts), other=st.tuples(business_key_parts, business_key_parts))
+def test_composed_of_body(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Business keys may hold any characters, and are equal when all their parts are."""
+
+    def found(parts: tuple[str, str]) -> Key:
+        body = json.dumps({"account_id": parts[0], "merchant_reference": parts[1]}, ensure_ascii=len(parts[0]) % 2 == 0)
+        result = composed(BUSINESS, body.encode())
+        assert isinstance(result, Key)
+        return result
+
+    assert (found(one).digest == found(other).digest) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b'"1"', id="string"),
+        pytest.param(b"1", id="integer"),
+        pytest.param(b"1.0", id="decimal"),
+        pytest.param(b"1e0", id="exponent"),
+        pytest.param(b"true", id="boolean"),
+        pytest.param(b'"true"', id="boolean-string"),
+    ],
+)
+def test_scalar_by_kind_and_lexeme(value: bytes) -> None:
+    """A number of the body counts as it is written, and a string is never a number."""
+    spellings = [b'"1"', b"1", b"1.0", b"1e0", b"true", b'"true"']
+    spec = ComposedKey((BodyPart(("id",)),))
+    digests = {spelling: composed(spec, b'{"id": %b}' % spelling) for spelling in spellings}
+    assert [spelling for spelling in spellings if digests[spelling] == digests[value]] == [value]
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        pytest.param(b'{"id": null}', "is not a string, number or boolean", id="null"),
+        pytest.param(b'{"id": ["a"]}', "is not a string, number or boolean", id="array"),
+        pytest.param(b'{"id": {}}', "is not a string, number or boolean", id="object"),
+        pytest.param(b'{"id": ""}', "is empty", id="empty"),
+        pytest.param(b'{"id": "%b"}' % (b"x" * 256), "is longer than 255 characters", id="long"),
+        pytest.param(b'{"id": "a", "id": "b"}', "not a JSON document", id="duplicate-member"),
+        pytest.param(b"id=a", "not a JSON document", id="form"),
+        pytest.param(b'{"id": "\xff"}', "not a JSON document", id="not-utf-8"),
+    ],
+)
+def test_body_part_fault(body: bytes, fault: str) -> None:
+    """A part that is there and cannot be read with certainty is a fault, not a missing key."""
+    found = composed(ComposedKey((BodyPart(("id",)),)), body)
+    assert isinstance(found, KeyFault)
+    assert fault in found.detail
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'"id"', b"null"], ids=["empty", "object", "array", "string", "null"]
+)
+def test_body_part_missing(body: bytes) -> None:
+    """A document without the part has no key."""
+    assert composed(ComposedKey((BodyPart(("id",)),)), body) is None
+
+
+def test_coded_body() -> None:
+    """A body under a content coding is not decoded to find a key in it."""
+    spec = ComposedKey((BodyPart(("id",)),))
+    assert isinstance(composed(spec, b'{"id": "a"}', (b"Content-Encoding", b"gzip")), KeyFault)
+
+
+def test_needs_body() -> None:
+    """Only a key with a part of the body has to wait for it."""
+    assert needs_body(BUSINESS)
+    assert not needs_body(CLOUD_EVENT)
+    assert not needs_body(HeaderKey())
+
+
+def test_recipe() -> None:
+    """The recipe changes with what decides the key, and not with what only refuses some or spells a name otherwise."""
+    recipe = key_recipe(HeaderKey((b"Idempotency-Key",)))
+    assert recipe == key_recipe(HeaderKey((b"idempotency-key",), KeyFormat.UUID))
+    assert len({recipe, key_recipe(CLOUD_EVENT), key_recipe(BUSINESS), key_recipe(HeaderKey((b"a", b"b")))}) == 4
+    assert key_recipe(HeaderKey((b"a", b"b"))) != key_recipe(HeaderKey((b"b", b"a")))

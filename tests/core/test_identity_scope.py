@@ -1,0 +1,205 @@
+"""Scopes: which callers are told apart, and which are not let in."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.message import Headers
+from gateway.core.scope import (
+    ApiKeyScope,
+    ComposedScope,
+    HeaderScope,
+    Scope,
+    ScopeMissing,
+    ScopeSpec,
+    ScopeUnsuitable,
+    SharedScope,
+    address_of,
+    scope_of,
+    scope_recipe,
+)
+
+INSIDE = ip_network("10.0.0.0/8")
+TENANT = HeaderScope(b"X-Tenant", (INSIDE, ip_network("fd00::/8")))
+API_KEY = ApiKeyScope()
+values = st.binary(min_size=1).map(lambda value: value.strip(b" \t")).filter(bool)
+
+
+def scope(spec: ScopeSpec, *headers: tuple[bytes, bytes], peer: str | None = "10.1.2.3") -> Scope:
+    found = scope_of(spec, headers, address_of(peer))
+    assert isinstance(found, Scope)
+    return found
+
+
+def compact(header: bytes, parts: int) -> bytes:
+    return b".".join([urlsafe_b64encode(header).rstrip(b"="), *[b"c2ln"] * (parts - 1)])
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_trusted"),
+    [
+        pytest.param("10.1.2.3", True, id="inside"),
+        pytest.param("::ffff:10.1.2.3", True, id="mapped"),
+        pytest.param("fd00::1%eth0", True, id="zone"),
+        pytest.param("11.0.0.1", False, id="outside"),
+        pytest.param("fe80::1", False, id="outside-v6"),
+        pytest.param("", False, id="unix-socket"),
+        pytest.param(None, False, id="unknown"),
+    ],
+)
+def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
+    """A header names the caller only where the connection comes from a network that was named."""
+    found = scope_of(TENANT, ((b"x-tenant", b"acme"),), address_of(peer))
+    if is_trusted:
+        assert found == scope(TENANT, (b"X-Tenant", b"acme"))
+    else:
+        assert found == ScopeMissing("X-Tenant is not accepted from this address.", is_credential=False)
+
+
+def test_mapped_address_object() -> None:
+    """A mapped address is compared as the IPv4 address that it is, however it was made."""
+    found = scope_of(TENANT, ((b"X-Tenant", b"acme"),), ip_address("::ffff:10.1.2.3"))
+    assert isinstance(found, Scope)
+
+
+def test_from_any() -> None:
+    """With `from: any` the header is believed from everywhere, also over a Unix socket."""
+    found = scope_of(HeaderScope(b"X-Tenant", None), ((b"X-Tenant", b"acme"),), None)
+    assert found == scope(TENANT, (b"X-Tenant", b"acme"))
+
+
+@given(one=values, other=values)
+def test_callers_are_told_apart(one: bytes, other: bytes) -> None:
+    """Different values are different scopes, to the byte."""
+    assert (scope(TENANT, (b"X-Tenant", one)) == scope(TENANT, (b"X-Tenant", other))) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("spec", "headers", "expected"),
+    [
+        pytest.param(TENANT, (), ScopeMissing("X-Tenant is missing.", is_credential=False), id="header"),
+        pytest.param(
+            TENANT,
+            ((b"X-Tenant", b"  "),),
+            ScopeMissing("X-Tenant is missing.", is_credential=False),
+            id="header-empty",
+        ),
+        pytest.param(API_KEY, (), ScopeMissing("Authorization is missing.", is_credential=True), id="api-key"),
+        pytest.param(
+            API_KEY,
+            ((b"Authorization", b"Bearer"),),
+            ScopeMissing("Authorization has no credential.", is_credential=True),
+            id="scheme-alone",
+        ),
+        pytest.param(
+            ApiKeyScope(b"X-Api-Key"), (), ScopeMissing("X-Api-Key is missing.", is_credential=True), id="other-field"
+        ),
+        pytest.param(
+            ComposedScope((TENANT, API_KEY)),
+            ((b"X-Tenant", b"acme"),),
+            ScopeMissing("Authorization is missing.", is_credential=True),
+            id="composed",
+        ),
+    ],
+)
+def test_missing(spec: ScopeSpec, headers: Headers, expected: ScopeMissing) -> None:
+    """Without a caller there is no scope, and a missing credential is told from another missing field."""
+    assert scope_of(spec, headers, ip_address("10.1.2.3")) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "headers"),
+    [
+        pytest.param(TENANT, ((b"X-Tenant", b"a"), (b"x-tenant", b"a")), id="header"),
+        pytest.param(API_KEY, ((b"Authorization", b"Bearer a"), (b"authorization", b"Bearer a")), id="api-key"),
+    ],
+)
+def test_repeated(spec: ScopeSpec, headers: Headers) -> None:
+    """A field that is repeated names nobody, even where the edge let it through."""
+    assert isinstance(scope_of(spec, headers, ip_address("10.1.2.3")), ScopeUnsuitable)
+
+
+def test_scheme_is_case_insensitive() -> None:
+    """The scheme's case and the spaces behind it mean nothing; the credential's case does."""
+    bearer = scope(API_KEY, (b"Authorization", b"Bearer sk_live_1"))
+    assert bearer == scope(API_KEY, (b"authorization", b" BEARER   sk_live_1 "))
+    assert bearer != scope(API_KEY, (b"Authorization", b"Bearer SK_LIVE_1"))
+    assert bearer != scope(API_KEY, (b"Authorization", b"Basic sk_live_1"))
+
+
+@pytest.mark.parametrize(
+    ("credential", "is_suitable"),
+    [
+        pytest.param(b"Bearer " + compact(b'{"alg":"RS256","typ":"JWT"}', 3), False, id="jwt"),
+        pytest.param(b"Bearer " + compact(b' { "alg": "none" }', 3), False, id="jwt-spaced"),
+        pytest.param(b"Token " + compact(b'{"alg":"dir","enc":"A256GCM"}', 5), False, id="jwe"),
+        pytest.param(b"Negotiate YIIB", False, id="negotiate"),
+        pytest.param(b'dIGEST username="u", nonce="n"', False, id="digest"),
+        pytest.param(b"AWS4-HMAC-SHA256 Credential=a, Signature=b", False, id="aws"),
+        pytest.param(b"Bearer sk_live_1", True, id="api-key"),
+        pytest.param(b"Basic c2tfbGl2ZV8xOg==", True, id="basic"),
+        pytest.param(b"Bearer key.with.dots", True, id="dots"),
+        pytest.param(b"Bearer SG.abcdefgh.ijklmnop", True, id="dots-base64"),
+        pytest.param(b"Bearer " + compact(b"[" * 100_000, 3), True, id="depth-bomb"),
+        pytest.param(b"Bearer ...", True, id="dots-alone"),
+    ],
+)
+def test_expiring_token(credential: bytes, is_suitable: bool) -> None:
+    """A credential that will be another one on the retry is not a scope."""
+    found = scope_of(API_KEY, ((b"Authorization", credential),), None)
+    assert isinstance(found, Scope if is_suitable else ScopeUnsuitable)
+
+
+def test_token_in_another_field() -> None:
+    """An expiring token is one in any field."""
+    token = compact(b'{"alg":"RS256"}', 3)
+    assert isinstance(scope_of(ApiKeyScope(b"X-Api-Key"), ((b"X-Api-Key", token),), None), ScopeUnsuitable)
+
+
+def test_composed() -> None:
+    """Composed scopes are equal when all parts are; no byte moves between them."""
+    spec = ComposedScope((HeaderScope(b"A", None), HeaderScope(b"B", None)))
+    assert scope(spec, (b"A", b"xy"), (b"B", b"z")) == scope(spec, (b"b", b"z"), (b"a", b"xy"))
+    assert scope(spec, (b"A", b"xy"), (b"B", b"z")) != scope(spec, (b"A", b"x"), (b"B", b"yz"))
+    assert scope(spec, (b"A", b"x"), (b"B", b"z")) != scope(spec, (b"A", b"z"), (b"B", b"x"))
+
+
+def test_kinds_never_meet() -> None:
+    """The same value is another scope in another field or of another kind."""
+    specs: list[ScopeSpec] = [
+        HeaderScope(b"X-A", None),
+        HeaderScope(b"X-B", None),
+        ApiKeyScope(b"X-A"),
+        SharedScope(),
+        ComposedScope((HeaderScope(b"X-A", None),)),
+    ]
+    assert len({scope(spec, (b"X-A", b"v"), (b"X-B", b"v")).digest for spec in specs}) == len(specs)
+
+
+def test_shared() -> None:
+    """All callers of a shared scope are one."""
+    assert scope(SharedScope(), (b"Authorization", b"Bearer a")) == scope(SharedScope(), peer=None)
+
+
+def test_nothing_in_clear() -> None:
+    """No result of a scope holds what it was made from."""
+    for header in (b"Bearer s3cret", b"Negotiate s3cret", b"Bearer " + compact(b'{"s3cret":1}', 3)):
+        assert "s3cret" not in repr(scope_of(API_KEY, ((b"Authorization", header),), None))
+
+
+def test_authorization_is_not_a_hop() -> None:
+    """A credential cannot be declared to be a name."""
+    with pytest.raises(ValueError, match="api_key"):
+        HeaderScope(b"authorization", None)
+
+
+def test_recipe() -> None:
+    """The recipe changes with what decides the scope, and not with whom it trusts or how a name is spelled."""
+    assert scope_recipe(TENANT) == scope_recipe(HeaderScope(b"x-tenant", None))
+    others = [API_KEY, SharedScope(), ApiKeyScope(b"X-Tenant"), ComposedScope((TENANT,)), HeaderScope(b"X-T", None)]
+    assert len({scope_recipe(spec) for spec in [TENANT, *others]}) == 6

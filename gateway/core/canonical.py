@@ -35,8 +35,8 @@ class Body(Protocol):
 
 
 # A number is carried as its lexeme behind a lone low surrogate. No string of a parsed document can begin like that:
-# UTF-8 cannot spell a lone surrogate, and a document with this one escaped at the start of a string is refused before it
-# is parsed. So the standard encoder, which is fast, never writes a number and a string alike.
+# UTF-8 cannot spell a lone surrogate, and a document with this one escaped at the start of a string is refused before
+# it is parsed. So the standard encoder, which is fast, never writes a number and a string alike.
 _NUMBER_MARK: Final = "\udfff"
 _MARK_AT_START = re.compile(rb'"\\u[dD][fF]{3}')
 

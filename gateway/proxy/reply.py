@@ -25,6 +25,9 @@ class RequestBody(Protocol):
     def stream(self) -> AsyncIterator[bytes]:
         """Its bytes as they come, not decoded. Once only. A body that is cut short raises, and never just ends."""
 
+    def close(self) -> None:
+        """Let go of what holds it, read or not. Harmless when repeated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -43,13 +46,13 @@ class ResponseStream(Protocol):
     """A response body that is passed on as it comes."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the proven end. Raises `BodyLost` when the body is cut short."""
+        """The next bytes; empty at the proven end. Raises `BodyCut` when the body is cut short."""
 
     def abort(self) -> None:
         """Give the rest up. Harmless after the end."""
 
 
-class BodyLost(Exception):
+class BodyCut(Exception):
     """A response body ended before its end: whoever was being given it must not take it for whole."""
 
 
@@ -67,3 +70,14 @@ class Reply:
     body: bytes | ResponseStream
     word: Word | None = None
     length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """What the coordinator says of a request that nothing protects: forward it as it is, streamed.
+
+    `incoming` is the request to forward, whose body may have been read already; `word` says why it is not protected.
+    """
+
+    incoming: Incoming
+    word: Word

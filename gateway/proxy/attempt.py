@@ -1,0 +1,245 @@
+"""One attempt: forwards a claimed request once, and gets what is then known into the record.
+
+Owns the claim from its grant to its end, in a task of its own, so that no client's going away touches it. Things happen
+in the one safe order: the first byte leaves under a trusted lease only; a response is in the record before anybody sees
+it; and one whose body is not kept is in the record before its first byte goes out. The write is repeated until the
+store has answered, and until then nobody is told that anything is recorded.
+
+`last_word` is at any moment the command that ends the claim truthfully, should everything stop here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Lapsed, Record, Result, Snapshot
+from gateway.core.replay import is_event_stream
+from gateway.core.verdict import Word
+from gateway.observe.facts import Herald, OperationSettled, WriteRefused
+from gateway.proxy.compose import by_record, expires_field
+from gateway.proxy.conclusion import ClaimedRequest, Conclusion, storable
+from gateway.proxy.forwarding import Execution, protected_request
+from gateway.proxy.leases import Lease
+from gateway.proxy.reply import BodyCut, Reply
+from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
+from gateway.store.base import Rejected, Store, StoreError
+
+_PAUSE_SECONDS_MIN: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 2.0
+# How long callers are kept waiting for a store that does not take the outcome.
+_PATIENCE_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended: `reply` for its first caller, `shared` for those who waited.
+
+    Without `shared` they get what `snapshot`, the record as it is then, says to each of them.
+    """
+
+    reply: Reply
+    shared: Reply | None
+    snapshot: Snapshot | None
+    upstream_status: int | None = None
+
+
+class AnswerStream:
+    """The rest of an answer that is not kept, on its way to the first caller."""
+
+    __slots__ = ("_answer", "_prefix")
+
+    def __init__(self, answer: Answer, prefix: bytes) -> None:
+        self._answer = answer
+        self._prefix = prefix
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the proven end. Raises `BodyCut`."""
+        if self._prefix:
+            prefix, self._prefix = self._prefix, b""
+            return prefix
+        data = await self._answer.body.read()
+        if isinstance(data, BodyLost):
+            raise BodyCut(data.detail)
+        return data
+
+    def abort(self) -> None:
+        """Give the rest up."""
+        self._answer.close()
+
+
+class Attempt:
+    """The attempt of one granted claim. `run` it once, in a task."""
+
+    def __init__(self, claimed: ClaimedRequest, lease: Lease, store: Store, herald: Herald) -> None:
+        self._claimed = claimed
+        self._lease = lease
+        self._store = store
+        self._herald = herald
+        self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._has_first_caller = True
+        self.last_word: Command | None = claimed.release()
+
+    @property
+    def record(self) -> Record:
+        """The record as it was when the claim was granted."""
+        return self._claimed.record
+
+    async def wait_ended(self, timeout_seconds: float) -> Ending | None:
+        """How the attempt ended, or None when that did not become known in time.
+
+        Cancelling this cancels nothing else.
+        """
+        ending = self._ending
+        await asyncio.wait((ending,), timeout=timeout_seconds)
+        return ending.result() if ending.done() else None
+
+    def leave(self) -> None:
+        """The first caller is gone, or has been answered otherwise: nobody takes a stream any more."""
+        self._has_first_caller = False
+        if self._ending.done():
+            _abort_stream(self._ending.result().reply)
+
+    async def run(self) -> None:
+        """Forward, conclude, record. Cancelled, it leaves `last_word` to be said by whoever cancelled it."""
+        try:
+            conclusion = await self._forward()
+            try:
+                await self._settle(conclusion)
+            except BaseException:
+                _abort_stream(conclusion.reply)
+                raise
+        finally:
+            if not self._ending.done():
+                reply = self._claimed.refuse(Word.IN_DOUBT, 503)
+                self._publish(Ending(reply, reply, None))
+
+    async def _forward(self) -> Conclusion:
+        request = self._claimed.request
+        target = request.route.target
+        execution = Execution(request.identity.operation_id, self.record.token, target.key, target.key_headers)
+        try:
+            result = await target.upstream.exchange(
+                protected_request(request.head, request.peer, request.scheme, target.forwarding, execution),
+                request.body.outbound(),
+                protected=True,
+                may_send=self._may_send,
+            )
+            match result:
+                case NotSent(reason, detail):
+                    return self._claimed.not_sent(reason, detail)
+                case Lost(reason, detail):
+                    return self._claimed.unknown(reason, detail)
+                case Answer():
+                    return await self._take(result)
+                case _:
+                    assert_never(result)
+        finally:
+            request.body.close()
+
+    def _may_send(self) -> bool:
+        if not self._lease.is_trusted():
+            return False
+        self.last_word = self._claimed.abandon("interrupted")
+        return True
+
+    async def _take(self, answer: Answer) -> Conclusion:
+        limit = self._claimed.request.route.keep.body_bytes_max
+        prefix = b""
+        if limit > 0 and not is_event_stream(answer.head.headers):
+            try:
+                body = await answer.body.read_all(limit)
+            except BaseException:
+                answer.close()
+                raise
+            match body:
+                case bytes():
+                    return self._claimed.answered(answer.head, body, len(body), answer.head_seconds)
+                case BodyLost(reason, detail):
+                    return self._claimed.unknown(reason, detail, answer.head.status)
+                case TooLong(prefix):
+                    pass
+                case _:
+                    assert_never(body)
+        return self._claimed.answered(answer.head, AnswerStream(answer, prefix), answer.length, answer.head_seconds)
+
+    async def _settle(self, conclusion: Conclusion) -> None:
+        """Apply the conclusion, as often as it takes, and tell how the attempt ended."""
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + _PATIENCE_SECONDS
+        pause = _PAUSE_SECONDS_MIN
+        is_late = False
+        while True:
+            self.last_word = conclusion.command
+            try:
+                result = await self._store.apply(conclusion.command)
+            except Rejected:
+                less = storable(conclusion)
+                if less is None:
+                    raise
+                conclusion = less
+            except StoreError:
+                is_late = True
+                if loop.time() >= patient_until:
+                    self._publish_unrecorded()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+            else:
+                self.last_word = None
+                self._publish(self._ending_of(result, conclusion, is_late=is_late))
+                return
+
+    def _publish_unrecorded(self) -> None:
+        """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write."""
+        reply = self._claimed.refuse(Word.IN_DOUBT, 503)
+        self._ending.set_result(Ending(reply, reply, None))
+        self._ending = asyncio.get_running_loop().create_future()
+        self._has_first_caller = False
+
+    def _publish(self, ending: Ending) -> None:
+        if not self._has_first_caller:
+            _abort_stream(ending.reply)
+        self._ending.set_result(ending)
+
+    def _ending_of(self, result: Result, conclusion: Conclusion, *, is_late: bool) -> Ending:
+        request, token = self._claimed.request, self.record.token
+        identity, event = request.identity, EVENT_OF[type(conclusion.command)]
+        match result:
+            case Applied(snapshot):
+                self._herald.state(
+                    OperationSettled(
+                        identity.route,
+                        identity.operation_id,
+                        token,
+                        event,
+                        conclusion.detail,
+                        conclusion.upstream_seconds,
+                        is_late,
+                    )
+                )
+                reply = conclusion.reply
+                if reply.word is Word.STORED and snapshot.record is not None:
+                    reply = replace(reply, headers=(*reply.headers, expires_field(snapshot.record)))
+                return Ending(reply, conclusion.shared, snapshot, conclusion.upstream_status)
+            case Lapsed(snapshot) | Fenced(snapshot):
+                self._herald.state(
+                    WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
+                )
+                _abort_stream(conclusion.reply)
+                reply = by_record(
+                    snapshot,
+                    request.fingerprints,
+                    request.route,
+                    request.head.headers,
+                    identity.operation_id,
+                    free_word=Word.IN_DOUBT,
+                )
+                return Ending(reply, None, snapshot, conclusion.upstream_status)
+            case _:
+                assert_never(result)
+
+
+def _abort_stream(reply: Reply) -> None:
+    if not isinstance(reply.body, bytes):
+        reply.body.abort()

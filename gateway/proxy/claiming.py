@@ -1,0 +1,194 @@
+"""Gets a claim from the store, and leaves none behind for nobody.
+
+Owns what happens between "may I execute?" and a definite answer. It knows the store's claim and what a record means for
+a repeat (`core.verdict`), nothing of upstreams or replies.
+
+An answer to a claim may be lost. Then the same statement is said again, with the same attempt id, until it is known or
+patience ends. A claim given up without an answer may still arrive and be granted, so it is pursued in the background:
+said again until the store answers, and ended at once if it was granted. Reading that the record is absent would prove
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Fenced,
+    Fingerprint,
+    Identity,
+    Lapsed,
+    Record,
+    Release,
+    Snapshot,
+    microseconds,
+)
+from gateway.core.verdict import Claimable, judge
+from gateway.store.base import Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
+
+# A claim is granted, or refused for good, after two statements; more are races with others, which end.
+_STATEMENTS_MAX: Final = 8
+_PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
+_PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call."""
+
+    record: Record
+    now_us: int
+    started_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The record forbids a claim by this request; `snapshot` is what it is."""
+
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The store did not answer: nothing was executed. `is_definite` when it surely holds no claim of ours."""
+
+    detail: str
+    is_definite: bool
+
+
+Admission = Granted | Seen | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class _Pursuit:
+    """A claim whose answer is missing. `is_executed_anyway`: its route forwards when the store is away, unprotected."""
+
+    command: Claim
+    remember_us: int
+    is_executed_anyway: bool
+
+
+class Claiming:
+    """Claims for one gateway. `holder` names it in the records."""
+
+    def __init__(
+        self, store: Store, *, holder: str, lease_seconds: float, clock: Callable[[], float] = boot_seconds
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._lease_us = microseconds(lease_seconds)
+        self._clock = clock
+        self._pursuits: set[asyncio.Task[None]] = set()
+
+    @property
+    def pursued(self) -> int:
+        """How many claims are being pursued whose answer was lost."""
+        return len(self._pursuits)
+
+    async def claim(
+        self,
+        identity: Identity,
+        ours: Sequence[Fingerprint],
+        *,
+        accepts_recipe_change: bool,
+        remember_us: int,
+        is_executed_anyway: bool,
+    ) -> Admission:
+        """Claim for a request with these fingerprints. Cancelled, the claim is pursued like one whose answer was lost.
+
+        `is_executed_anyway`: on `Unavailable` the request is going to be forwarded all the same.
+        """
+        read_token: int | None = None
+        fingerprint = ours[0]
+        for _ in range(_STATEMENTS_MAX):
+            command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token)
+            answer = await self._say(_Pursuit(command, remember_us, is_executed_anyway))
+            if not isinstance(answer, Seen):
+                return answer
+            judgement = judge(answer.snapshot, ours, accept_recipe_change=accepts_recipe_change)
+            if not isinstance(judgement, Claimable):
+                return answer
+            read_token, fingerprint = judgement.read_token, judgement.fingerprint
+        return Unavailable("others keep changing the record", is_definite=True)
+
+    async def _say(self, pursuit: _Pursuit) -> Admission:
+        is_definite = True
+        detail = ""
+        try:
+            for pause in _PAUSES_SECONDS:
+                if pause:
+                    await asyncio.sleep(pause)
+                started = self._clock()
+                try:
+                    match await self._store.apply(pursuit.command):
+                        case Applied(Snapshot(Record() as record, now_us)):
+                            return Granted(record, now_us, started)
+                        case Fenced(snapshot):
+                            return Seen(snapshot)
+                        case Lapsed() | Applied():
+                            self._pursue(pursuit)
+                            return Unavailable("the claim's lease was over before its answer came", is_definite=False)
+                except Indefinite as error:
+                    is_definite, detail = False, str(error)
+                except (NotApplied, Rejected) as error:
+                    detail = str(error)
+                    if is_definite:
+                        return Unavailable(detail, is_definite=True)
+        except BaseException:
+            self._pursue(pursuit)
+            raise
+        self._pursue(pursuit)
+        return Unavailable(detail, is_definite=False)
+
+    def _pursue(self, pursuit: _Pursuit) -> None:
+        task = asyncio.get_running_loop().create_task(self._end(pursuit))
+        self._pursuits.add(task)
+        task.add_done_callback(self._pursuits.discard)
+
+    async def _end(self, pursuit: _Pursuit) -> None:
+        pause = 0.1
+        while True:
+            try:
+                answer = await self._store.apply(pursuit.command)
+                ending = _ending_of(pursuit, answer.snapshot.record)
+                if ending is not None:
+                    await self._store.apply(ending)
+            except Rejected:
+                return
+            except StoreError:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PURSUIT_PAUSE_SECONDS_MAX)
+            else:
+                return
+
+    async def wait_pursuits_ended(self) -> None:
+        """Return when no claim is being pursued."""
+        while self._pursuits:
+            await asyncio.wait(self._pursuits)
+
+    async def close(self) -> int:
+        """Give up what is still pursued; those leases lapse. Returns how many there were."""
+        tasks = list(self._pursuits)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(tasks)
+
+
+def _ending_of(pursuit: _Pursuit, record: Record | None) -> Command | None:
+    """What ends the claim, if the record is still under it."""
+    command = pursuit.command
+    if record is None or record.attempt_id != command.attempt_id:
+        return None
+    operation_id = command.identity.operation_id
+    if pursuit.is_executed_anyway:
+        return Abandon(operation_id, record.token, record.attempt_id, "unprotected")
+    return Release(operation_id, record.token, record.attempt_id, pursuit.remember_us)

@@ -1,0 +1,99 @@
+"""Makes replies out of records and answers: the same for the first caller, for a waiter and for a late retry.
+
+Pure but for the decoding of a stored coding. Which reply is due is decided elsewhere; here is what it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from email.utils import formatdate
+from typing import assert_never
+from uuid import UUID
+
+from gateway.core.message import Headers, field_values
+from gateway.core.operation import MICROSECONDS, Fingerprint, Record, Snapshot
+from gateway.core.verdict import Claimable, Refuse, Replay, Wait, Word, judge
+from gateway.proxy.decoding import decode_unaccepted
+from gateway.proxy.problem import refuse
+from gateway.proxy.reply import Reply
+from gateway.proxy.route import Route
+
+
+def expires_field(record: Record) -> tuple[bytes, bytes]:
+    """Until when the record is replayed, as an HTTP date on the store's clock: the same in every answer."""
+    return b"Idempotency-Expires", formatdate(record.replay_until_us / MICROSECONDS, usegmt=True).encode()
+
+
+def replay_of(record: Record, request_headers: Headers) -> Reply:
+    """The recorded response, in a coding that this request accepts."""
+    stored = record.response
+    if stored is None or stored.body is None:
+        raise ValueError("only a record with a body can be replayed")
+    headers, body = decode_unaccepted(stored.headers, stored.body, field_values(request_headers, b"accept-encoding"))
+    headers += ((b"Idempotent-Replayed", b"true"), expires_field(record))
+    return Reply(stored.status, stored.reason, headers, body, Word.REPLAYED, len(body))
+
+
+def by_record(
+    snapshot: Snapshot,
+    ours: Sequence[Fingerprint],
+    route: Route,
+    request_headers: Headers,
+    operation_id: UUID,
+    *,
+    free_word: Word,
+) -> Reply:
+    """What rules 9 to 14 say of the record to somebody who does not claim, now.
+
+    `free_word` is the word where the record is free: `released` for a waiter, who may try again, and `in-doubt` for a
+    holder whose own answer was fenced off.
+    """
+    match judge(snapshot, ours, accept_recipe_change=route.accepts_recipe_change):
+        case Replay(record):
+            return replay_of(record, request_headers)
+        case Refuse(word, record):
+            return refuse_by(word, record, route)
+        case Wait(record):
+            return in_flight_at(snapshot, record, route)
+        case Claimable():
+            if free_word is Word.IN_DOUBT:
+                return refuse(Word.IN_DOUBT, shape=route.shape, status=502, operation_id=operation_id)
+            return refuse(
+                Word.RELEASED, shape=route.shape, status=503, operation_id=operation_id, retry_after_seconds=1
+            )
+        case judgement:
+            assert_never(judgement)
+
+
+def refuse_by(word: Word, record: Record, route: Route) -> Reply:
+    """Rules 9, 11, 12 and 14, with the statuses that the route chose."""
+    status = None
+    if word is Word.KEY_REUSED:
+        status = route.mismatch_status
+    elif word is Word.KEY_EXPIRED:
+        status = route.retention.expired_status
+    return refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+
+
+def in_flight(
+    record: Record, route: Route, *, ran_seconds: float, remaining_seconds: float, status: int | None = None
+) -> Reply:
+    """Rule 13 after the wait. Come back after as long again as it has run so far, within its lease."""
+    return refuse(
+        Word.IN_FLIGHT,
+        shape=route.shape,
+        status=route.in_flight.status if status is None else status,
+        operation_id=record.identity.operation_id,
+        record=record,
+        retry_after_seconds=max(1, int(min(ran_seconds, remaining_seconds))),
+    )
+
+
+def in_flight_at(snapshot: Snapshot, record: Record, route: Route) -> Reply:
+    """Rule 13 for an operation of which only the record is known here."""
+    return in_flight(
+        record,
+        route,
+        ran_seconds=(snapshot.now_us - record.claimed_us) / MICROSECONDS,
+        remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
+    )

@@ -1,0 +1,191 @@
+"""What an exchange with the upstream amounts to: the command that says so to the store, and the replies once it is
+applied.
+
+Decides nothing by waiting: everything here is a value made of values. `attempt` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from gateway.core.message import RequestHead, ResponseHead, StoredResponse
+from gateway.core.operation import (
+    Abandon,
+    Command,
+    Complete,
+    Event,
+    Fingerprint,
+    Forget,
+    Identity,
+    Record,
+    Release,
+    microseconds,
+)
+from gateway.core.outcome import (
+    Outcome,
+    conclude_answered,
+    conclude_not_sent,
+    conclude_unknown,
+    declared_retention_seconds,
+)
+from gateway.core.replay import kept_fields, stored_response
+from gateway.core.verdict import Word
+from gateway.proxy.problem import refuse
+from gateway.proxy.reply import Peer, Reply, ResponseStream
+from gateway.proxy.forwarding import response_fields
+from gateway.proxy.route import Route
+from gateway.proxy.spool import TakenBody
+from gateway.proxy.upstream import SentNothing, Unknown
+
+# What this host or this gateway lacks, rather than the upstream.
+_OUR_OWN_FAULT: Final = frozenset(
+    (SentNothing.LEASE_LOST, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL, SentNothing.CLOSED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request that passed rules 1 to 7: what it is, whose, and how it compares with others."""
+
+    head: RequestHead
+    body: TakenBody
+    peer: Peer
+    scheme: str
+    route: Route
+    identity: Identity
+    fingerprints: Sequence[Fingerprint]
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What is known of an attempt.
+
+    `command` says it to the store. `reply` is the first caller's once that is applied; `shared` is what those get who
+    waited, None where the record tells them. `detail` is for the log.
+    """
+
+    outcome: Outcome
+    command: Command
+    reply: Reply
+    shared: Reply | None
+    detail: str
+    upstream_seconds: float = 0.0
+    upstream_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRequest:
+    """A request and the claim under which it is executed."""
+
+    request: KeyedRequest
+    record: Record
+
+    def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
+        """No byte left."""
+        outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
+        status = 503 if reason in _OUR_OWN_FAULT else 502
+        reply = self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None)
+        return Conclusion(outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}")
+
+    def unknown(self, reason: Unknown, detail: str, upstream_status: int | None = None) -> Conclusion:
+        """A byte may have left, and no complete response came."""
+        outcome = conclude_unknown()
+        reply = self.refuse(outcome.word, 504 if reason is Unknown.TIMEOUT else 502)
+        return Conclusion(
+            outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}", 0.0, upstream_status
+        )
+
+    def answered(
+        self, head: ResponseHead, body: bytes | ResponseStream, length: int | None, upstream_seconds: float
+    ) -> Conclusion:
+        """A response came: whole, as bytes, or its head, where the body is not to be kept."""
+        method, route = self.request.head.method, self.request.route
+        is_stored = isinstance(body, bytes)
+        outcome = conclude_answered(
+            head.status,
+            head.headers,
+            route.policy,
+            carries_doubt=self.record.carries_doubt,
+            is_first_attempt=self.record.attempts == 1,
+            is_stored=is_stored,
+        )
+        stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
+        shared = None
+        if is_stored and outcome.event in (Event.RELEASE, Event.ABANDON):
+            shared = Reply(head.status, head.reason, kept_fields(method, head, route.keep), body, outcome.word, length)
+        return Conclusion(
+            outcome,
+            self._command(outcome, f"answered_{head.status}", stored, declared_retention_seconds(head.headers)),
+            Reply(head.status, head.reason, response_fields(head.headers), body, outcome.word, length),
+            shared,
+            f"answered {head.status}",
+            upstream_seconds,
+            head.status,
+        )
+
+    def release(self) -> Command:
+        """Nothing was sent under this claim."""
+        if self.record.carries_doubt:
+            return self.abandon("interrupted")
+        return Release(*self._ids, self.request.route.retention.remember_us)
+
+    def abandon(self, doubt: str) -> Command:
+        """Something may have been sent under this claim."""
+        return Abandon(*self._ids, doubt)
+
+    def refuse(self, word: Word, status: int, *, retry_after_seconds: int | None = None) -> Reply:
+        """A problem about this operation."""
+        return refuse(
+            word,
+            shape=self.request.route.shape,
+            status=status,
+            operation_id=self.request.identity.operation_id,
+            record=self.record,
+            retry_after_seconds=retry_after_seconds,
+        )
+
+    @property
+    def _ids(self) -> tuple[UUID, int, UUID]:
+        return self.request.identity.operation_id, self.record.token, self.record.attempt_id
+
+    def _command(
+        self,
+        outcome: Outcome,
+        doubt: str,
+        stored: StoredResponse | None = None,
+        declared_seconds: int | None = None,
+    ) -> Command:
+        match outcome.event:
+            case Event.COMPLETE if stored is not None:
+                retention = self.request.route.retention
+                replay_us = retention.replay_us if declared_seconds is None else microseconds(declared_seconds)
+                return Complete(*self._ids, stored, replay_us, max(replay_us, retention.remember_us))
+            case Event.RELEASE:
+                return self.release()
+            case Event.FORGET:
+                return Forget(*self._ids)
+            case Event.ABANDON:
+                return self.abandon(doubt)
+            case event:
+                raise ValueError(f"no attempt ends in {event}")
+
+
+def storable(conclusion: Conclusion) -> Conclusion | None:
+    """The same without the answer, for a store that can never take it; None when there is nothing less to say."""
+    command = conclusion.command
+    if not isinstance(command, Complete) or command.response == _bare(command.response):
+        return None
+    outcome = Outcome(Event.COMPLETE, Word.RESPONSE_NOT_STORED)
+    return replace(
+        conclusion,
+        outcome=outcome,
+        command=replace(command, response=_bare(command.response)),
+        reply=replace(conclusion.reply, word=outcome.word),
+    )
+
+
+def _bare(response: StoredResponse) -> StoredResponse:
+    return StoredResponse(response.status, b"", (), None)

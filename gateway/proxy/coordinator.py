@@ -1,0 +1,525 @@
+"""The only place where the steps of one request are ordered: admit, execute, settle.
+
+A request on a protected route comes in as a value and leaves as a reply. In between, in the order of the verdict table:
+may it be looked at now, whose is it, is it whole, what is it (`_identify`); then what the record says of it
+(`_operate`).
+
+Each operation that this process works on has one `_Run`, in a task of its own: the claim, then the attempt. Whoever
+comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. A duplicate compares its
+own fingerprint with the claim's, waits for the ending, and shares it; it never claims, and never takes over.
+
+Handlers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+from uuid import UUID
+
+from gateway.core.identity import identity_of
+from gateway.core.key import Key, KeyFault, find_key, needs_body
+from gateway.core.message import Headers, field_values
+from gateway.core.operation import Command, Snapshot
+from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
+from gateway.core.verdict import Claimable, Match, Refuse, Replay, Wait, Word, compare, judge
+from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
+from gateway.proxy.attempt import Attempt, Ending
+from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Unavailable
+from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of
+from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
+from gateway.proxy.digesting import digest_body, find_key_in
+from gateway.proxy.leases import Leases
+from gateway.proxy.preference import applied, wait_preference
+from gateway.proxy.problem import refuse
+from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.proxy.route import Route
+from gateway.proxy.spool import Spool, SpoolFailed, WholeBody
+from gateway.proxy.structured_fields import unquote
+from gateway.proxy.waiting import Waiting
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError
+
+_LOG = logging.getLogger("gateway")
+
+# Joining a run that turns out not to hold a claim, and becoming the next one, ends after a few rounds.
+_JOINS_MAX: Final = 4
+# How long a drain tries to get the last word of an attempt into the store.
+_LAST_WORD_SECONDS: Final = 5.0
+_LAST_WORD_PAUSE_SECONDS: Final = 0.2
+_LOGGED_CHARACTERS_MAX: Final = 128
+
+
+@dataclass(slots=True)
+class _Run:
+    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there."""
+
+    request: KeyedRequest
+    started_seconds: float
+    admission: asyncio.Future[Admission]
+    attempt: Attempt | None = None
+    waiters: int = 0
+    is_orphan: bool = False
+    """Its caller went away before the admission: the body is the run's to close."""
+
+    @property
+    def granted_attempt(self) -> Attempt:
+        """The attempt, which is there once the admission is `Granted`."""
+        if self.attempt is None:
+            raise RuntimeError("an attempt before its claim was granted")
+        return self.attempt
+
+
+@dataclass(slots=True)
+class _Trail:
+    """What became known of a request on its way, for the fact that tells of it."""
+
+    operation_id: UUID | None = None
+    upstream_status: int | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the coordinator is told once. `service` is part of every identity."""
+
+    service: str
+    keeps_clear_keys: bool = False
+    in_flight_max: int = 1000
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain found: attempts whose end was said for them, and those for which that failed."""
+
+    abandoned: int = 0
+    unsaid: int = 0
+
+
+class Coordinator:
+    """The protected half of one gateway process."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        store: Store,
+        claiming: Claiming,
+        leases: Leases,
+        waiting: Waiting,
+        spool: Spool,
+        herald: Herald,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._claiming = claiming
+        self._leases = leases
+        self._waiting = waiting
+        self._spool = spool
+        self._herald = herald
+        self._runs: dict[UUID, _Run] = {}
+        self._tasks: dict[asyncio.Task[None], _Run] = {}
+        self._arriving = 0
+        self._is_draining = False
+
+    # -- seen from outside --------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Operations that this process is working on."""
+        return len(self._runs)
+
+    @property
+    def oldest_in_flight_seconds(self) -> float:
+        """How long the oldest of them has been worked on."""
+        if not self._runs:
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        return now - min(run.started_seconds for run in self._runs.values())
+
+    async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
+        """Answer a request on a protected route that passed rule 2.
+
+        Raises what the request's body raises when it is cut short; then nothing was done.
+        """
+        loop = asyncio.get_running_loop()
+        arrived = loop.time()
+        trail = _Trail()
+        answer = await self._admit(incoming, route, arrived, trail)
+        if isinstance(answer, Reply) and answer.word is not None:
+            self._herald.state(
+                RequestAnswered(
+                    route=route.name,
+                    word=answer.word,
+                    status=answer.status,
+                    duration_seconds=loop.time() - arrived,
+                    method=incoming.head.method.decode("latin-1"),
+                    operation_id=trail.operation_id,
+                    upstream_status=trail.upstream_status,
+                    attempt=trail.attempt,
+                    request_id=_text(incoming.head.headers, b"x-request-id"),
+                    trace_id=_text(incoming.head.headers, b"traceparent"),
+                )
+            )
+        return answer
+
+    # -- rules 3 to 7 -------------------------------------------------------------------------------------------------
+
+    async def _admit(self, incoming: Incoming, route: Route, arrived: float, trail: _Trail) -> Reply | Untouched:
+        overload = self._overload()
+        if overload is not None:
+            return refuse(Word.OVERLOADED, shape=route.shape, detail=overload, retry_after_seconds=1)
+        self._arriving += 1
+        try:
+            request = await self._identify(incoming, route)
+        finally:
+            self._arriving -= 1
+        if not isinstance(request, KeyedRequest):
+            return request
+        trail.operation_id = request.identity.operation_id
+        return await self._operate(request, arrived, trail)
+
+    def _overload(self) -> str | None:
+        if self._is_draining:
+            return "The gateway is shutting down."
+        if self._leases.is_stalled():
+            return "The gateway was held up and is catching up."
+        if len(self._runs) + self._arriving + self._claiming.pursued >= self._settings.in_flight_max:
+            return "Too many requests are in flight."
+        return None
+
+    async def _identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
+        """Rules 4 to 7. What decides is in the head where possible, so that no body is taken in for nothing."""
+        headers = incoming.head.headers
+        key = None
+        if not needs_body(route.key):
+            key = find_key(route.key, headers, None, unquote)
+            if key is None:
+                return _without_key(incoming, route)
+            scope = scope_of(route.scope, headers, incoming.peer)
+            if not isinstance(scope, Scope):
+                return _refuse_scope(scope, route)
+        body = await self._take(incoming, route)
+        if isinstance(body, Reply):
+            return body
+        answer: KeyedRequest | Reply | Untouched | None = None
+        try:
+            if key is None:
+                key = await find_key_in(route.key, headers, body.content, unquote)
+            answer = await self._identify_whole(incoming, route, key, body)
+            return answer
+        finally:
+            if answer is None or isinstance(answer, Reply):
+                body.close()
+
+    async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
+        """Rule 6."""
+        try:
+            body = await self._spool.take(
+                incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
+            )
+        except SpoolFailed as error:
+            _LOG.error("%s", error)
+            detail = "The gateway has no room for the body."
+            return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
+        if body is None:
+            detail = f"The limit is {route.body_bytes_max} bytes."
+            return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)
+        return body
+
+    async def _identify_whole(
+        self, incoming: Incoming, route: Route, key: Key | KeyFault | None, body: TakenBody
+    ) -> KeyedRequest | Reply | Untouched:
+        """What the request is, now that all of it is here."""
+        if key is None:
+            return _without_key(replace(incoming, body=WholeBody(body)), route)
+        scope = scope_of(route.scope, incoming.head.headers, incoming.peer)
+        if not isinstance(scope, Scope):
+            return _refuse_scope(scope, route)
+        if isinstance(key, KeyFault):
+            return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
+        digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
+        identity = identity_of(
+            service=self._settings.service,
+            route=route.name,
+            operation=route.operation,
+            scope=scope,
+            key=key,
+            keeps_clear_key=self._settings.keeps_clear_keys,
+        )
+        return KeyedRequest(
+            head=incoming.head,
+            body=body,
+            peer=incoming.peer,
+            scheme=incoming.scheme,
+            route=route,
+            identity=identity,
+            fingerprints=route.fingerprinter.alternatives(digests),
+        )
+
+    # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
+
+    async def _operate(self, request: KeyedRequest, arrived: float, trail: _Trail) -> Reply | Untouched:
+        mine: _Run | None = None
+        is_handed_on = False
+        try:
+            for _ in range(_JOINS_MAX):
+                run = self._runs.get(request.identity.operation_id)
+                if run is None:
+                    run = mine = self._begin(request)
+                admission = await asyncio.shield(run.admission)
+                match admission:
+                    case Granted():
+                        is_handed_on = run is mine
+                        if run is mine:
+                            return await self._lead(run, admission, arrived, trail)
+                        return await self._join(run, request, admission, trail)
+                    case Seen(snapshot):
+                        reply = await self._by_sight(snapshot, request, trail)
+                        if reply is not None:
+                            return reply
+                    case Unavailable(detail):
+                        _LOG.debug("a claim was not possible: %s", detail)
+                        answer = _unavailable(request)
+                        is_handed_on = isinstance(answer, Untouched)
+                        return answer
+                    case _:
+                        assert_never(admission)
+            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
+        finally:
+            if mine is not None and not mine.admission.done():
+                mine.is_orphan = True
+            elif not is_handed_on:
+                request.body.close()
+
+    def _begin(self, request: KeyedRequest) -> _Run:
+        loop = asyncio.get_running_loop()
+        run = _Run(request, loop.time(), loop.create_future())
+        self._runs[request.identity.operation_id] = run
+        task = loop.create_task(self._supervise(run))
+        self._tasks[task] = run
+        task.add_done_callback(self._task_ended)
+        return run
+
+    async def _supervise(self, run: _Run) -> None:
+        """The life of a run: claim, and if that is granted, attempt."""
+        request, route = run.request, run.request.route
+        operation_id = request.identity.operation_id
+        admission: Admission = Unavailable("the gateway is shutting down", is_definite=False)
+        try:
+            admission = await self._claiming.claim(
+                request.identity,
+                request.fingerprints,
+                accepts_recipe_change=route.accepts_recipe_change,
+                remember_us=route.retention.remember_us,
+                is_executed_anyway=route.forwards_unprotected,
+            )
+        finally:
+            if not isinstance(admission, Granted):
+                del self._runs[operation_id]
+                run.admission.set_result(admission)
+                if run.is_orphan:
+                    request.body.close()
+        if not isinstance(admission, Granted):
+            return
+        record = admission.record
+        lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
+        self._herald.state(OperationClaimed(route.name, operation_id, record.token, record.attempts))
+        run.attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._herald)
+        run.admission.set_result(admission)
+        try:
+            await run.attempt.run()
+        finally:
+            self._leases.drop(lease)
+            del self._runs[operation_id]
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a run ended by an error of the program", exc_info=error)
+
+    async def _lead(self, run: _Run, admission: Granted, arrived: float, trail: _Trail) -> Reply:
+        """Rule 15: this caller's request is the one that is executed."""
+        attempt, route = run.granted_attempt, run.request.route
+        trail.attempt = admission.record.attempts
+        patience_seconds = route.target.answer_within_seconds - (asyncio.get_running_loop().time() - arrived)
+        try:
+            ending = await attempt.wait_ended(max(0.0, patience_seconds))
+        except BaseException:
+            attempt.leave()
+            raise
+        if ending is None:
+            attempt.leave()
+            return self._still_running(run, admission, status=504)
+        trail.upstream_status = ending.upstream_status
+        return ending.reply
+
+    async def _join(self, run: _Run, request: KeyedRequest, admission: Granted, trail: _Trail) -> Reply:
+        """Rules 9 and 13 for a duplicate of a request that this process is executing."""
+        route, record = request.route, admission.record
+        trail.attempt = record.attempts
+        match, _ = compare(record.fingerprint, request.fingerprints)
+        if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
+            return refuse_by(Word.KEY_REUSED, record, route)
+        wait_seconds, preferred = _patience(request)
+        ending: Ending | None = None
+        if run.waiters < route.in_flight.waiters_max:
+            run.waiters += 1
+            try:
+                ending = await run.granted_attempt.wait_ended(wait_seconds)
+            finally:
+                run.waiters -= 1
+        if ending is None:
+            reply = self._still_running(run, admission)
+        elif ending.shared is not None:
+            reply = ending.shared
+        else:
+            reply = _after_wait(ending.snapshot, request)
+        return _with_preference(reply, preferred)
+
+    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trail: _Trail) -> Reply | None:
+        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all."""
+        route, operation_id = request.route, request.identity.operation_id
+        trail.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
+            case Replay(record):
+                return replay_of(record, request.head.headers)
+            case Refuse(word, record):
+                return refuse_by(word, record, route)
+            case Wait(record):
+                wait_seconds, preferred = _patience(request)
+                settled = None
+                if self._waiting.waiters(operation_id) < route.in_flight.waiters_max:
+                    settled = await self._waiting.wait_settled(operation_id, wait_seconds)
+                reply = in_flight_at(snapshot, record, route) if settled is None else _after_wait(settled, request)
+                return _with_preference(reply, preferred)
+            case Claimable():
+                return None
+            case judgement:
+                assert_never(judgement)
+
+    def _still_running(self, run: _Run, admission: Granted, status: int | None = None) -> Reply:
+        """The holder is this process and renews its lease while it lives: a lease is what remains."""
+        ran_seconds = asyncio.get_running_loop().time() - run.started_seconds
+        return in_flight(
+            admission.record,
+            run.request.route,
+            ran_seconds=ran_seconds,
+            remaining_seconds=self._leases.lease_seconds,
+            status=status,
+        )
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def stop_admitting(self) -> None:
+        """From now on refuse what would need a claim, so that `drain` comes to an end."""
+        self._is_draining = True
+
+    async def drain(self, timeout_seconds: float) -> Drained:
+        """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
+        self._is_draining = True
+        drained = Drained()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks))
+                await self._claiming.wait_pursuits_ended()
+        except TimeoutError:
+            pass
+        left = dict(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        words = [run.attempt.last_word for run in left.values() if run.attempt is not None]
+        said = await asyncio.gather(*[self._say(word) for word in words if word is not None])
+        drained.abandoned = sum(said)
+        drained.unsaid = len(said) - drained.abandoned + await self._claiming.close()
+        await self._waiting.close()
+        return drained
+
+    async def _say(self, word: Command) -> bool:
+        try:
+            async with asyncio.timeout(_LAST_WORD_SECONDS):
+                while True:
+                    try:
+                        await self._store.apply(word)
+                    except (NotApplied, Indefinite):
+                        await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
+                    else:
+                        return True
+        except (TimeoutError, StoreError):
+            return False
+
+
+def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:
+    return refuse(
+        word,
+        shape=request.route.shape,
+        operation_id=request.identity.operation_id,
+        detail=detail,
+        retry_after_seconds=1,
+    )
+
+
+def _unavailable(request: KeyedRequest) -> Reply | Untouched:
+    """Rule 8, as the route chose."""
+    if request.route.forwards_unprotected:
+        incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
+        return Untouched(incoming, Word.UNPROTECTED)
+    return _refuse(request, Word.STORE_UNAVAILABLE)
+
+
+def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
+    """Rule 4."""
+    if route.is_key_required:
+        return refuse(Word.KEY_MISSING, shape=route.shape)
+    return Untouched(incoming, Word.UNKEYED)
+
+
+def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
+    """Rule 5."""
+    match scope:
+        case ScopeMissing(detail, is_credential):
+            status = 401 if is_credential else 400
+            return refuse(Word.SCOPE_MISSING, shape=route.shape, status=status, detail=detail)
+        case ScopeUnsuitable(detail):
+            return refuse(Word.SCOPE_UNSUITABLE, shape=route.shape, status=400, detail=detail)
+        case _:
+            assert_never(scope)
+
+
+def _after_wait(snapshot: Snapshot | None, request: KeyedRequest) -> Reply:
+    """What a waiter gets when the operation is no longer running: what the record says, never a claim."""
+    return by_record(
+        Snapshot(None, 0) if snapshot is None else snapshot,
+        request.fingerprints,
+        request.route,
+        request.head.headers,
+        request.identity.operation_id,
+        free_word=Word.RELEASED,
+    )
+
+
+def _patience(request: KeyedRequest) -> tuple[float, int | None]:
+    """How long a duplicate waits, in seconds, and the caller's preference if that decided."""
+    policy = request.route.in_flight
+    preferred = wait_preference(request.head.headers)
+    if preferred is None:
+        return policy.wait_seconds, None
+    return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
+
+
+def _with_preference(reply: Reply, preferred: int | None) -> Reply:
+    if preferred is None:
+        return reply
+    return replace(reply, headers=(*reply.headers, applied(preferred)))
+
+
+def _text(headers: Headers, name: bytes) -> str | None:
+    """A field as the log shows it: its first line, short and printable."""
+    values = field_values(headers, name)
+    if not values:
+        return None
+    text = values[0][:_LOGGED_CHARACTERS_MAX].decode("latin-1")
+    return text if text.isprintable() else None

@@ -1,0 +1,77 @@
+"""A route as requests need it: what the configuration asked for, compiled once.
+
+Owns nothing and decides nothing. Durations are seconds unless the name says microseconds; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.core.fingerprint import Fingerprinter
+from gateway.core.key import KeySpec
+from gateway.core.outcome import StatusPolicy
+from gateway.core.replay import KeepPolicy
+from gateway.core.scope import ScopeSpec
+from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.proxy.upstream import Upstream
+
+Shape = Literal["problem", "stripe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go and how: the client of one upstream, and what is said to it on the way.
+
+    `key_headers` are the fields that carry the key and nothing else, as `forwarding.Execution` wants them.
+    """
+
+    upstream: Upstream
+    forwarding: ForwardingPolicy
+    key: UpstreamKey
+    key_headers: tuple[bytes, ...]
+    answer_within_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightPolicy:
+    """How long a duplicate waits for a running operation, what it is told then, and how many may wait for one."""
+
+    wait_seconds: float = 5.0
+    wait_seconds_max: float = 30.0
+    status: int = 409
+    waiters_max: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long an answer is kept, how long the key, and what a repeat in between is told."""
+
+    replay_us: int
+    remember_us: int
+    expired_status: int = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One protected route. `once` are the fields (lower case) that a request may carry once at most."""
+
+    name: str
+    operation: str
+    key: KeySpec
+    is_key_required: bool
+    scope: ScopeSpec
+    once: frozenset[bytes]
+    fingerprinter: Fingerprinter
+    accepts_recipe_change: bool
+    in_flight: InFlightPolicy
+    policy: StatusPolicy
+    keep: KeepPolicy
+    retention: Retention
+    body_bytes_max: int
+    spool_over_bytes: int
+    shape: Shape
+    mismatch_status: int
+    shows_status: bool
+    forwards_unprotected: bool
+    target: Target

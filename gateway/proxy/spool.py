@@ -1,0 +1,135 @@
+"""Takes the body of a request in, whole, before anything is claimed: in memory while short, in a file when long.
+
+Owns the files: they are made with mode 0600 and have no name from the start, so nothing is left behind whatever
+happens. It does not know what a body means. A body over its limit is refused as soon as that is known, and one that is
+cut short raises, so that nothing is ever done for half a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar, cast
+
+from gateway.proxy.reply import RequestBody
+from gateway.proxy.upstream.result import FileBody
+
+_WRITE_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 256 * 1024
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class TakenBody:
+    """A whole body. `digest` is the SHA-256 of its bytes, known already where it was hashed while it came in."""
+
+    content: bytes | BinaryIO = field(repr=False)
+    length: int
+    digest: bytes | None = None
+
+    def outbound(self) -> bytes | FileBody:
+        """The body as the upstream client takes it. Valid until `close`."""
+        if isinstance(self.content, bytes):
+            return self.content
+        return FileBody(self.content.fileno(), self.length)
+
+    def close(self) -> None:
+        """Let the file go. May be called more than once."""
+        if not isinstance(self.content, bytes):
+            self.content.close()
+
+
+class WholeBody:
+    """A taken body as the body of a request that is forwarded after all."""
+
+    def __init__(self, taken: TakenBody) -> None:
+        self._taken = taken
+        self.length: int | None = taken.length
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes."""
+        content = self._taken.content
+        if isinstance(content, bytes):
+            yield content
+            return
+        content.seek(0)
+        while chunk := await _to_disk(content.read, _READ_BYTES):
+            yield chunk
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._taken.close()
+
+
+class SpoolFailed(Exception):
+    """The disk took no more. Nothing was done for the request."""
+
+
+class Spool:
+    """Makes taken bodies. `directory` must be there and belong to this program."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def take(self, body: RequestBody, *, bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
+        """The body, or None when it is longer than `bytes_max`. Cancelled or cut short, it leaves nothing.
+
+        Raises what the body raises when it is cut short, and `SpoolFailed`.
+        """
+        if body.length == 0:
+            return TakenBody(b"", 0)
+        if body.length is not None and body.length > bytes_max:
+            return None
+        parts: list[bytes] = []
+        length = 0
+        chunks = body.stream()
+        async for chunk in chunks:
+            parts.append(chunk)
+            length += len(chunk)
+            if length > bytes_max:
+                return None
+            if length > spool_over_bytes:
+                return await self._take_to_file(b"".join(parts), chunks, bytes_max)
+        return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
+
+    async def _take_to_file(self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
+        file = await _to_disk(self._open)
+        running = sha256()
+        length = len(begun)
+        buffer = bytearray(begun)
+
+        def write(data: bytes) -> None:
+            running.update(data)
+            file.write(data)
+
+        try:
+            async for chunk in chunks:
+                length += len(chunk)
+                if length > bytes_max:
+                    file.close()
+                    return None
+                buffer += chunk
+                if len(buffer) >= _WRITE_BYTES:
+                    await _to_disk(write, bytes(buffer))
+                    buffer.clear()
+            await _to_disk(write, bytes(buffer))
+            await _to_disk(file.flush)
+        except BaseException:
+            file.close()
+            raise
+        return TakenBody(file, length, running.digest())
+
+    def _open(self) -> BinaryIO:
+        return cast("BinaryIO", tempfile.TemporaryFile(dir=self._directory, prefix="body-"))
+
+
+async def _to_disk(work: Callable[..., Result], *arguments: object) -> Result:
+    try:
+        return await asyncio.to_thread(work, *arguments)
+    except OSError as error:
+        raise SpoolFailed(f"the body could not be kept on disk: {error.strerror}") from error

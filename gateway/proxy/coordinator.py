@@ -36,7 +36,7 @@ from gateway.proxy.preference import applied, wait_preference
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
-from gateway.proxy.spool import Spool, SpoolFailed, WholeBody
+from gateway.proxy.spool import Spool, SpoolFailed, TakenBody, WholeBody
 from gateway.proxy.structured_fields import unquote
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
@@ -179,26 +179,6 @@ class Fingerprinter:
         if secret is None:
             return Fingerprint(recipe, digests.canonical, digests.raw)
         return Fingerprint(recipe, _keyed(secret, digests.canonical), _keyed(secret, digests.raw), key_id)
-
-
-class Match(Enum):
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    RECIPE_CHANGED = "recipe_changed"
-    """Neither is known: the record was made under another recipe, and the raw digests do not show equality."""
-
-
-def compare(recorded: Fingerprint, ours: Sequence[Fingerprint]) -> tuple[Match, Fingerprint | None]:
-    """Whether the recorded request is ours, and which of our alternatives showed it."""
-    for alternative in ours:
-        match recorded.equals(alternative):
-            case True:
-                return Match.EQUAL, alternative
-            case False:
-                return Match.DIFFERENT, alternative
-            case None:
-                continue
-    return Match.RECIPE_CHANGED, None
 
 
 def digest_request(spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:

@@ -23,7 +23,7 @@ caller.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -143,6 +143,16 @@ class FastTier(Protocol):
 
     Callers treat every error as "not found" or "not done"; nothing here is needed for correctness.
     """
+
+    @property
+    def up(self) -> bool:
+        """Whether verbs are worth calling: what was last heard of the tier was good. While False they fail at once."""
+
+    def on_change(self, listener: Callable[[bool], None]) -> None:
+        """Tell `listener` each time `up` changes; it begins as False."""
+
+    def on_drop(self, listener: Callable[[UUID], None]) -> None:
+        """Tell `listener` of every drop, by this gateway or another, as far as the news arrives."""
 
     async def start(self) -> None: ...
 

@@ -1,0 +1,108 @@
+"""The completed records that this process remembers, so that a hot replay asks nobody.
+
+Nothing but acknowledged, completed records gets in. A completed record changes only when its window ends, which every
+hit looks after, or when it is purged, which reaches the cache as a `drop` or at the latest when the entry is
+`age_seconds_max` old. All times are boot-time seconds that the caller gives; ages count from the start of the store
+call that gave the record, so that a slow answer is not young when it arrives.
+
+Bounded in bytes, least recently used first out; every verb is O(1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from gateway.core.lifecycle import later
+from gateway.core.operation import Record, Snapshot, State, microseconds
+
+# What the objects of a record weigh in CPython beside the bytes that they hold, and what each header field adds.
+_RECORD_BYTES: Final = 1_600
+_FIELD_BYTES: Final = 150
+
+# One entry may take this part of the budget: a single huge answer must not push out everything else.
+_ENTRY_SHARE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    snapshot: Snapshot
+    started_seconds: float
+    size_bytes: int
+
+
+class ProcessCache:
+    """Completed records by operation id."""
+
+    def __init__(self, bytes_max: int, age_seconds_max: float) -> None:
+        """A cache of 0 bytes keeps nothing, one of age 0 answers nothing."""
+        self._bytes_max = bytes_max
+        self._entry_bytes_max = bytes_max // _ENTRY_SHARE
+        self._age_seconds_max = age_seconds_max
+        self._entries: OrderedDict[UUID, _Entry] = OrderedDict()
+        self._bytes = 0
+        self._dropped_seconds = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what the entries occupy."""
+        return self._bytes
+
+    def get(self, operation_id: UUID, now_seconds: float) -> Snapshot | None:
+        """The record as of now, or None."""
+        entry = self._entries.get(operation_id)
+        if entry is None:
+            return None
+        elapsed_seconds = now_seconds - entry.started_seconds
+        if elapsed_seconds < self._age_seconds_max:
+            snapshot = later(entry.snapshot, microseconds(elapsed_seconds))
+            if snapshot.state is State.COMPLETED:
+                self._entries.move_to_end(operation_id)
+                return snapshot
+        self._remove(operation_id)
+        return None
+
+    def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Keep a completed record that a store call begun at `started_seconds` gave; anything else is ignored.
+
+        Refused when that call began before the last drop, of whatever operation: it may have read what was dropped. So
+        no drop has to be remembered by itself, and the price is a few records that are asked for once more.
+        """
+        record = snapshot.record
+        if record is None or record.state is not State.COMPLETED or started_seconds <= self._dropped_seconds:
+            return
+        operation_id = record.identity.operation_id
+        known = self._entries.get(operation_id)
+        if known is not None and known.started_seconds >= started_seconds:
+            return
+        size_bytes = _size_bytes(record)
+        if size_bytes > self._entry_bytes_max:
+            return
+        self._remove(operation_id)
+        self._entries[operation_id] = _Entry(snapshot, started_seconds, size_bytes)
+        self._bytes += size_bytes
+        while self._bytes > self._bytes_max:
+            self._bytes -= self._entries.popitem(last=False)[1].size_bytes
+
+    def drop(self, operation_id: UUID, now_seconds: float) -> None:
+        """Forget the record, and refuse what was read before now."""
+        self._dropped_seconds = max(self._dropped_seconds, now_seconds)
+        self._remove(operation_id)
+
+    def _remove(self, operation_id: UUID) -> None:
+        entry = self._entries.pop(operation_id, None)
+        if entry is not None:
+            self._bytes -= entry.size_bytes
+
+
+def _size_bytes(record: Record) -> int:
+    response = record.response
+    if response is None:
+        return _RECORD_BYTES
+    fields_bytes = sum(len(name) + len(value) for name, value in response.headers)
+    return _RECORD_BYTES + _FIELD_BYTES * len(response.headers) + fields_bytes + len(response.body or b"")

@@ -1,0 +1,174 @@
+"""The bytes of a completed record in a fast tier.
+
+An entry has three parts. The *fence* (magic, kind, token) is read by the Lua scripts too and is the same in every
+version. The *envelope* says for which era of the server and until when the entry may be believed. The *payload* holds
+the record, its operation id included, so that an entry that came under a wrong key is recognised.
+
+This file knows neither keys nor connections. Whatever is not exactly an entry of this version decodes to None:
+another version, a marker, somebody else's value, a value that was cut.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate, pairwise
+from typing import Final
+from uuid import UUID
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Event, Fingerprint, Identity, Record, State
+
+# Fence: magic, kind, token. `lua/put.lua` and `lua/drop.lua` read it by position.
+_FENCE: Final = struct.Struct(">3sQ")
+_ENTRY_KIND: Final = b"igR"
+_MARKER_KIND: Final = b"igD"
+
+# Envelope: the era of the server, the version of what follows, the end of the window in µs of the server's clock.
+ERA_BYTES: Final = 16
+_HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQ")
+VERSION: Final = 1
+
+# Operation id, attempt id, resolution id or zeros; attempts; first claimed, claimed, replay until, remember until,
+# completed; status; last event; flags; the number of parts that follow, whose lengths come next.
+_RECORD: Final = struct.Struct(">16s16s16sI5QHBBH")
+_HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY = 1, 2, 4, 8
+_FIXED_PARTS: Final = 11
+_ZEROS: Final = bytes(16)
+
+_EVENTS: Final = tuple(Event)
+_EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
+
+
+def marker(token: int) -> bytes:
+    """What stands for a dropped record: no entry with this token or a lower one may take its place."""
+    return _FENCE.pack(_MARKER_KIND, token)
+
+
+def encode(record: Record, era: bytes, expires_us: int) -> bytes:
+    """The entry of a completed record, to be believed in this era until `expires_us` of the server's clock.
+
+    Raises ValueError when the record does not fit the format.
+    """
+    response, completed_us = record.response, record.completed_us
+    if record.state is not State.COMPLETED or response is None or completed_us is None:
+        raise ValueError("only a completed record has an entry")
+    identity, fingerprint = record.identity, record.fingerprint
+    flags = 0
+    if identity.key is not None:
+        flags |= _HAS_KEY
+    if fingerprint is not None:
+        flags |= _HAS_FINGERPRINT
+    if record.resolution_id is not None:
+        flags |= _HAS_RESOLUTION
+    if response.body is not None:
+        flags |= _HAS_BODY
+    parts = [
+        identity.route.encode(),
+        identity.operation.encode(),
+        identity.scope_digest,
+        identity.key_digest,
+        (identity.key or "").encode(),
+        record.holder.encode(),
+        *((fingerprint.recipe, fingerprint.digest, fingerprint.raw) if fingerprint else (b"", b"", b"")),
+        fingerprint.key_id.encode() if fingerprint else b"",
+        response.reason,
+    ]
+    for field in response.headers:
+        parts += field
+    parts.append(response.body or b"")
+    try:
+        head = _HEAD.pack(_ENTRY_KIND, record.token, era, VERSION, expires_us)
+        fixed = _RECORD.pack(
+            identity.operation_id.bytes,
+            record.attempt_id.bytes,
+            record.resolution_id.bytes if record.resolution_id else _ZEROS,
+            record.attempts,
+            record.first_claimed_us,
+            record.claimed_us,
+            record.replay_until_us,
+            record.remember_until_us,
+            completed_us,
+            response.status,
+            _EVENT_NUMBERS[record.last_event],
+            flags,
+            len(parts),
+        )
+        lengths = struct.pack(f">{len(parts)}I", *map(len, parts))
+    except struct.error as error:
+        raise ValueError(f"the record does not fit an entry: {error}") from None
+    return b"".join((head, fixed, lengths, *parts))
+
+
+def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] | None:
+    """The record and its `expires_us`, if these bytes are an entry of this operation in this era; else None."""
+    try:
+        kind, token, entry_era, version, expires_us = _HEAD.unpack_from(entry)
+        if (kind, entry_era, version) != (_ENTRY_KIND, era, VERSION):
+            return None
+        if entry[_HEAD.size : _HEAD.size + 16] != operation_id.bytes:
+            return None
+        return _decode_record(entry, operation_id, token), expires_us
+    except (struct.error, ValueError, IndexError):
+        return None
+
+
+def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
+    (
+        _,
+        attempt_id,
+        resolution_id,
+        attempts,
+        first_claimed_us,
+        claimed_us,
+        replay_until_us,
+        remember_until_us,
+        completed_us,
+        status,
+        event_number,
+        flags,
+        part_count,
+    ) = _RECORD.unpack_from(entry, _HEAD.size)
+    parts = _parts(entry, _HEAD.size + _RECORD.size, part_count)
+    route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id, reason = parts[:_FIXED_PARTS]
+    headers = parts[_FIXED_PARTS:-1]
+    if len(headers) % 2:
+        raise ValueError("a header field without a value")
+    return Record(
+        identity=Identity(
+            operation_id,
+            route.decode(),
+            operation.decode(),
+            scope_digest,
+            key_digest,
+            key.decode() if flags & _HAS_KEY else None,
+        ),
+        state=State.COMPLETED,
+        token=token,
+        attempt_id=UUID(bytes=attempt_id),
+        last_event=_EVENTS[event_number],
+        holder=holder.decode(),
+        carries_doubt=False,
+        fingerprint=Fingerprint(recipe, digest, raw, key_id.decode()) if flags & _HAS_FINGERPRINT else None,
+        attempts=attempts,
+        first_claimed_us=first_claimed_us,
+        claimed_us=claimed_us,
+        replay_until_us=replay_until_us,
+        remember_until_us=remember_until_us,
+        completed_us=completed_us,
+        resolution_id=UUID(bytes=resolution_id) if flags & _HAS_RESOLUTION else None,
+        response=StoredResponse(
+            status,
+            reason,
+            tuple(zip(headers[::2], headers[1::2], strict=True)),
+            parts[-1] if flags & _HAS_BODY else None,
+        ),
+    )
+
+
+def _parts(entry: bytes, offset: int, count: int) -> list[bytes]:
+    """The parts behind their lengths. Raises ValueError unless they end exactly where the entry does."""
+    lengths = struct.unpack_from(f">{count}I", entry, offset)
+    ends = list(accumulate(lengths, initial=offset + 4 * count))
+    if count <= _FIXED_PARTS or ends[-1] != len(entry):
+        raise ValueError("the parts do not fill the entry")
+    return [entry[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,43 @@
+-- Keep acknowledged completed records, and wake who waits for them. Moves no state.
+--
+-- Refused: everything when the era is not the writer's; an entry that comes later than it may (its window is over, or its
+-- reading is so old that a drop's marker might be gone); an entry where one of this era, or a marker, has an equal or higher token.
+-- A refused entry is news all the same.
+--
+-- KEYS[1]   the era
+-- KEYS[..]  the entries, each also the name of its channel
+-- ARGV[1]   the era that the writer knows
+-- ARGV[..]  for each entry: its bytes; until when (µs) it may be put; when (ms) it expires
+-- Returns the era, the server's time, and the number of entries kept.
+local FENCE, ERA_END = 11, 27  -- as in codec.py: 3 bytes of magic and kind, 8 of token; 16 of era
+
+local held = redis.pcall('GET', KEYS[1])
+local era = type(held) == 'string' and held:sub(-16) or ''
+local time = redis.call('TIME')
+local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local kept = 0
+
+local function is_fenced(key, entry)
+    local there = redis.pcall('GETRANGE', key, 0, ERA_END - 1)
+    if type(there) ~= 'string' or #there < FENCE or there:sub(1, 2) ~= 'ig' then
+        return false
+    end
+    if there:sub(3, 3) == 'R' and there:sub(FENCE + 1) ~= era then
+        return false
+    end
+    -- A token is compared in halves: a Lua number does not hold 64 bits.
+    local there_high, there_low = struct.unpack('>I4I4', there, 4)
+    local high, low = struct.unpack('>I4I4', entry, 4)
+    return there_high > high or (there_high == high and there_low >= low)
+end
+
+for i = 2, #KEYS do
+    local entry, until_us, expires_ms = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), ARGV[3 * i - 2]
+    if era == ARGV[1] and now_us < until_us and not is_fenced(KEYS[i], entry) then
+        redis.call('SET', KEYS[i], entry)
+        redis.call('PEXPIREAT', KEYS[i], expires_ms)
+        kept = kept + 1
+    end
+    redis.call('PUBLISH', KEYS[i], '')
+end
+return {era, time[1], time[2], kept}

@@ -1,0 +1,322 @@
+"""Redis as the fast tier: acknowledged answers for replay, and news for waiters. It may answer and never grants.
+
+It refuses to know anything of work in flight. Its invariant: an entry is never believed after the record's window
+ended, nor after a drop that was acknowledged.
+
+Theory of operation
+-------------------
+*Windows.* An entry ends at a moment of Redis's own clock. Each reply on the writing link brings a reading of that
+clock; Redis's time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so
+counting the window from there can only end it too early. The script compares with its own `TIME`: a writer that froze
+in between is refused. A read is answered with the time left, and it asks for `TIME` after the entries, so that the
+time left is never too long.
+
+*Drops.* A drop leaves a marker with its token. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
+read, and the marker lives longer than that, so a put that read before the drop finds the marker or comes too late.
+
+*Eras.* A flush, a restart from an old file or a failover can lose a marker or bring back what was dropped. Then the
+era is another (see `lua/era.lua`), and entries of another era are not there. A record that was read before its writer
+knew the era is not put: it may be older than a drop that this server has forgotten.
+
+*Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
+the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. One exchange at a
+time is under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry
+names its operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.operation import MICROSECONDS, Snapshot, State
+from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
+from gateway.store.batching import Batcher
+from gateway.store.codec import ERA_BYTES, decode, encode, marker
+from gateway.store.redis_link import Link, Words, make_link, refusal, time_us
+from gateway.store.redis_news import News
+
+KEY_PREFIX: Final = "idempotency-gateway:"
+
+# A read is on the way of every first request: it must cost less than asking the durable store is worth.
+GET_SECONDS: Final = 0.25
+PUT_SECONDS: Final = 2.0
+
+# How long after its reading a record may still be put, and how long a drop is remembered: the latter has to be longer.
+PUT_AGE_SECONDS_MAX: Final = 10.0
+MARKER_SECONDS: Final = 60.0
+
+# A larger entry would make its neighbours in a batch miss their deadline on a slow wire.
+ENTRY_BYTES_MAX: Final = 256 * 1024
+
+_BATCH_SIZE_MAX: Final = 64
+_QUEUE_MAX: Final = 10_000
+
+# The keeper looks this often, and pauses between these while the tier is down.
+_LOOK_SECONDS: Final = 5.0
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 5.0
+
+_LUA: Final = Path(__file__).parent / "lua"
+_PUT_SCRIPT: Final = (_LUA / "put.lua").read_bytes()
+_DROP_SCRIPT: Final = (_LUA / "drop.lua").read_bytes()
+_DOWN: Final = "the fast tier is down"
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    operation_id: UUID
+    snapshot: Snapshot
+    started_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    operation_id: UUID
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Announce:
+    operation_id: UUID
+
+
+_Write = _Put | _Drop | _Announce
+
+
+class RedisFastTier:
+    """The `FastTier` on Redis. Satisfies the protocol of `base`; an unreachable server never fails `start`."""
+
+    def __init__(self, url: str, *, prefix: str = KEY_PREFIX, clock: Callable[[], float] = boot_seconds) -> None:
+        """Raises ValueError when the URL is none of Redis's."""
+        self._prefix = prefix
+        self._era_key = f"{prefix}era"
+        self._drops_channel = f"{prefix}drops"
+        self._clock = clock
+        self._reader = make_link(url, self._era_key, clock)
+        self._writer = make_link(url, self._era_key, clock)
+        self._news = News(make_link(url, self._era_key, clock), self._key, self._drops_channel, self._tell_drop)
+        self._gets: Batcher[UUID, Snapshot | None] = Batcher(
+            self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
+        )
+        self._writes: Batcher[_Write, None] = Batcher(
+            self._execute_writes,
+            key=lambda write: write.operation_id,
+            size_max=_BATCH_SIZE_MAX,
+            queue_max=_QUEUE_MAX,
+        )
+        self._drop_listeners: list[Callable[[UUID], None]] = []
+        self._change_listeners: list[Callable[[bool], None]] = []
+        self._up = False
+        self._failed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    def on_drop(self, listener: Callable[[UUID], None]) -> None:
+        self._drop_listeners.append(listener)
+
+    def on_change(self, listener: Callable[[bool], None]) -> None:
+        self._change_listeners.append(listener)
+
+    async def start(self) -> None:
+        if self._tasks:
+            return
+        await self._try_open()
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._news.run())]
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gets.close()
+        await self._writes.close()
+        await self._reader.close()
+        await self._writer.close()
+        self._up = False
+
+    async def get(self, operation_id: UUID) -> Snapshot | None:
+        self._check_up()
+        return await self._gets.submit(operation_id)
+
+    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        if snapshot.record is None or snapshot.state is not State.COMPLETED:
+            raise ValueError("only completed records may be put")
+        await self._write(_Put(snapshot.record.identity.operation_id, snapshot, started_seconds))
+
+    async def drop(self, operation_id: UUID, token: int) -> None:
+        await self._write(_Drop(operation_id, token))
+
+    async def announce(self, operation_id: UUID) -> None:
+        await self._write(_Announce(operation_id))
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
+        async with self._news.watch(operation_id) as watch:
+            yield watch
+
+    def _key(self, operation_id: UUID) -> str:
+        # In braces, so that a cluster would keep what belongs to one operation together.
+        return f"{self._prefix}{{{operation_id.hex}}}"
+
+    def _check_up(self) -> None:
+        if not self._up:
+            raise NotApplied(_DOWN)
+
+    async def _write(self, write: _Write) -> None:
+        self._check_up()
+        await self._writes.submit(write)
+
+    async def _exchange(self, link: Link, commands: Sequence[Words], seconds: float) -> list[Any]:
+        """`Link.exchange`; a failure takes the tier down, so that the next does not have to wait for the same."""
+        try:
+            return await link.exchange(commands, seconds)
+        except StoreError:
+            self._set_up(False)
+            raise
+
+    async def _execute_gets(self, asked: list[UUID]) -> list[Snapshot | None]:
+        operation_ids = list(dict.fromkeys(asked))
+        commands: list[Words] = [("MGET", self._era_key, *map(self._key, operation_ids)), ("TIME",)]
+        values, time = await self._exchange(self._reader, commands, GET_SECONDS)
+        for reply in (values, time):
+            if isinstance(reply, Exception):
+                raise NotApplied(f"Redis refused: {refusal(reply)}")
+        held_era, *entries = values
+        if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
+            await self._look(self._reader)
+            return [None] * len(asked)
+        now_us = time_us(time)
+        found = {
+            operation_id: _believed(entry, operation_id, self._reader.era, now_us)
+            for operation_id, entry in zip(operation_ids, entries, strict=True)
+            if entry is not None
+        }
+        return [found.get(operation_id) for operation_id in asked]
+
+    async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
+        """All puts by one script, the others by one command each. What the server refuses fails those it was for."""
+        link = self._writer
+        puts: list[tuple[str, bytes, int, int]] = []
+        commands: list[Words] = []
+        # For each command the places in `writes` that it is for; the puts' come last.
+        places: list[list[int]] = []
+        put_places: list[int] = []
+        for place, write in enumerate(writes):
+            key = self._key(write.operation_id)
+            entry = self._entry(write) if isinstance(write, _Put) else None
+            if entry is not None:
+                puts.append((key, *entry))
+                put_places.append(place)
+                continue
+            commands.append(self._drop(key, write) if isinstance(write, _Drop) else ("PUBLISH", key, b""))
+            places.append([place])
+        era = link.era
+        if puts:
+            keys, arguments = [put[0] for put in puts], [word for put in puts for word in put[1:]]
+            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, self._era_key, *keys, era, *arguments))
+            places.append(put_places)
+        replies = await self._exchange(link, commands, PUT_SECONDS)
+        results: list[StoreError | None] = [None] * len(writes)
+        for reply, its_places in zip(replies, places, strict=True):
+            if isinstance(reply, Exception):
+                for place in its_places:
+                    results[place] = NotApplied(f"Redis refused: {refusal(reply)}")
+        if puts and not isinstance(replies[-1], Exception):
+            held_era, seconds, microseconds, _ = replies[-1]
+            link.note_time((seconds, microseconds))
+            if held_era != era:
+                await self._look(link)
+        return results
+
+    def _drop(self, key: str, drop: _Drop) -> Words:
+        arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), self._drops_channel, drop.operation_id.hex)
+        return ("EVAL", _DROP_SCRIPT, 1, key, *arguments)
+
+    def _entry(self, put: _Put) -> tuple[bytes, int, int] | None:
+        """The entry's bytes, until when (µs) it may be put, and when (ms) it expires; None if it cannot be put."""
+        link, record = self._writer, put.snapshot.record
+        if record is None or put.started_seconds < link.era_seconds:
+            return None
+        started_us = link.server_us(put.started_seconds)
+        expires_us = started_us + record.replay_until_us - put.snapshot.now_us
+        try:
+            entry = encode(record, link.era, expires_us)
+        except ValueError:
+            return None
+        if len(entry) > ENTRY_BYTES_MAX:
+            return None
+        until_us = min(expires_us, started_us + int(PUT_AGE_SECONDS_MAX * MICROSECONDS))
+        return entry, until_us, expires_us // 1000
+
+    def _tell_drop(self, operation_id: UUID) -> None:
+        for listener in self._drop_listeners:
+            listener(operation_id)
+
+    async def _keep(self) -> None:
+        """Look regularly, and while the tier is down try to get it back, with growing pauses until that lasts."""
+        pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
+        while True:
+            if self._up and await self._stays_up():
+                continue
+            if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
+                pause_seconds = _PAUSE_SECONDS_MIN
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            await self._try_open()
+            tried_seconds = self._clock()
+
+    async def _stays_up(self) -> bool:
+        """Look once, after a while or as soon as a verb failed."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self._failed.wait()
+        except TimeoutError:
+            await self._look(self._reader)
+            await self._look(self._writer)
+        return self._up
+
+    async def _try_open(self) -> None:
+        try:
+            await self._reader.open()
+            await self._writer.open()
+        except StoreError:
+            return
+        self._set_up(True)
+
+    async def _look(self, link: Link) -> None:
+        try:
+            await link.look()
+        except StoreError:
+            self._set_up(False)
+
+    def _set_up(self, up: bool) -> None:
+        if up == self._up:
+            return
+        self._up = up
+        if up:
+            self._failed.clear()
+        else:
+            self._failed.set()
+        for listener in self._change_listeners:
+            listener(up)
+
+
+def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+    decoded = decode(entry, operation_id, era)
+    if decoded is None:
+        return None
+    record, expires_us = decoded
+    left_us = expires_us - now_us
+    # More time than there ever was: the server's clock went back, and how far is not known.
+    if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
+        return None
+    return Snapshot(record, record.replay_until_us - left_us)

@@ -1,0 +1,185 @@
+"""The border to the Redis driver: one connection, its failures by what is known of them, and the server behind it.
+
+Its invariant: one exchange at a time is under way on a link, and a link on which one was cut short is closed, so that
+answers are never mixed up. It knows neither records nor which scripts there are, but for the one that tells the era.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hiredis import pack_command
+from redis import exceptions
+from redis.asyncio.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from gateway.core.operation import MICROSECONDS
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.codec import ERA_BYTES
+
+CONNECT_SECONDS: Final = 1.0
+
+# What two clocks may drift apart, as µs per second; NTP slews by half of it.
+_DRIFT_US: Final = 1_000
+
+_ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
+
+Words = tuple[str | bytes | int, ...]
+
+
+def make_link(url: str, era_key: str, clock: Callable[[], float]) -> Link:
+    """A link, not yet connected, that the driver neither retries nor times, whatever the URL's options say.
+
+    Raises ValueError when the URL is none of Redis's.
+    """
+    options: dict[str, Any] = {
+        **parse_url(url),
+        "protocol": 2,
+        "decode_responses": False,
+        "driver_info": None,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_timeout": False,
+        "socket_timeout": None,
+        "socket_connect_timeout": CONNECT_SECONDS,
+    }
+    try:
+        connection = ConnectionPool(**options).make_connection()  # type: ignore[no-untyped-call]
+    except TypeError as error:
+        raise ValueError(f"an option of the Redis URL is unknown: {error}") from None
+    return Link(connection, era_key, clock)
+
+
+class Link:
+    """One connection to Redis, with what is known of the server behind it. The driver's errors end here."""
+
+    def __init__(self, connection: AbstractConnection, era_key: str, clock: Callable[[], float]) -> None:
+        self._connection = connection
+        self._era_key = era_key
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._run_id = b""
+        self._time_us = 0
+        self._time_seconds = 0.0
+        self.era = b""
+        self.era_seconds = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._connection.is_connected)
+
+    async def connect(self) -> None:
+        """Connect, if it is not. Raises NotApplied."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._connection.connect()  # type: ignore[no-untyped-call]
+        except (exceptions.RedisError, OSError, ValueError) as error:
+            await self.close()
+            raise NotApplied(f"no connection to Redis: {type(error).__name__}") from None
+
+    async def open(self) -> None:
+        """Connect, if it is not, and learn the server's run, era and time. Raises StoreError."""
+        if not self.is_open:
+            self._run_id = b""
+            await self.connect()
+        if not self._run_id:
+            (info,) = await self.exchange([("INFO", "server")], CONNECT_SECONDS)
+            self._run_id = _run_id(info)
+        await self.look()
+
+    async def look(self) -> None:
+        """Learn era and time anew. Raises StoreError."""
+        fresh = secrets.token_hex(ERA_BYTES // 2)
+        script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self._run_id, fresh)
+        (reply,) = await self.exchange([script], CONNECT_SECONDS)
+        if isinstance(reply, Exception):
+            raise NotApplied(f"Redis refused the era: {refusal(reply)}")
+        era, *time = reply
+        self.note_time(time)
+        if era != self.era:
+            self.era, self.era_seconds = era, self._time_seconds
+
+    def note_time(self, time: Sequence[bytes]) -> None:
+        """Take a reading of the server's clock out of a reply that came just now."""
+        self._time_us, self._time_seconds = time_us(time), self._clock()
+
+    def server_us(self, seconds: float) -> int:
+        """What the server's clock showed at this boot-time moment, or less."""
+        since_seconds = seconds - self._time_seconds
+        return self._time_us + int(since_seconds * MICROSECONDS - abs(since_seconds) * _DRIFT_US)
+
+    async def exchange(self, commands: Sequence[Words], seconds: float) -> list[Any]:
+        """Send commands and return their replies; those that the server refused are exceptions among them.
+
+        Raises NotApplied when nothing was sent, Indefinite when no answer came in time. The link is closed then, and
+        when the caller is cancelled.
+        """
+        async with self._lock:
+            if not self.is_open:
+                raise NotApplied("the connection to Redis is closed")
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.send(commands)
+                    return [await self._reply() for _ in commands]
+            except TimeoutError:
+                await self.close()
+                raise Indefinite(f"Redis did not answer within {seconds:g} s") from None
+            except asyncio.CancelledError:
+                await self.close()
+                raise
+
+    async def send(self, commands: Sequence[Words]) -> None:
+        """Send without waiting for a reply. Raises Indefinite."""
+        packed = b"".join(map(_pack, commands))
+        try:
+            await self._connection.send_packed_command(packed, check_health=False)
+        except (exceptions.RedisError, OSError) as error:
+            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+
+    async def receive(self, seconds: float) -> Any:
+        """The next message, or None after a silence of so many seconds. Raises Indefinite."""
+        try:
+            return await self._connection.read_response(timeout=seconds)
+        except (exceptions.RedisError, OSError) as error:
+            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+    async def _reply(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except exceptions.ResponseError as error:
+            return error
+        except (exceptions.RedisError, OSError) as error:
+            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+
+
+def _pack(words: Words) -> bytes:
+    # The stub of hiredis wants a tuple of one, and returns nothing.
+    return pack_command(words)  # type: ignore[arg-type, no-any-return]
+
+
+def time_us(time: Sequence[bytes]) -> int:
+    """A reply of `TIME` in microseconds."""
+    seconds, microseconds = time
+    return int(seconds) * MICROSECONDS + int(microseconds)
+
+
+def _run_id(info: Any) -> bytes:
+    """The run id in a reply of `INFO server`. Raises NotApplied: without it a restart would go unnoticed."""
+    if isinstance(info, bytes):
+        for line in info.splitlines():
+            if line.startswith(b"run_id:"):
+                return line.removeprefix(b"run_id:")
+    raise NotApplied("Redis does not tell its run id (INFO server)")
+
+
+def refusal(error: Exception) -> str:
+    """The kind of a refusal, without the rest of its text, which may quote what was sent."""
+    return f"{type(error).__name__} {str(error).split(' ', 1)[0]}"

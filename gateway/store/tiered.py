@@ -1,0 +1,368 @@
+"""A durable store with copies in front of it: the process cache, then the fast tier. Itself a `Store`.
+
+It changes nothing of what the durable store says, and it grants nothing by itself. Its invariant: what it answers
+from a copy is what the durable store acknowledged, never past its window, and for no longer than
+`cache_max_age_seconds` after a purge that the copy missed.
+
+Theory of operation
+-------------------
+*What a copy may answer.* A claim on a completed record is `Fenced` with that record, always: the table has no such
+row and completion is final. So a copy answers that, and only that; every other command, and every `read`, goes to the
+durable store.
+
+*What becomes a copy.* A completed record that the durable store gave back, whatever was asked. The window is counted
+from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
+completion is asked about, not believed.
+
+*Spreading.* A copy goes to the fast tier behind the caller's back, in tasks that are bounded in number and bytes; too
+many, and some are shed, which costs a later caller a question to the durable store. Waiters of other gateways are
+woken along with it.
+
+*Purges.* Copies are dropped before the durable store is asked and again after it answered. Before, so that a gateway
+which dies in between leaves no copy of what is gone; after, because a copy may have been made in between. A drop that
+the fast tier did not take is owed: it is repeated until it is taken, and until then this gateway does not ask the
+fast tier for that operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from uuid import UUID
+
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Disprove,
+    Erase,
+    Fenced,
+    Forget,
+    Purge,
+    Release,
+    Result,
+    Snapshot,
+    State,
+    operation_id_of,
+)
+from gateway.store.base import (
+    FastTier,
+    Indefinite,
+    NotApplied,
+    RecipeConflict,
+    Store,
+    StoreError,
+    Swept,
+    Tally,
+    Watch,
+    boot_seconds,
+)
+from gateway.store.cache import ProcessCache
+
+T = TypeVar("T")
+
+DURABLE: Final = "durable"
+FAST: Final = "fast"
+
+# What may wait to be spread; more is shed.
+_SPREADING_MAX: Final = 1_000
+_SPREADING_BYTES_MAX: Final = 32 * 1024 * 1024
+
+# Purges whose drop is owed; more are refused, because an unlimited number could not be remembered.
+_OWED_MAX: Final = 10_000
+_OWED_PAUSE_SECONDS_MIN: Final = 0.1
+_OWED_PAUSE_SECONDS_MAX: Final = 5.0
+
+# How long `close` waits for what is still to be spread or dropped.
+_DRAIN_SECONDS: Final = 3.0
+
+# A purge does not say which claim's record it ended, and need not.
+_EVERY_TOKEN: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class TierStats:
+    """Counts since the start, for whoever exports them. `shed`: copies and news that were given up for lack of room."""
+
+    cache_hits: int = 0
+    fast_hits: int = 0
+    fast_misses: int = 0
+    fast_failures: int = 0
+    shed: int = 0
+
+
+class Tiered:
+    """Satisfies the `Store` protocol of `base`. Owns both tiers: starts and closes them."""
+
+    def __init__(
+        self,
+        durable: Store,
+        fast: FastTier | None,
+        *,
+        cache_bytes: int,
+        cache_max_age_seconds: float,
+        clock: Callable[[], float] = boot_seconds,
+        on_tier: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        """`on_tier` is told the name of a tier and whether it is up, each time that changes; it begins as down."""
+        self.stats = TierStats()
+        self._durable = durable
+        self._fast = fast
+        self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
+        self._clock = clock
+        self._on_tier = on_tier
+        self._durable_up = False
+        self._spreading: set[asyncio.Task[None]] = set()
+        self._spreading_bytes = 0
+        self._owed: dict[UUID, int] = {}
+        self._debtor: asyncio.Task[None] | None = None
+        if fast is not None:
+            fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))
+            fast.on_change(lambda up: self._tell(FAST, up))
+
+    @property
+    def durable_up(self) -> bool:
+        """Whether the last thing that was asked of the durable store was answered."""
+        return self._durable_up
+
+    @property
+    def fast_up(self) -> bool:
+        return self._fast is not None and self._fast.up
+
+    @property
+    def drops_owed(self) -> int:
+        """Purged operations of which the fast tier may still hold a copy."""
+        return len(self._owed)
+
+    async def start(self) -> None:
+        """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
+        if self._fast is not None:
+            await self._fast.start()
+        try:
+            await self._asked(self._durable.start())
+        except NotApplied:
+            raise
+        except BaseException:
+            if self._fast is not None:
+                await self._fast.close()
+            raise
+
+    async def close(self) -> None:
+        try:
+            if self._fast is not None:
+                await self._drain()
+                await self._fast.close()
+        finally:
+            await self._durable.close()
+
+    async def apply(self, command: Command) -> Result:
+        if isinstance(command, Purge | Erase):
+            return await self._apply_dropping(command)
+        if isinstance(command, Claim):
+            copy = await self._recall(command.identity.operation_id)
+            if copy is not None:
+                return Fenced(copy)
+        started_seconds = self._clock()
+        result = await self._asked(self._durable.apply(command))
+        self._learn(result.snapshot, started_seconds)
+        if isinstance(result, Applied) and isinstance(command, Release | Forget | Abandon | Disprove):
+            self._spread_news(operation_id_of(command))
+        return result
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        started_seconds = self._clock()
+        snapshot = await self._asked(self._durable.read(operation_id))
+        self._learn(snapshot, started_seconds)
+        return snapshot
+
+    async def sweep(self, limit: int) -> Swept:
+        return await self._asked(self._durable.sweep(limit))
+
+    async def tally(self) -> Tally:
+        return await self._asked(self._durable.tally())
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        return await self._asked(self._durable.agree_recipes(recipes, accept))
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
+        """News from the fast tier while it is up, from the durable store otherwise."""
+        async with AsyncExitStack() as stack:
+            watch = _TieredWatch(self._durable, self._fast, operation_id, stack)
+            await watch.listen()
+            yield watch
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        """The durable store's answer, having learned from it whether the store is up."""
+        try:
+            value = await answer
+        except (NotApplied, Indefinite):
+            self._set_durable_up(False)
+            raise
+        self._set_durable_up(True)
+        return value
+
+    async def _recall(self, operation_id: UUID) -> Snapshot | None:
+        """A completed record from the process cache or the fast tier."""
+        started_seconds = self._clock()
+        copy = self._cache.get(operation_id, started_seconds)
+        if copy is not None:
+            self.stats.cache_hits += 1
+            return copy
+        if self._fast is None or not self._fast.up or operation_id in self._owed:
+            return None
+        try:
+            copy = await self._fast.get(operation_id)
+        except StoreError:
+            self.stats.fast_failures += 1
+            return None
+        if copy is None:
+            self.stats.fast_misses += 1
+            return None
+        self.stats.fast_hits += 1
+        self._cache.put(copy, started_seconds)
+        return copy
+
+    def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Keep what the durable store says of a completed record. One that is in the cache was spread before."""
+        record = snapshot.record
+        if record is None or record.state is not State.COMPLETED:
+            return
+        operation_id = record.identity.operation_id
+        is_known = self._cache.get(operation_id, started_seconds) is not None
+        self._cache.put(snapshot, started_seconds)
+        if self._fast is None or is_known or operation_id in self._owed:
+            return
+        body = record.response.body if record.response else None
+        self._spread(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
+
+    def _spread_news(self, operation_id: UUID) -> None:
+        self._spread(lambda fast: fast.announce(operation_id), 0)
+
+    def _spread(self, say: Callable[[FastTier], Awaitable[None]], size_bytes: int) -> None:
+        """Tell the fast tier in the background, if there is room."""
+        fast = self._fast
+        if fast is None or not fast.up:
+            return
+        if len(self._spreading) >= _SPREADING_MAX or self._spreading_bytes + size_bytes > _SPREADING_BYTES_MAX:
+            self.stats.shed += 1
+            return
+        self._spreading_bytes += size_bytes
+        task = asyncio.create_task(self._spread_now(say(fast), size_bytes))
+        self._spreading.add(task)
+        task.add_done_callback(self._spreading.discard)
+
+    async def _spread_now(self, said: Awaitable[None], size_bytes: int) -> None:
+        try:
+            await said
+        except StoreError:
+            self.stats.fast_failures += 1
+        finally:
+            self._spreading_bytes -= size_bytes
+
+    async def _apply_dropping(self, command: Purge | Erase) -> Result:
+        operation_id = command.operation_id
+        if len(self._owed) >= _OWED_MAX:
+            raise NotApplied("too many purges wait for the fast tier; repeat when it is back")
+        if self._fast is not None:
+            await self._drop(self._fast, operation_id)
+        try:
+            try:
+                result = await self._asked(self._durable.apply(command))
+            finally:
+                # Also when no answer came: it may have been done.
+                self._cache.drop(operation_id, self._clock())
+                self._owe(operation_id)
+            if self._fast is not None:
+                await self._pay(self._fast, operation_id)
+        finally:
+            self._see_to_debts()
+        return result
+
+    def _owe(self, operation_id: UUID) -> None:
+        if self._fast is not None:
+            self._owed[operation_id] = self._owed.get(operation_id, 0) + 1
+
+    def _see_to_debts(self) -> None:
+        if self._owed and self._fast is not None and (self._debtor is None or self._debtor.done()):
+            self._debtor = asyncio.create_task(self._pay_all(self._fast))
+
+    async def _pay_all(self, fast: FastTier) -> None:
+        """Until nothing is owed: try, and pause while the fast tier does not take it."""
+        pause_seconds = _OWED_PAUSE_SECONDS_MIN
+        while self._owed:
+            for operation_id in list(self._owed):
+                if not await self._pay(fast, operation_id):
+                    await asyncio.sleep(pause_seconds)
+                    pause_seconds = min(2 * pause_seconds, _OWED_PAUSE_SECONDS_MAX)
+                    break
+            else:
+                pause_seconds = _OWED_PAUSE_SECONDS_MIN
+
+    async def _pay(self, fast: FastTier, operation_id: UUID) -> bool:
+        """Drop what is owed. What came to be owed during the drop stays so."""
+        debt = self._owed.get(operation_id)
+        if not await self._drop(fast, operation_id):
+            return False
+        if debt is not None and self._owed.get(operation_id) == debt:
+            del self._owed[operation_id]
+        return True
+
+    async def _drop(self, fast: FastTier, operation_id: UUID) -> bool:
+        try:
+            await fast.drop(operation_id, _EVERY_TOKEN)
+        except StoreError:
+            self.stats.fast_failures += 1
+            return False
+        return True
+
+    async def _drain(self) -> None:
+        """Give what is to be spread, and what is owed, a last bounded chance."""
+        tasks = {*self._spreading, *([self._debtor] if self._debtor else [])}
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    def _set_durable_up(self, up: bool) -> None:
+        if up != self._durable_up:
+            self._durable_up = up
+            self._tell(DURABLE, up)
+
+    def _tell(self, tier: str, up: bool) -> None:
+        if self._on_tier is not None:
+            self._on_tier(tier, up)
+
+
+class _TieredWatch:
+    """Waits where news is to be had. After a change of place it says that there is news: some may have been missed."""
+
+    def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
+        self._durable = durable
+        self._fast = fast
+        self._operation_id = operation_id
+        self._stack = stack
+        self._watches: dict[str, Watch] = {}
+        self._place: str | None = None
+
+    async def listen(self) -> bool:
+        """Go where news is to be had now; True when that is another place than before."""
+        place = FAST if self._fast is not None and self._fast.up else DURABLE
+        if place == self._place:
+            return False
+        if place not in self._watches:
+            tier = self._fast if self._fast is not None and place == FAST else self._durable
+            self._watches[place] = await self._stack.enter_async_context(tier.watch(self._operation_id))
+        self._place = place
+        return True
+
+    async def wait_changed(self, timeout_seconds: float) -> bool:
+        if await self.listen() or self._place is None:
+            return True
+        return await self._watches[self._place].wait_changed(timeout_seconds)

@@ -52,9 +52,14 @@ async def serving(
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, TimeoutError):
-            await handler(server, reader, writer)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+                await handler(server, reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
         writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.accepted += 1

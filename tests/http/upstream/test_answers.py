@@ -1,0 +1,287 @@
+"""Exchanges that are answered: every framing, interim answers, early answers, slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from hashlib import sha256
+
+import pytest
+
+from gateway.core.message import ResponseHead
+from gateway.proxy.upstream import Answer, BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown
+from gateway.proxy.upstream.answer import BUFFER_BYTES_MAX
+from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+BODY = b"0123456789"
+WIRES = {
+    Framing.LENGTH: HEAD + b"Content-Length: 10\r\n\r\n" + BODY,
+    Framing.CHUNKED: HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
+    Framing.CLOSE: HEAD + b"\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("framing", WIRES)
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1000], ids=["byte-by-byte", "in-pieces", "at-once"])
+async def test_an_answer_arrives_whole_in_every_framing(framing: Framing, piece_bytes: int) -> None:
+    """Head, body and framing are those that were sent, however slowly."""
+    wire = WIRES[framing]
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        for start in range(0, len(wire), piece_bytes):
+            writer.write(wire[start : start + piece_bytes])
+            await writer.drain()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, request(b"PUT", b"/x"), b"body")
+        assert (got.head.status, got.head.reason, got.framing) == (200, b"OK", framing)
+        assert got.length == (10 if framing is Framing.LENGTH else None)
+        assert await got.body.read_all(10) == BODY
+        assert await got.body.read() == b""
+        assert got.body.is_complete
+        assert server.requests == [(b"PUT /x HTTP/1.1\r\nHost: service\r\nContent-Length: 4\r\n\r\n", b"body")]
+        assert client.stats.answered == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "wire"),
+    [
+        (b"HEAD", HEAD + b"Content-Length: 10\r\n\r\n"),
+        (b"POST", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\n\r\n"),
+    ],
+    ids=["HEAD", "204", "304"],
+)
+async def test_an_answer_without_a_body_is_complete_with_its_head(method: bytes, wire: bytes) -> None:
+    """The connection is free at once, whatever the fields say of a body."""
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        for _ in range(2):
+            got = await answer(client, request(method), b"")
+            assert got.framing is Framing.NONE
+            assert await got.body.read_all(0) == b""
+        assert server.accepted == 1
+
+
+@pytest.mark.parametrize("framing", WIRES)
+async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Framing) -> None:
+    """`read_all` says too long, with what it has taken; prefix and rest are the body."""
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(WIRES[framing])
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        result = await got.body.read_all(9)
+        assert isinstance(result, TooLong)
+        body = result.prefix
+        while piece := await got.body.read():
+            assert isinstance(piece, bytes)
+            body += piece
+        assert body == BODY
+
+
+async def test_interim_answers_are_passed_on_in_order_but_for_100() -> None:
+    """The final answer is told from those before it, also when all arrive in one segment."""
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 P\r\n\r\n"
+    seen: list[ResponseHead] = []
+    async with serving(answering(interim + DONE)) as server, upstream_to(server.port) as client:
+        got = await answer(client, on_interim=seen.append)
+        assert got.head.status == 200
+        assert await got.body.read_all(10) == b"done"
+    assert [(head.status, head.headers) for head in seen] == [(103, ((b"Link", b"</a>"),)), (102, ())]
+
+
+async def test_an_interim_answer_is_told_before_the_final_one_arrives() -> None:
+    """What the upstream says early reaches the caller early."""
+    told = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        await told.wait()
+        writer.write(DONE)
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, on_interim=lambda _: told.set())
+        assert await got.body.read_all(10) == b"done"
+
+
+async def test_an_error_of_the_listener_for_interim_answers_ends_the_exchange() -> None:
+    """Whoever asks for interim answers and fails gets that error, and the connection is gone."""
+
+    def fail(_: ResponseHead) -> None:
+        raise ZeroDivisionError
+
+    async with serving(answering(b"HTTP/1.1 103 Early\r\n\r\n")) as server, upstream_to(server.port) as client:
+        with pytest.raises(ZeroDivisionError):
+            await send(client, on_interim=fail)
+        await eventually(lambda: client.stats.closed == 1)
+
+
+async def test_a_slow_reader_slows_the_upstream_down() -> None:
+    """No more than a buffer is held of a body that nobody reads, and nothing of it is lost."""
+    total = 64 * 1024 * 1024
+    piece = bytes(range(256)) * 256
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % total)
+        for _ in range(total // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body._is_paused)
+        assert got.body._buffered_bytes <= BUFFER_BYTES_MAX + 256 * 1024
+        digest, count, largest = sha256(), 0, 0
+        while data := await got.body.read():
+            assert isinstance(data, bytes)
+            digest.update(data)
+            count += len(data)
+            largest = max(largest, len(data))
+        assert count == total
+        assert largest <= BUFFER_BYTES_MAX + 256 * 1024
+        assert digest.digest() == sha256(piece * (total // len(piece))).digest()
+        # The connection reads again, and serves the next request.
+        assert client.stats.closed == 0
+
+
+async def test_an_answer_that_nobody_reads_is_detached_from_its_connection() -> None:
+    """A body that has arrived may be read after the connection has served another request."""
+    async with serving(answering(*(WIRES[Framing.LENGTH].replace(b"0123", b"%04d" % n) for n in range(3)))) as server:
+        async with upstream_to(server.port) as client:
+            answers = [await answer(client) for _ in range(3)]
+            await eventually(lambda: all(got.body.is_complete for got in answers))
+            bodies = [await got.body.read_all(10) for got in reversed(answers)]
+        assert bodies == [b"0002456789", b"0001456789", b"0000456789"]
+
+
+@pytest.mark.parametrize("ends", ["with-fin", "with-rst"])
+async def test_an_answer_before_the_body_was_read_counts(ends: str) -> None:
+    """An upstream that refuses a long upload early is heard, and its connection is not used again."""
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
+    body = b"x" * 30_000_000
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(refusal)
+        await writer.drain()
+        if ends == "with-fin":
+            # Goes on reading until the client stops sending, as a polite server would.
+            while await reader.read(65536):
+                pass
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, request(), body)
+        assert got.head.status == 413
+        assert await got.body.read_all(10) == b"big"
+        await eventually(lambda: client.stats.closed == 1)
+
+
+async def test_an_answer_that_the_kernel_holds_is_heard_although_writing_failed() -> None:
+    """When the next write meets the reset of an early answer, the answer is read before the connection is given up."""
+    answered = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        writer.close()  # with the body unread: RST
+        answered.set()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        await answered.wait()
+        for _ in range(100):
+            yield b"x" * 100_000
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, request(), StreamBody(chunks(), None))
+        assert got.head.status == 413
+        assert await got.body.read_all(10) == b"big"
+
+
+async def test_closing_an_answer_ends_its_connection_unless_it_has_ended() -> None:
+    """What is given up half-read is never used again; what is complete is not harmed."""
+    hold = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(HEAD + b"Content-Length: 10\r\n\r\n0123")
+        await hold.wait()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        with await answer(client) as got:
+            assert await got.body.read() == b"0123"
+        await eventually(lambda: client.stats.closed == 1)
+        assert await got.body.read() == BodyLost(Unknown.ABORTED, "given up by the caller")
+        got.close()
+        hold.set()
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        (await answer(client)).close()
+        (await answer(client)).close()
+        assert server.accepted == 1
+
+
+@pytest.mark.parametrize("late", ["head", "body", "rest-of-a-stream"])
+async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
+    """The clock covers the head, the recorded body, and every silence in a stream."""
+    sent = {"head": b"", "body": HEAD + b"Content-Length: 10\r\n\r\n", "rest-of-a-stream": HEAD + b"\r\n0123"}[late]
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(sent)
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port, response_timeout_seconds=0.1) as client:
+        result = await send(client)
+        if late == "head":
+            assert result == Lost(Unknown.TIMEOUT, "nothing came in time")
+            assert client.stats.lost == 1
+        else:
+            assert isinstance(result, Answer)
+            if late == "body":
+                loss = await result.body.read_all(100)
+            else:
+                assert await result.body.read() == b"0123"
+                loss = await result.body.read()
+            assert loss == BodyLost(Unknown.TIMEOUT, "nothing came in time")
+        await eventually(lambda: client.stats.closed == 1)
+
+
+async def test_permission_is_asked_right_before_the_first_byte() -> None:
+    """Without permission nothing is sent, and the connection that was opened serves the next request."""
+    allowed = False
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+
+        def may_send() -> bool:
+            assert client.stats.opened == 1
+            return allowed
+
+        result = await client.exchange(request(), b"", protected=True, may_send=may_send)
+        assert isinstance(result, NotSent)
+        assert result.reason == "lease_lost"
+        assert not server.requests
+        allowed = True
+        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), Answer)
+        assert server.accepted == 1
+        assert (client.stats.not_sent, client.stats.answered) == (1, 1)
+
+
+async def test_an_error_in_asking_permission_sends_nothing() -> None:
+    """The error reaches the caller, and the connection is kept for the next request."""
+
+    def fail() -> bool:
+        raise ZeroDivisionError
+
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        with pytest.raises(ZeroDivisionError):
+            await send(client, may_send=fail)
+        await answer(client)
+        assert (server.accepted, len(server.requests)) == (1, 1)

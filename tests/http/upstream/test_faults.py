@@ -1,0 +1,251 @@
+"""Every phase with every fault: what is definite says so, and what is not never does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.proxy.upstream import Answer, BodyLost, Framing, Lost, NotSent, SentNothing, Unknown
+from tests.http.upstream.test_answers import WIRES
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.support.ports import free_port
+from tests.support.relay import reset
+
+
+@pytest.fixture
+def deaf_port() -> Iterator[int]:
+    """A port whose listener accepts nobody any more: the handshake of a new connection never ends."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+        for filler in fillers:
+            filler.close()
+
+
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:
+    """Lets every name stand for these addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+
+
+async def not_sent(port: int, **settings: Any) -> NotSent:
+    """What one exchange says that must not have sent anything, nor asked whether it may."""
+
+    def never() -> bool:
+        raise AssertionError("asked for permission without a connection")
+
+    async with upstream_to(port, **settings) as client:
+        result = await send(client, protected=True, may_send=never)
+        assert isinstance(result, NotSent), result
+        assert client.stats.not_sent == 1
+        return result
+
+
+async def test_a_refused_connection_sent_nothing() -> None:
+    """Nobody listens."""
+    assert (await not_sent(free_port())).reason is SentNothing.REFUSED
+
+
+async def test_an_address_without_a_route_sent_nothing() -> None:
+    """The network itself says no."""
+    assert (await not_sent(1, host="255.255.255.255")).reason is SentNothing.UNREACHABLE
+
+
+async def test_a_handshake_that_never_ends_sent_nothing(deaf_port: int) -> None:
+    """The connection is not made in time."""
+    assert (await not_sent(deaf_port, connect_timeout_seconds=0.1)).reason is SentNothing.CONNECT_TIMEOUT
+
+
+async def test_a_name_that_is_none_sent_nothing() -> None:
+    """A label that cannot be in the DNS is not looked up."""
+    assert (await not_sent(1, host="a..example")).reason is SentNothing.DNS
+
+
+async def test_an_unknown_name_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver says that there is no such name."""
+
+    def fail(*_: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert (await not_sent(1, host="nobody.example")).reason is SentNothing.DNS
+    resolves_to(monkeypatch)
+    assert (await not_sent(1, host="nobody.example")).reason is SentNothing.DNS
+
+
+async def test_a_resolver_that_hangs_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is not resolved in time."""
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: over.wait())
+    try:
+        assert (await not_sent(1, host="slow.example", connect_timeout_seconds=0.1)).reason is SentNothing.DNS
+    finally:
+        over.set()
+
+
+async def test_the_next_address_is_tried_while_nothing_was_sent(
+    monkeypatch: pytest.MonkeyPatch, deaf_port: int
+) -> None:
+    """A refusing and a deaf address before the right one cost time, not the request."""
+    async with serving(answering(DONE)) as server:
+        resolves_to(monkeypatch, ("127.0.0.1", free_port()), ("127.0.0.1", deaf_port), ("127.0.0.1", server.port))
+        async with upstream_to(1, host="three.example", connect_timeout_seconds=1.0) as client:
+            assert (await answer(client)).head.status == 200
+        assert len(server.requests) == 1
+
+
+async def test_of_several_addresses_the_last_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When none can be reached nothing was sent."""
+    resolves_to(monkeypatch, ("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
+    assert (await not_sent(1, host="two.example")).reason is SentNothing.REFUSED
+
+
+async def test_too_few_descriptors_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this host lacks is not blamed on the upstream."""
+
+    def fail(*_: object) -> object:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", fail)
+    async with upstream_to(1) as client:
+        result = await send(client)
+    assert isinstance(result, NotSent)
+    assert result.reason is SentNothing.LOCAL
+
+
+async def test_a_request_that_cannot_be_written_is_not_sent() -> None:
+    """It is refused before a connection is looked for."""
+    async with upstream_to(1) as client:
+        result = await send(client, request(b"POST", b"/", (b"A", b"b\r\nC: d")))
+        assert isinstance(result, NotSent)
+        assert result.reason is SentNothing.REQUEST_INVALID
+        assert client.stats.opened == 0
+
+
+async def test_a_closed_client_sends_nothing() -> None:
+    """After `close`, which may be repeated, every exchange is definite."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        await answer(client)
+        await client.close()
+        result = await send(client)
+        assert isinstance(result, NotSent)
+        assert result.reason is SentNothing.CLOSED
+
+
+@pytest.mark.parametrize("ending", ["FIN", "RST"])
+@pytest.mark.parametrize("framing", WIRES)
+async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(framing: Framing, ending: str) -> None:
+    """Up to the head all is lost, then the body is; only the proven end completes it, and nothing is sent twice."""
+    wire = WIRES[framing]
+    head_bytes = wire.index(b"\r\n\r\n") + 4
+    cuts = iter(range(len(wire) + 1))
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(wire[: next(cuts)])
+        await writer.drain()
+        if ending == "RST":
+            reset(writer)
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        for cut in range(len(wire) + 1):
+            result = await send(client)
+            if cut < head_bytes:
+                assert isinstance(result, Lost), cut
+                end = Unknown.RESET if ending == "RST" else Unknown.TRUNCATED if cut else Unknown.CLOSED
+                assert result.reason is end, cut
+                continue
+            assert isinstance(result, Answer), (cut, result)
+            body = await result.body.read_all(100)
+            if (framing is Framing.CLOSE and ending == "FIN") or (framing is not Framing.CLOSE and cut == len(wire)):
+                assert body == b"0123456789"[: len(wire[head_bytes:cut]) if framing is Framing.CLOSE else 10]
+            else:
+                assert isinstance(body, BodyLost), cut
+                assert body.reason is (Unknown.RESET if ending == "RST" else Unknown.TRUNCATED), cut
+        await all_closed(client)
+        assert len(server.requests) == server.accepted == len(wire) + 1
+
+
+@pytest.mark.parametrize("ending", ["FIN", "RST"])
+async def test_a_connection_that_ends_while_the_request_is_read_is_in_doubt(ending: str) -> None:
+    """A byte may have left, and the request is not sent again."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(10)
+        reset(writer) if ending == "RST" else writer.close()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        for body in (b"{}", b"x" * 10_000_000):
+            result = await send(client, body=body, protected=True)
+            assert isinstance(result, Lost)
+            assert result.reason in (Unknown.RESET, Unknown.CLOSED)
+        assert server.accepted == 2
+
+
+@pytest.mark.parametrize(
+    ("wire", "reason"),
+    [
+        (b"HTTP/2 200\r\n\r\n", Unknown.MALFORMED),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", Unknown.MALFORMED),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", Unknown.MALFORMED),
+        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, Unknown.HEADERS_TOO_LONG),
+        (b"HTTP/1.1 103 Early\r\n\r\n" * 100 + DONE, Unknown.INTERIM_FLOOD),
+    ],
+    ids=["another-version", "two-lengths", "upgrade-not-asked-for", "head-too-long", "interim-flood"],
+)
+async def test_an_answer_that_cannot_be_believed_is_lost(wire: bytes, reason: Unknown) -> None:
+    """It was sent and may have had an effect; the connection is aborted."""
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        result = await send(client, protected=True)
+        assert isinstance(result, Lost)
+        assert result.reason is reason
+        await all_closed(client)
+        assert server.accepted == 1
+
+
+async def test_a_malformed_chunk_loses_the_body() -> None:
+    """What came before it was an answer; its body has no proven end."""
+    wire = WIRES[Framing.CHUNKED].replace(b"6\r\n", b"x\r\n")
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        assert await got.body.read() == b"0123"
+        loss = await got.body.read()
+        assert isinstance(loss, BodyLost)
+        assert loss.reason is Unknown.MALFORMED
+
+
+async def test_a_long_answer_head_is_taken() -> None:
+    """Up to 64 KiB of fields are no reason for doubt."""
+    fields = b"".join(b"X-%d: %s\r\n" % (n, b"v" * 1000) for n in range(60))
+    wire = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + fields + b"\r\n"
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        assert len((await answer(client)).head.headers) == 61
+
+
+async def test_closing_the_client_gives_up_what_is_running() -> None:
+    """An exchange that waits for its answer hears that it was given up here."""
+    arrived = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        arrived.set()
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(send(client))
+        await arrived.wait()
+        await client.close()
+        result = await running
+        assert isinstance(result, Lost)
+        assert result.reason is Unknown.ABORTED

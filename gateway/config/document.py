@@ -129,14 +129,20 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
             problem, hint = "this is no proper anchor, or a second one of its name", "quote a value that begins with &"
         case _ if "tag" in problem or "tag" in (error.context or ""):
             problem, hint = "this is no proper tag", "quote a value that begins with !"
+        case _ if "but got '{'" in problem:
+            hint = 'inside braces or brackets write "${NAME}" with quotes'
         case _ if "'\\t'" in problem:
             hint = "indent with spaces"
         case "mapping values are not allowed here":
             hint = "quote a value that holds ': ', and check the indentation"
-    # What stands in quotes can be a piece of a secret; names of tokens, as in '<block end>', cannot.
-    problem = re.sub(r"'[^'<]{2,}'", "this", problem)
+    # What stands in quotes can be a piece of a secret; single characters and names such as '<block end>' cannot.
+    problem = re.sub(r"'([^']*)'", _shown_quote, problem)
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Mistake(file, line, column, "", f"YAML: {problem}", hint)
+
+
+def _shown_quote(quoted: re.Match[str]) -> str:
+    return quoted[0] if len(quoted[1]) <= 2 or quoted[1].startswith("<") else "this"
 
 
 class _Reader:

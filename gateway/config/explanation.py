@@ -52,7 +52,7 @@ class _Place:
             items = [get_args(form.kind)[0] for form in self.forms if get_origin(form.kind) is tuple]
             return _Place((*self.path, part), tuple(form for item in items for form in _forms(item)), ())
         if part.startswith("<"):
-            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag not in (None, *_NOT_KEYS))
+            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag and form.tag not in _NOT_KEYS)
             return _Place(self.path, tuple(form for form in self.forms if form.tag == part), choices)
         field = self.keys.get(part)
         return _Place((*self.path, part), tuple(_forms(field.annotation)) if field else (), ())

@@ -42,10 +42,10 @@ def duration_seconds(text: str) -> float | None:
 
 
 def duration_text(seconds: float) -> str:
-    """The shortest way to write a duration; the inverse of `duration_seconds`."""
+    """How a duration is usually written (a day is 24h); `duration_seconds` reads it."""
     milliseconds = round(seconds * 1000)
     for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if milliseconds and milliseconds % factor == 0:
+        if milliseconds and milliseconds % factor == 0 and (unit, milliseconds) != ("d", factor):
             return f"{milliseconds // factor}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
 
@@ -57,7 +57,7 @@ def size_bytes(text: str) -> int | None:
 
 
 def size_text(size: int) -> str:
-    """The shortest way to write a size; the inverse of `size_bytes`."""
+    """The shortest way to write a size; `size_bytes` reads it."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"

@@ -1,0 +1,314 @@
+"""YAML that is broken, hostile or easily misread, and what is filled into it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.config import Config, ConfigError, RedisUrl, load, parse
+from tests.config.support import MINIMAL, ROUTE_LINE, read, report, with_global, with_route
+
+SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        pytest.param("", "1:1: the file is empty", id="empty"),
+        pytest.param("# nothing\n", "1:1: the file is empty", id="comment-only"),
+        pytest.param("- a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="list"),
+        pytest.param("a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="word"),
+        pytest.param("~", "1:1: expected a mapping of keys such as listen, upstream and routes", id="null"),
+        pytest.param("a: b\n---\nc: d", "2:1: YAML: a second document begins here; expected one", id="documents"),
+        pytest.param("a: [b, c}", "1:9: YAML: expected ',' or ']', but got '}'", id="bracket"),
+        pytest.param(
+            "log: {level: ${LEVEL}}",
+            "1:15: YAML: expected ',' or '}', but got '{'; inside braces or brackets write \"${NAME}\" with quotes",
+            id="unquoted-reference-in-braces",
+        ),
+        pytest.param(
+            "a: b: c",
+            "1:5: YAML: mapping values are not allowed here; quote a value that holds ': ', and check the indentation",
+            id="colon",
+        ),
+        pytest.param(
+            "a:\n\tb: c",
+            "2:1: YAML: found character '\\t' that cannot start any token; indent with spaces",
+            id="tab",
+        ),
+        pytest.param("a: 'b", "1:6: YAML: found unexpected end of stream", id="open-quote"),
+        pytest.param(
+            "from: *",
+            "1:8: YAML: this names an anchor that does not exist; quote a value that begins with *",
+            id="asterisk",
+        ),
+        pytest.param(
+            f"a: *{SECRET[:7]}",
+            "1:4: YAML: this names an anchor that does not exist; quote a value that begins with *",
+            id="unknown-alias",
+        ),
+        pytest.param(
+            f"a: !{SECRET[:7]}!x b",
+            "1:4: YAML: this is no proper tag; quote a value that begins with !",
+            id="tag-handle",
+        ),
+        pytest.param("? [a]\n: b", "1:3: a key must be a word", id="key-of-a-list"),
+        pytest.param("<<: 5", "1:1: << merges mappings only", id="merge-of-a-word"),
+        pytest.param("log: &a {<<: *a}", "1:6: log: << merges a mapping into itself", id="merge-of-itself"),
+        pytest.param(
+            "log: &a [*a]",
+            "1:6: log[0][0]: values are nested deeper than 24; does an alias name itself?",
+            id="alias-of-itself",
+        ),
+        pytest.param("[" * 5000, "values are nested deeper than 24", id="deep"),
+        pytest.param(
+            "a: " + "[" * 40 + "]" * 40,
+            "1:6: a[0][0]: values are nested deeper than 24; does an alias name itself?",
+            id="deep-and-closed",
+        ),
+        pytest.param(b"a: \xff", "1:4: the file is not text in UTF-8", id="no-utf-8"),
+        pytest.param(b"\x7fELF\x02\x00\x01", "1:1: the file holds a control character", id="binary"),
+        pytest.param("a: b\nc: \x00", "2:4: the file holds a control character", id="nul"),
+        pytest.param(b"#" * (1024 * 1024 + 1), "the file is longer than 1024KiB", id="long"),
+    ],
+)
+def test_unusable_text(text: str | bytes, mistake: str) -> None:
+    """Text that is no configuration is refused with the place where it stops to be one."""
+    assert mistake in [line.strip() for line in report(text)]
+
+
+def test_multiplying_aliases() -> None:
+    """Aliases that multiply are stopped before they fill the memory."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (mistake,) = report("\n".join(lines))
+    assert mistake.endswith("the file grows to more than 50000 values; do aliases multiply?")
+
+
+def test_tag() -> None:
+    """A tag makes no object."""
+    mistakes = report(with_global("service: !!python/object/apply:os.system [ls]"))
+    assert "1:10: service: tags are not used here; quote a value that begins with !" in mistakes
+
+
+def test_aliases_and_merges() -> None:
+    """Parts of a file can be shared, and what stands beside a merge goes before it."""
+    text = """\
+upstream: {url: http://a}
+store: {durable: sqlite:///a.db}
+routes:
+  - &pay
+    name: pay
+    match: {path: /pay}
+    key: &key {header: Idempotency-Key}
+    scope: shared
+    outcome: {preset: standard}
+  - <<: *pay
+    name: refund
+    key: *key
+    match: {path: /refund}
+"""
+    pay, refund = read(text).routes
+    assert (refund.name, refund.match.path.text, refund.key, refund.scope) == ("refund", "/refund", pay.key, "shared")
+
+
+def test_byte_order_mark_and_line_ends() -> None:
+    """Files of other systems are read too, and lines are counted alike."""
+    text = MINIMAL.replace("\n", "\r\n").encode("utf-8-sig")
+    assert parse(text) == read(MINIMAL)
+    assert report(text + b"    errors: x\r\n")[0].startswith(f"{ROUTE_LINE}:13: ")
+
+
+@pytest.mark.parametrize("word", ["on", "no", "yes", "y", "1_000", "0o17", "0x1F", "1e3", "1.50", "007", "2001-01-01"])
+def test_words_stay_words(word: str) -> None:
+    """What YAML 1.1 takes for a boolean, a number or a date is the word that was written."""
+    assert read(with_global(f"service: {word}")).service == word
+
+
+@pytest.mark.parametrize("key", ["on", "no", "12", "1.5"])
+def test_keys_stay_words(key: str) -> None:
+    """A key that YAML 1.1 takes for something else is reported as it was written."""
+    assert report(with_global(f"{key}: a"))[0].startswith("1:1: ")
+
+
+def test_listen_is_no_sexagesimal() -> None:
+    """`a:22` and `22:22` are addresses, never a number of minutes."""
+    address = read(with_global("listen: 22:22")).listen.address
+    assert (address.host, address.port) == ("22", 22)
+
+
+def with_secrets(value: str) -> str:
+    return with_global(f'secrets: {{fingerprint_key: {{id: a, key: "{value}"}}}}')
+
+
+def secret_of(config: Config) -> bytes:
+    return config.secrets.fingerprint_keys[0].key.get_secret_value()
+
+
+def test_environment() -> None:
+    """Variables are filled into values, whole or in part, once."""
+    text = with_secrets("${A}-${B_2}")
+    assert secret_of(read(text, {"A": SECRET, "B_2": "${A}"})) == f"{SECRET}-${{A}}".encode()
+
+
+def test_environment_in_numbers() -> None:
+    """Numbers, sizes and flags can be filled in as well."""
+    text = with_global("limits: {max_in_flight: '${N}'}")
+    assert read(text, {"N": "7"}).limits.max_in_flight == 7
+
+
+def test_literal() -> None:
+    """`$${` is a plain `${`, and a lone `$` is itself."""
+    assert secret_of(read(with_secrets("$${A} $5 $$ " + SECRET))) == f"${{A}} $5 $$ {SECRET}".encode()
+
+
+def test_secret_file(tmp_path: Path) -> None:
+    """The content of a file is filled in, without the end of its last line."""
+    (tmp_path / "key").write_text(SECRET + "\n")
+    assert secret_of(read(with_secrets(f"${{file:{tmp_path}/key}}"))) == SECRET.encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param("${NOT_SET}", "the environment variable NOT_SET is not set", id="unset"),
+        pytest.param("a ${OPEN", "${ is not closed; write $${ for a literal ${", id="open"),
+        pytest.param("${}", "expected ${NAME} or ${file:/path}; write $${ for a literal ${", id="no-name"),
+        pytest.param("${a-b}", "expected ${NAME} or ${file:/path}; write $${ for a literal ${", id="bad-name"),
+        pytest.param("${file:a}", "expected ${file:/path} with an absolute path", id="relative"),
+        pytest.param("${file:/nowhere/x}", "cannot read /nowhere/x: No such file or directory", id="no-file"),
+        pytest.param("${file:/etc}", "/etc is not a file", id="directory"),
+        pytest.param("${file:/dev/zero}", "/dev/zero is not a file", id="device"),
+    ],
+)
+def test_reference_that_cannot_be_filled_in(value: str, message: str) -> None:
+    """A value that cannot be filled in is one mistake, at its place, and not another one for being empty."""
+    assert report(with_secrets(value)) == [f"1:41: secrets.fingerprint_key.key: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff" * 40, "it is not text in UTF-8"), (b"x" * 70_000, "is longer than 64KiB")],
+    ids=["binary", "long"],
+)
+def test_secret_file_that_is_none(content: bytes, message: str, tmp_path: Path) -> None:
+    """A file that cannot be a secret is refused."""
+    (tmp_path / "key").write_bytes(content)
+    (mistake,) = report(with_secrets(f"${{file:{tmp_path}/key}}"))
+    assert mistake.endswith(message)
+
+
+def test_named_pipe_does_not_block(tmp_path: Path) -> None:
+    """A named pipe that nobody writes to is refused at once."""
+    os.mkfifo(tmp_path / "pipe")
+    assert report(with_secrets(f"${{file:{tmp_path}/pipe}}"))[0].endswith("pipe is not a file")
+
+
+def places_of_secrets() -> list[str]:
+    """Files in which a secret, inline or filled in, stands where it is wrong in some way."""
+    lines = [
+        with_global(f"secrets: {{fingerprint_key: {{id: '{SECRET}', key: short}}}}"),
+        with_global(f"secrets: {{fingerprint_key: {{id: a, key: [{SECRET}]}}}}"),
+        with_global(f"secrets: {{fingerprint_key: {{id: a, {SECRET}}}}}"),
+        with_global(f"secrets: {{fingerprint_key: {{id: a, {SECRET}: b}}}}"),
+        with_global("secrets: {fingerprint_key: {id: a, hunter2: b}}"),
+        with_global(f"secrets: {{fingerprint_key: '{SECRET}'}}"),
+        with_global(f"secrets: '{SECRET}'"),
+        with_global(f"secrets: {{{SECRET}: a, {SECRET}: b}}"),
+        with_route(f"scope: {{api_key: '{SECRET}'}}", without="scope"),
+        with_route("scope: {api_key: hunter2_x}", without="scope"),
+        MINIMAL.replace("http://127.0.0.1", f"http://user:{SECRET}@127.0.0.1"),
+        MINIMAL.replace("http://127.0.0.1", f"http://{SECRET}@[::"),
+        MINIMAL.replace("9000", f"{SECRET}"),
+    ]
+    for url in ("postgresql://u:{}@h/a#b", "mysql://u:{}@h/d", "postgresql://u:{}/x@h/d", "{}", "redis://:{}@h:x"):
+        lines.append(MINIMAL.replace("sqlite:///var/lib/gateway/operations.db", f"'{url.format(SECRET)}'"))
+        lines.append(MINIMAL.replace("operations.db}", f"operations.db, fast: '{url.format(SECRET)}/x'}}"))
+        lines.append(MINIMAL.replace("operations.db}", f"operations.db, {url.format(SECRET)}}}"))
+    for filled in ("${S}", "x ${S}"):
+        lines += [
+            with_global(f"service: '{filled}'"),
+            with_global(f"listen: '{filled}'"),
+            with_global(f"log: {{level: '{filled}'}}"),
+            with_global(f"trusted_proxies: '{filled}'"),
+            with_global(f"trusted_proxies: ['{filled}']"),
+            with_route(f"in_flight: {{wait: '{filled}'}}"),
+            with_route(f"match: {{path: '{filled}', methods: ['{filled}']}}", without="match"),
+            with_route(f"key: {{header: '{filled}'}}", without="key"),
+            with_route(f"errors: '{filled}'"),
+        ]
+    return lines
+
+
+@pytest.mark.parametrize("text", places_of_secrets())
+def test_secrets_stay_secret(text: str) -> None:
+    """No mistake repeats what may be a secret, wherever it stands."""
+    with pytest.raises(ConfigError) as caught:
+        parse(text, environ={"S": SECRET})
+    error = caught.value
+    shown = f"{error} {error!r} {error.__cause__!r} {error.__context__!r}"
+    assert "hunter2" not in shown
+    assert "battery" not in shown
+
+
+def test_filled_in_number_is_not_shown() -> None:
+    """The advice on a bare number leaves out a value that was filled in."""
+    (mistake,) = report(with_route("in_flight: {wait: '${N}'}"), {"N": "4711"})
+    assert "4711" not in mistake
+
+
+def test_repr_shows_no_secret() -> None:
+    """A configuration with passwords prints without them."""
+    config = read(
+        with_secrets(SECRET).replace(
+            "sqlite:///var/lib/gateway/operations.db", f"'postgresql://u:{SECRET}@h/d', fast: 'redis://:{SECRET}@h'"
+        )
+        + "service: a\n"
+    )
+    assert isinstance(config.store.fast, RedisUrl)
+    assert SECRET[:7] in config.store.fast.url.get_secret_value()
+    assert "hunter2" not in f"{config!r} {config} {config.store!r} {config.secrets!r}"
+
+
+@settings(max_examples=150)
+@given(st.text(alphabet=st.sampled_from("ab:{}[],&*!|>'\"%@`#-? \n\t$\\<~0\x00é"), max_size=40))
+def test_any_text_is_a_report(text: str) -> None:
+    """Whatever stands in a file, the answer is a report with places in the file."""
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    lines = text.count("\n") + 2
+    assert all(mistake.line is None or 1 <= mistake.line <= lines for mistake in caught.value.mistakes)
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_report(data: bytes) -> None:
+    """The same for bytes that are no text."""
+    with pytest.raises(ConfigError):
+        parse(data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, len(MINIMAL)), st.text(alphabet="ab:{}[],&*!'\"#- \n5$\x00", max_size=4))
+def test_any_change_is_read_or_reported(position: int, inserted: str) -> None:
+    """A file that is changed anywhere is still read, or reported, and nothing else happens."""
+    found: object = ()
+    try:
+        found = parse(MINIMAL[:position] + inserted + MINIMAL[position:]).routes
+    except ConfigError as error:
+        found = error.mistakes
+    assert found
+
+
+def test_load(tmp_path: Path) -> None:
+    """A file is read with the environment that is given, and mistakes name it."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text(with_global("service: ${NAME}"))
+    assert load(path, {"NAME": "a"}).service == "a"
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+    assert str(caught.value) == f"{path}:1:10: service: the environment variable NAME is not set"

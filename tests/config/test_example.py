@@ -1,0 +1,186 @@
+"""The published example and schema agree with the program."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from gateway.config import Config, ConfigError, PostgresUrl, load, notices, parse
+from gateway.config.explanation import _forms
+from gateway.config.schema import schema_text
+
+PUBLISHED = Path(__file__).parents[2] / "config"
+EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
+ENVIRON = {
+    "DATABASE_PASSWORD": "swordfish",
+    "FINGERPRINT_KEY": "f" * 32,
+    "FINGERPRINT_KEY_RETIRED": "r" * 32,
+}
+COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", EXAMPLE)).replace(
+    "http://127.0.0.1", "https://127.0.0.1"
+)
+"""The example with its alternatives, which need an upstream behind TLS."""
+
+TEN_LINES = """\
+listen: 0.0.0.0:8080
+upstream: {url: "http://127.0.0.1:9000"}
+store: {durable: "sqlite:///var/lib/idempotency-gateway/operations.db"}
+routes:
+  - name: create_payment
+    match: {methods: [POST], path: /v1/payments}
+    key: {header: Idempotency-Key}
+    scope: {header: X-Tenant-Id, from: [10.0.0.0/8]}
+    fingerprint: {ignore: [/client_sent_at]}
+    outcome: {preset: standard}
+"""
+
+
+def test_example() -> None:
+    """The example is a configuration as it stands."""
+    config = load(PUBLISHED / "gateway.example.yaml", ENVIRON)
+    assert isinstance(config.store.durable, PostgresUrl)
+    assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
+    assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
+    assert [notice.path for notice in notices(config)] == ["routes[3].scope"]
+
+
+def test_example_with_alternatives() -> None:
+    """What the example leaves out as an alternative is right, too."""
+    config = parse(COMPLETE, environ=ENVIRON)
+    assert [key.id for key in config.secrets.fingerprint_keys] == ["2025-06", "2024-06"]
+    assert config.listen.tls is not None
+    assert config.upstream.tls is not None
+
+
+def test_ten_lines() -> None:
+    """Ten lines are enough."""
+    config = parse(TEN_LINES)
+    assert len(TEN_LINES.splitlines()) == 10
+    assert config.route_table.match(b"POST", b"/v1/payments", b"localhost") is config.routes[0]
+
+
+def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every key of the models, as `routes.key.header`."""
+    for name, field in model.model_fields.items():
+        here = f"{path}.{field.alias or name}".removeprefix(".")
+        yield here
+        for form in _forms(field.annotation):
+            for item in _items(form.kind):
+                if isinstance(item, type) and issubclass(item, BaseModel):
+                    yield from known_keys(item, here)
+
+
+def _items(kind: object) -> Iterator[object]:
+    arguments = getattr(kind, "__args__", ())
+    if getattr(kind, "__origin__", None) is tuple:
+        for form in _forms(arguments[0]):
+            yield form.kind
+    else:
+        yield kind
+
+
+def written_keys(tree: object, path: str = "") -> Iterator[str]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield f"{path}.{key}".removeprefix(".")
+            yield from written_keys(value, f"{path}.{key}")
+    elif isinstance(tree, list):
+        for item in tree:
+            yield from written_keys(item, path)
+
+
+def test_example_is_complete() -> None:
+    """Every key that the program knows is in the example."""
+    written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
+    # What a route may change of the upstream is written once, at the top.
+    known = {key for key in known_keys(Config) if not key.startswith("routes.upstream.")}
+    assert known - written == set()
+
+
+def keys_of_example() -> list[tuple[int, int, str]]:
+    """Line, column (from 0) and text of every key of the complete example."""
+    found: list[tuple[int, int, str]] = []
+
+    def walk(node: yaml.Node) -> None:
+        match node:
+            case yaml.MappingNode():
+                for key, value in node.value:
+                    found.append((key.start_mark.line, key.start_mark.column, key.value))
+                    walk(value)
+            case yaml.SequenceNode():
+                for item in node.value:
+                    walk(item)
+
+    root = yaml.compose(COMPLETE, yaml.BaseLoader)
+    assert root is not None
+    walk(root)
+    return found
+
+
+@pytest.mark.parametrize(
+    "misspell",
+    [lambda key: key[:-1] + key[-1] * 2, lambda key: key[0] + key[2:] if len(key) > 3 else key + "s", str.capitalize],
+    ids=["doubled", "dropped", "capital"],
+)
+def test_every_misspelt_key_is_recognised(misspell: object) -> None:
+    """Each key of the example, misspelt alone, is reported in its line with the right spelling."""
+    assert callable(misspell)
+    lines = COMPLETE.splitlines(keepends=True)
+    keys = keys_of_example()
+    assert len(keys) > 100
+    missed = []
+    for line, column, key in keys:
+        wrong = misspell(key)
+        if wrong == "headers":
+            continue
+        changed = lines[line][:column] + wrong + lines[line][column + len(key) :]
+        with pytest.raises(ConfigError) as caught:
+            parse("".join([*lines[:line], changed, *lines[line + 1 :]]), environ=ENVIRON)
+        hits = [
+            mistake
+            for mistake in caught.value.mistakes
+            if (mistake.line, mistake.column) == (line + 1, column + 1)
+            and mistake.message == "unknown key"
+            and mistake.hint == f"did you mean {key}?"
+            and mistake.path.endswith(wrong)
+        ]
+        if not hits:
+            missed.append((line + 1, key, str(caught.value)))
+    assert missed == []
+
+
+def test_schema_is_published() -> None:
+    """The published schema is the one of the models; `python -m gateway.config.schema` prints it."""
+    assert (PUBLISHED / "gateway.schema.json").read_text() == schema_text()
+    printed = subprocess.run(
+        [sys.executable, "-m", "gateway.config.schema"], capture_output=True, check=True, text=True
+    )
+    assert printed.stdout == schema_text()
+
+
+def test_schema_says_what_the_models_say() -> None:
+    """Unknown keys, required keys, patterns and descriptions reach the editor."""
+    schema = json.loads(schema_text())
+    definitions = schema["$defs"]
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["upstream", "store", "routes"]
+    assert set(definitions["Route"]["required"]) == {"name", "match", "key", "scope", "outcome"}
+    assert "from" in definitions["HeaderScope"]["required"]
+    assert definitions["InFlight"]["properties"]["wait"]["default"] == "5s"
+    assert re.search(definitions["InFlight"]["properties"]["wait"]["pattern"], "300ms")
+    assert not re.search(definitions["InFlight"]["properties"]["wait"]["pattern"], "5")
+    undescribed = [
+        f"{name}.{key}"
+        for name, definition in definitions.items()
+        for key, value in definition.get("properties", {}).items()
+        if "description" not in value and "$ref" not in value
+    ]
+    assert undescribed == []

@@ -1,0 +1,479 @@
+"""Each mistake is reported with its place, what was expected, and what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import ConfigError, load
+from tests.config.support import GLOBAL, MINIMAL, ROUTE_LINE, read, report, with_global, with_route
+
+DURATION = "expected a duration such as 300ms, 5s, 2m, 24h or 7d"
+SIZE = "expected a size such as 64KiB, 1MiB or a number of bytes"
+ADDRESS = "expected an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
+SCOPES = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
+KEYS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
+SOURCES = "expected a list of networks such as [10.0.0.0/8], or any"
+FIELD = "expected the name of a header field"
+CONNECTION = "this field belongs to the connection or to the gateway, not to the request"
+NAME = "expected a name of 1 to 64 letters, digits, '_', '-' and '.'"
+URL = "expected a URL such as http://127.0.0.1:9000 or https://service.internal"
+POINTER = "expected a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
+STATUSES = "expected a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
+METHOD = "expected a method such as POST or PATCH"
+PATHS = "expected a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
+SQLITE = "expected sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+REDIS = "expected redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+ENCODE = "percent-encode /, ?, # and @ in a password"
+FRAMING = "this field describes the connection or the body, not the intent"
+
+MARK = "▸"
+
+
+def column(line: str) -> int:
+    """The column of the mark in a line of a route."""
+    return len("    ") + line.index(MARK) + 1
+
+
+ROUTE_MISTAKES = [
+    ("in_flight: {wait: ▸5}", "in_flight.wait", f"{DURATION}, found '5'; write 5s"),
+    ("in_flight: {wait: ▸5 sec}", "in_flight.wait", f"{DURATION}, found '5 sec'; write 5s"),
+    ("in_flight: {wait: ▸[5s]}", "in_flight.wait", f"{DURATION}, found a list"),
+    ("in_flight: {wait: ▸1h}", "in_flight.wait", "expected a duration from 0s to 10m, found '1h'"),
+    ("in_flight: {wait: ▸22:22}", "in_flight.wait", f"{DURATION}, found '22:22'"),
+    ("in_flight: {wait: ▸40s}", "in_flight.wait", "wait is at most max_wait; 40s is longer than 30s"),
+    ("in_flight: {max_wait: ▸2s}", "in_flight.max_wait", "wait is at most max_wait; 5s is longer than 2s"),
+    ("in_flight: {status: ▸410}", "in_flight.status", "expected 409 or 429, found '410'"),
+    (
+        "in_flight: {max_waiters: ▸0o17}",
+        "in_flight.max_waiters",
+        "expected a whole number from 0 to 100000, found '0o17'",
+    ),
+    ("in_flight: ▸5s", "in_flight", "expected a mapping with wait, max_wait, status, max_waiters, found '5s'"),
+    ("in_flight:▸", "in_flight", "nothing is written here; leave it out, or quote a word such as 'null'"),
+    ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
+    ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
+    ("recovery: ▸resend", "recovery", "expected hold, found 'resend'"),
+    ("errors: ▸stipe", "errors", "expected problem or stripe, found 'stipe'; did you mean stripe?"),
+    ("mismatch_status: ▸423", "mismatch_status", "expected 422, 409 or 400, found '423'"),
+    ("store_unavailable: ▸on", "store_unavailable", "expected refuse or forward, found 'on'"),
+    ("operation: ▸a b", "operation", f"{NAME}, found 'a b'"),
+    ("retention: {replay: ▸8d}", "retention.replay", "replay is at most remember; 8d is longer than 7d"),
+    ("retention: {remember: ▸2h}", "retention.remember", "replay is at most remember; 24h is longer than 2h"),
+    ("retention: {expired_status: ▸404}", "retention.expired_status", "expected 410, 409 or 204, found '404'"),
+    (
+        "body: {max_bytes: ▸1MB}",
+        "body.max_bytes",
+        f"{SIZE}, found '1MB'; write 1MiB",
+    ),
+    (
+        "body: {max_bytes: 1KiB, spool_over: ▸2KiB}",
+        "body.spool_over",
+        "spool_over is at most max_bytes; 2KiB is more than 1KiB",
+    ),
+    ("response: {keep: [▸Date]}", "response.keep[0]", "expected Set-Cookie or WWW-Authenticate; others are kept"),
+    ("response: {keep: [▸set-cookie], strip: [Set-Cookie]}", "response.keep[0]", "strip names this field too"),
+    ("response: {strip: [a, ▸A]}", "response.strip[1]", "this is listed already"),
+    ("response: {strip: ▸a}", "response.strip", "expected a list, found 'a'; write [a]"),
+    ("response: {strip: [▸a b]}", "response.strip[0]", f"{FIELD}, found 'a b'"),
+    ("fingerprint: {body: ▸xml}", "fingerprint.body", "expected json, form, multipart, raw or none, found 'xml'"),
+    ("fingerprint: {ignore: [▸a]}", "fingerprint.ignore[0]", f"{POINTER}, found 'a'"),
+    ("fingerprint: {ignore: [▸/a~2]}", "fingerprint.ignore[0]", f"{POINTER}, found '/a~2'"),
+    ("fingerprint: {ignore: ▸[/a], only: [/b]}", "fingerprint.ignore", "ignore and only exclude each other"),
+    ("fingerprint: {body: raw, only: ▸[/b]}", "fingerprint.only", "only is for JSON bodies, and body is raw"),
+    (
+        "fingerprint: {headers: [▸Accept-Language]}",
+        "fingerprint.headers[0]",
+        "this field may change from one retry to the next, found 'Accept-Language'",
+    ),
+    ("fingerprint: {headers: [▸idempotency-key]}", "fingerprint.headers[0]", "the key is compared by itself"),
+    (
+        "upstream: {answer_within: ▸20m}",
+        "upstream.answer_within",
+        "answer_within is at most response_timeout; 20m is longer than 10m",
+    ),
+    ("upstream: {tls: ▸{ca: /ca.pem}}", "upstream.tls", "tls is for an https URL"),
+    ("upstream: {url: 'https://a', tls: ▸{cert: /c.pem}}", "upstream.tls", "cert and key are given together"),
+    ("upstream: {host: ▸a b}", "upstream.host", "expected a host name such as api.example.com, found 'a b'"),
+]
+
+
+@pytest.mark.parametrize(("line", "path", "message"), ROUTE_MISTAKES, ids=[case[0] for case in ROUTE_MISTAKES])
+def test_mistake_in_a_route(line: str, path: str, message: str) -> None:
+    """A key that is added to a route, what is said about it, and where: at the mark."""
+    text = with_route(line.replace(MARK, ""))
+    assert report(text) == [f"{ROUTE_LINE}:{column(line)}: routes[0].{path}: {message}"]
+
+
+REPLACED = [
+    ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
+    ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
+    ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be written"),
+    ("key", "key: ▸{query: a}", "", f"expected {KEYS}, found a mapping"),
+    ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
+    ("key", "key: {headers: [A, ▸a]}", ".headers[1]", "this is listed already"),
+    ("key", "key: {header: ▸Transfer-Encoding}", ".header", f"{CONNECTION}, found 'Transfer-Encoding'"),
+    ("key", "key: {header: ▸Idempotency_Status}", ".header", f"{CONNECTION}, found 'Idempotency_Status'"),
+    ("key", "key: {header: ▸Content-MD5}", ".header", f"{FRAMING}, found 'Content-MD5'"),
+    ("key", "key: {header: ▸Host}", ".header", f"{FRAMING}, found 'Host'"),
+    (
+        "key",
+        "key: {header: ▸Cookie}",
+        ".header",
+        "a credential is no key: it stays the same over many requests, found 'Cookie'",
+    ),
+    (
+        "key",
+        "key: {header: ▸Idempotency_Key}",
+        ".header",
+        "services may confuse '_' with '-' in the name of a field, found 'Idempotency_Key'; write Idempotency-Key",
+    ),
+    ("key", "key: {body: ▸''}", ".body", f"{POINTER}, found ''"),
+    ("key", "key: {compose: ▸[{header: A}]}", ".compose", "expected a list of at least 2, found a list"),
+    (
+        "key",
+        "key: {compose: [{header: A}, {▸boddy: /a}]}",
+        ".compose[1].boddy",
+        "unknown key; did you mean body?",
+    ),
+    (
+        "key",
+        "key: {header: A, format: ▸guid}",
+        ".format",
+        "expected any, structured or uuid, found 'guid'; did you mean uuid?",
+    ),
+    ("scope", "scope: ▸{jwt: {claim: sub}}", "", f"expected {SCOPES}, found a mapping"),
+    ("scope", "scope: ▸global", "", f"expected {SCOPES}, found 'global'"),
+    ("scope", "scope: ▸[shared]", "", f"expected {SCOPES}, found a list"),
+    ("scope", "scope: {header: X, from: ▸all}", ".from", f"{SOURCES}, found 'all'"),
+    ("scope", "scope: {header: X, from: ▸{}}", ".from", f"{SOURCES}, found a mapping"),
+    (
+        "scope",
+        "scope: {header: X, from: [▸10.0.0.1/8]}",
+        ".from[0]",
+        "expected a network such as 10.0.0.0/8 or fd00::/8, found '10.0.0.1/8'; write 10.0.0.0/8",
+    ),
+    (
+        "scope",
+        "scope: ▸{header: X}",
+        ".from",
+        "required, but missing; "
+        "the networks of the hops that may set it, or `any` if nobody else can reach the gateway",
+    ),
+    (
+        "scope",
+        "scope: {header: ▸Authorization, from: any}",
+        ".header",
+        "this field holds a credential: write {api_key: Authorization}, found 'Authorization'",
+    ),
+    ("scope", "scope: ▸{api_key: idempotency-key}", "", "the field that holds the key cannot name the caller"),
+    ("scope", "scope: {compose: [{api_key: A}, ▸{api_key: a}]}", ".compose[1]", "this is listed already"),
+    (
+        "outcome",
+        "outcome: ▸{}",
+        ".preset",
+        "required, but missing; what each status means; there is no default, because this is a decision about money",
+    ),
+    (
+        "outcome",
+        "outcome: {preset: ▸payment}",
+        ".preset",
+        "expected standard, payments or success_only, found 'payment'; did you mean payments?",
+    ),
+    (
+        "outcome",
+        "outcome: {preset: ▸payments}",
+        ".preset",
+        "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies",
+    ),
+    (
+        "outcome",
+        "outcome: {preset: standard, final: [409, 4xx], retryable: [500, ▸409]}",
+        ".retryable[1]",
+        "409 is listed already, under final",
+    ),
+    ("outcome", "outcome: {preset: standard, final: [▸6xx]}", ".final[0]", f"{STATUSES}, found '6xx'"),
+    ("outcome", "outcome: {preset: standard, final: [▸101]}", ".final[0]", f"{STATUSES}, found '101'"),
+    (
+        "match",
+        "match: ▸{}",
+        ".path",
+        "required, but missing; the path: exact, with {name} for a segment, {name:.*} for the rest",
+    ),
+    (
+        "match",
+        "match: {path: ▸v1}",
+        ".path",
+        f"{PATHS}, found 'v1'; a path begins with /",
+    ),
+    ("match", "match: {path: /a, methods: ▸[]}", ".methods", "expected a list of at least 1"),
+    (
+        "match",
+        "match: {path: /a, methods: [▸GET]}",
+        ".methods[0]",
+        f"{METHOD}, found 'GET'; a safe method has no effect to protect",
+    ),
+    ("match", "match: {path: /a, methods: [▸post]}", ".methods[0]", f"{METHOD}, found 'post'; write POST"),
+    ("match", "match: {path: /a, methods: [PUT, ▸PUT]}", ".methods[1]", "this is listed already"),
+    (
+        "match",
+        "match: {path: /a, host: ▸'a:80'}",
+        ".host",
+        "expected a host name such as api.example.com, without a port, found 'a:80'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "line", "path", "message"), REPLACED, ids=[case[1] for case in REPLACED])
+def test_mistake_in_a_required_key(key: str, line: str, path: str, message: str) -> None:
+    """A required key of a route that is written wrongly, what is said about it, and where: at the mark."""
+    text = with_route(line.replace(MARK, ""), without=key)
+    assert report(text) == [f"{ROUTE_LINE - 1}:{column(line)}: routes[0].{key}{path}: {message}"]
+
+
+GLOBAL_MISTAKES = [
+    ("listen: 8080", "1:9: listen", f"{ADDRESS}, found '8080'; write 127.0.0.1:8080"),
+    ("listen: ':8080'", "1:9: listen", f"{ADDRESS}, found ':8080'; write 0.0.0.0:8080 for every interface"),
+    ("listen: ::1:80", "1:9: listen", f"{ADDRESS}, found '::1:80'"),
+    ("listen: a:65536", "1:9: listen", f"{ADDRESS}, found 'a:65536'"),
+    ("listen: {adress: a:80}", "1:10: listen.adress", "unknown key; did you mean address?"),
+    (
+        "listen: {address: a:80, tls: {cert: /a}}",
+        "1:30: listen.tls.key",
+        "required, but missing; the private key, as a PEM file",
+    ),
+    (
+        "listen: {address: a:80, tls: {cert: a, key: /b}}",
+        "1:37: listen.tls.cert",
+        "expected an absolute path such as /etc/idempotency-gateway/tls.pem, found 'a'",
+    ),
+    (
+        "status: {listen: 0.0.0.0:8080}",
+        "1:18: status.listen",
+        "listen and status.listen both ask for port 8080",
+    ),
+    ("listen: '[::]:8081'", "1:9: listen", "listen and status.listen both ask for port 8081"),
+    ("shutdown: {delay: 5}", "1:19: shutdown.delay", f"{DURATION}, found '5'; write 5s"),
+    (
+        "limits: {max_in_flight: 0}",
+        "1:25: limits.max_in_flight",
+        "expected a whole number from 1 to 1000000, found '0'",
+    ),
+    (
+        "log: {level: warn}",
+        "1:14: log.level",
+        "expected debug, info, warning or error, found 'warn'; did you mean warning?",
+    ),
+    ("trusted_proxies: any", "1:18: trusted_proxies", "expected a list, found 'any'; write [any]"),
+    ("service: ''", "1:10: service", f"{NAME}, found ''"),
+    (
+        "state_dir: ./state",
+        "1:12: state_dir",
+        "expected an absolute path such as /etc/idempotency-gateway/tls.pem, found './state'",
+    ),
+    ("log: null", "1:6: log", "nothing is written here; leave it out, or quote a word such as 'null'"),
+    ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first in line 1"),
+    (
+        "secrets: {fingerprint_key: hunter2}",
+        "1:28: secrets.fingerprint_key",
+        "expected {id: NAME, key: SECRET}, or a list of such with the current one first",
+    ),
+    (
+        "secrets: {fingerprint_key: {id: a, key: hunter2}}",
+        "1:41: secrets.fingerprint_key.key",
+        "expected a secret of at least 32 bytes; make one with: openssl rand -base64 32",
+    ),
+    (
+        f"secrets: {{fingerprint_key: [{{id: a, key: {'s' * 32}}}, {{id: a, key: {'t' * 32}}}]}}",
+        "1:82: secrets.fingerprint_key[1].id",
+        "another key has this id already",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "place", "message"), GLOBAL_MISTAKES, ids=[case[0] for case in GLOBAL_MISTAKES])
+def test_mistake_in_a_global_key(lines: str, place: str, message: str) -> None:
+    """A global key that is written wrongly, its place, and what is said about it."""
+    assert report(with_global(lines)) == [f"{place}: {message}"]
+
+
+LATER = (
+    "admin: {listen: 127.0.0.1:8082}",
+    "workers: 2",
+    "tracing: {}",
+    "recover: {}",
+)
+
+
+@pytest.mark.parametrize("line", LATER)
+def test_unknown_global_key(line: str) -> None:
+    """What the program does not have is an unknown key, and those that it has are named."""
+    key = line.partition(":")[0]
+    known = (
+        "service, listen, status, state_dir, upstream, store, limits, shutdown, secrets, log, trusted_proxies, routes"
+    )
+    assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        pytest.param("127.0.0.1:9000", f"{URL}, found '127.0.0.1:9000'", id="no-scheme"),
+        pytest.param("ftp://a", f"{URL}, found 'ftp://a'", id="scheme"),
+        pytest.param("http://", f"{URL}, found 'http://'", id="no-host"),
+        pytest.param(
+            "http://a/v1", f"{URL}, found 'http://a/v1'; without a path or query: paths are never rewritten", id="path"
+        ),
+        pytest.param(
+            "http://a?x", f"{URL}, found 'http://a?x'; without a path or query: paths are never rewritten", id="query"
+        ),
+        pytest.param("http://u:hunter2@a", f"{URL}; credentials do not belong into this URL", id="credentials"),
+        pytest.param("http://a:port", URL, id="port"),
+        pytest.param("http://a_b c", f"{URL}, found 'http://a_b c'", id="host"),
+    ],
+)
+def test_upstream_url(url: str, message: str) -> None:
+    """The URL of the service is a scheme, a host and perhaps a port."""
+    text = MINIMAL.replace("{url: http://127.0.0.1:9000}", f"{{url: '{url}'}}")
+    assert report(text) == [f"1:17: upstream.url: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("durable", "message"),
+    [
+        pytest.param("redis://cache/0", SQLITE, id="redis"),
+        pytest.param("mysql://u:hunter2@h/d", SQLITE, id="other-database"),
+        pytest.param(
+            "sqlite://operations.db", f"{SQLITE}; the path is absolute and the store is a file", id="relative"
+        ),
+        pytest.param("sqlite:///:memory:", f"{SQLITE}; the store is a file", id="memory"),
+        pytest.param("sqlite:///var/", f"{SQLITE}; the store is a file", id="directory"),
+        pytest.param("postgresql://u:hun/ter2@h/d", f"{SQLITE}; {ENCODE}", id="slash-in-password"),
+        pytest.param("postgresql://u:hun#ter2@h/d", f"{SQLITE}; {ENCODE}", id="hash-in-password"),
+        pytest.param("postgresql:///d", f"{SQLITE}; {ENCODE}", id="no-host"),
+        pytest.param("postgresql://u:hunter2@[h/d", f"{SQLITE}; {ENCODE}", id="bracket"),
+    ],
+)
+def test_durable_url(durable: str, message: str) -> None:
+    """A URL of a store that cannot be used is refused, without a word of it."""
+    text = with_global("service: a").replace("sqlite:///var/lib/gateway/operations.db", f"'{durable}'")
+    assert report(text) == [f"3:18: store.durable: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("fast", "message"),
+    [
+        pytest.param("redis+cluster://h:6379", REDIS, id="cluster"),
+        pytest.param("redis://:hun/ter2@h", f"{REDIS}; {ENCODE}", id="slash-in-password"),
+        pytest.param("redis://:hunter2@h/name", f"{REDIS}; the path is the number of the database", id="path"),
+        pytest.param(
+            "redis://h?socket_timeout=9",
+            f"{REDIS}; the only options are ssl_ca_certs, ssl_certfile, ssl_keyfile",
+            id="options",
+        ),
+    ],
+)
+def test_fast_url(fast: str, message: str) -> None:
+    """A URL of a fast tier that cannot be used is refused, without a word of it."""
+    text = with_global("service: a").replace("operations.db}", f"operations.db, fast: '{fast}'}}")
+    assert report(text) == [f"3:65: store.fast: {message}"]
+
+
+@pytest.mark.parametrize("line", ["amnesia_window: 7d", "journal_grace: 30s"])
+def test_unknown_store_key(line: str) -> None:
+    """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
+    text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
+    known = "durable, fast, lease, clear_keys, cache_max_age, cache_bytes"
+    assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
+
+
+def test_lease_bounds() -> None:
+    """A lease too short to be renewed in time is refused."""
+    text = MINIMAL.replace("operations.db}", "operations.db, lease: 1s}")
+    assert report(text) == ["2:66: store.lease: expected a duration from 3s to 10m, found '1s'"]
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param("{durable: postgresql://gateway@db/gateway}", id="postgres"),
+        pytest.param("{durable: sqlite:///a.db, fast: redis://h}", id="redis"),
+    ],
+)
+def test_shared_store_needs_service(store: str) -> None:
+    """A store that several services may share asks for the name of this one."""
+    text = MINIMAL.replace("{durable: sqlite:///var/lib/gateway/operations.db}", store)
+    message = "required, but missing; a store that can be shared tells services apart"
+    assert report(text) == [f"1:1: service: {message}"]
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "Svix-Id"])
+def test_webhook_key_needs_a_choice(name: str) -> None:
+    """A route for webhooks says what their senders get after the replay window, because 410 switches them off."""
+    text = with_route("retention: {replay: 1h}").replace("Idempotency-Key", name)
+    message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
+    assert report(text) == [f"{ROUTE_LINE}:16: routes[0].retention.expired_status: {message}"]
+    assert read(text.replace("replay: 1h", "expired_status: 410")).routes[0].retention.expired_status == 410
+
+
+def test_names_of_routes() -> None:
+    """Two routes of one name are a mistake; two of one operation are not."""
+    again = MINIMAL + "\n".join(MINIMAL.splitlines()[3:])
+    assert report(again) == ["9:11: routes[1].name: another route has this name already"]
+    assert len(read(again.replace("name: pay", "name: other\n    operation: pay", 1)).routes) == 2
+
+
+def test_tls_needs_https() -> None:
+    """TLS settings for an upstream that is reached without TLS are a mistake, unless a route's is https."""
+    text = MINIMAL.replace("9000}", "9000, tls: {ca: /ca.pem}}")
+    assert report(text) == ["1:45: upstream.tls: tls is for an https URL"]
+    assert read(text + "    upstream: {url: 'https://b'}\n").upstream.tls is not None
+
+
+def test_missing_everything() -> None:
+    """Each required key that is missing is named with what it is for."""
+    assert report("routes: [{}]") == [
+        "1:1: store: required, but missing; "
+        "what remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}",
+        "1:1: upstream: required, but missing; the service behind the gateway: {url: http://127.0.0.1:9000}",
+        f"1:10: routes[0].key: required, but missing; where the key is: {KEYS}",
+        "1:10: routes[0].match: required, but missing; "
+        "which requests it is about: {path}, and perhaps methods and host",
+        "1:10: routes[0].name: required, but missing; the name of the route in logs and metrics",
+        "1:10: routes[0].outcome: required, but missing; "
+        "what the statuses of the service mean: {preset: standard}, payments or success_only",
+        f"1:10: routes[0].scope: required, but missing; whose key it is: {SCOPES}",
+    ]
+
+
+def test_one_report() -> None:
+    """Mistakes of every kind are reported together, in the order of the file."""
+    text = (
+        GLOBAL.replace("9000", "9000, anwser_within: 5s")
+        + "log: {level: '${LEVEL}'}\nservice: a\nservice: b\n"
+        + with_route("in_flight: {wait: 1m}").removeprefix(GLOBAL).replace("standard", "payments")
+    )
+    assert [line.rpartition(": ")[0] for line in report(text)] == [
+        "1:40: upstream.anwser_within",
+        "3:14: log.level",
+        "5:1: service",
+        f"{ROUTE_LINE + 2}:23: routes[0].outcome.preset",
+        f"{ROUTE_LINE + 3}:23: routes[0].in_flight.wait",
+    ]
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """A file that is missing or a directory is a mistake like any other."""
+    with pytest.raises(ConfigError) as missing:
+        load(tmp_path / "gateway.yaml", {})
+    assert str(missing.value) == f"{tmp_path}/gateway.yaml: cannot be read: No such file or directory"
+    with pytest.raises(ConfigError) as directory:
+        load(tmp_path, {})
+    assert str(directory.value) == f"{tmp_path}: cannot be read: Is a directory"
+
+
+def test_long_report_is_cut() -> None:
+    """A file with thousands of mistakes gives a report of bounded length."""
+    lines = report("routes: [" + "x," * 1000 + "]")
+    assert lines[-1].endswith("and 802 more")

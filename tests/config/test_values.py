@@ -1,0 +1,218 @@
+"""What a configuration means to the rest of the program."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.config import (
+    Address,
+    ApiKeyScope,
+    BodyKey,
+    ComposedKey,
+    ComposedScope,
+    HeaderKey,
+    HeaderScope,
+    HeadersKey,
+    PostgresUrl,
+    SqliteUrl,
+    UpstreamUrl,
+    notices,
+)
+from tests.config.support import MINIMAL, read, with_global, with_route
+
+
+def test_defaults() -> None:
+    """What is left out has the documented default, in seconds and bytes."""
+    config = read(MINIMAL)
+    (route,) = config.routes
+    assert (config.service, config.state_dir) == ("default", Path("/var/lib/idempotency-gateway"))
+    assert (config.listen.address, config.listen.tls) == (Address("127.0.0.1", 8080), None)
+    assert config.status.listen == Address("127.0.0.1", 8081)
+    assert config.store.durable == SqliteUrl(Path("/var/lib/gateway/operations.db"))
+    assert (config.store.lease, config.store.cache_max_age, config.store.cache_bytes) == (30.0, 30.0, 64 * 2**20)
+    assert (config.store.fast, config.store.clear_keys) == (None, False)
+    assert (config.limits.max_in_flight, config.limits.max_header_bytes) == (1000, 65536)
+    assert (config.shutdown.delay, config.shutdown.drain_timeout) == (5.0, 30.0)
+    assert (config.log.level, config.log.format, config.log.requests) == ("info", "json", "protected")
+    assert (config.trusted_proxies, config.secrets.fingerprint_keys) == ((), ())
+    upstream = config.upstream
+    assert (upstream.connect_timeout, upstream.answer_within, upstream.response_timeout) == (2.0, 30.0, 600.0)
+    assert (upstream.host, upstream.keepalive, upstream.key, upstream.tls) == ("preserve", 2.0, "original", None)
+    assert (route.operation, route.match.methods, route.match.host) == ("pay", ("POST", "PATCH"), None)
+    assert (route.key.required, route.key.format) == (True, "any")
+    assert (route.fingerprint.body, route.fingerprint.on_recipe_change) == (None, "refuse")
+    waiting = route.in_flight
+    assert (waiting.wait, waiting.max_wait, waiting.status, waiting.max_waiters) == (5.0, 30.0, 409, 1000)
+    assert (route.recovery, route.errors, route.mismatch_status, route.status_header) == ("hold", "problem", 422, True)
+    assert (route.response.max_stored_bytes, route.response.strip, route.response.keep) == (2**20, (), ())
+    assert (route.retention.replay, route.retention.remember, route.retention.expired_status) == (
+        86400.0,
+        604800.0,
+        410,
+    )
+    assert (route.body.max_bytes, route.body.spool_over) == (10 * 2**20, 256 * 1024)
+    assert (route.store_unavailable, route.identity_change) == ("refuse", "refuse")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "names"),
+    [
+        ("{header: A}", HeaderKey, ("A",)),
+        ("{headers: [B, a]}", HeadersKey, ("B", "a")),
+        ("{body: /a/b}", BodyKey, ()),
+        ("{compose: [{header: ce-source}, {body: /a}, {header: ce-id}]}", ComposedKey, ("ce-source", "ce-id")),
+    ],
+    ids=["header", "headers", "body", "compose"],
+)
+def test_forms_of_a_key(key: str, kind: type, names: tuple[str, ...]) -> None:
+    """Each form of a key is a type, and names the fields that it reads in order."""
+    found = read(with_route(f"key: {key}", without="key")).routes[0].key
+    assert type(found) is kind
+    assert found.header_names == names
+
+
+def test_forms_of_a_scope() -> None:
+    """Each form of a scope is a type; `shared` is a word."""
+    scopes = [
+        read(with_route(f"scope: {scope}", without="scope")).routes[0].scope
+        for scope in (
+            "shared",
+            "{api_key: Authorization}",
+            "{header: X, from: any}",
+            "{compose: [{header: X, from: [10.0.0.1, 'fd00::/8']}, {api_key: Y}]}",
+        )
+    ]
+    match scopes:
+        case [
+            "shared",
+            ApiKeyScope(api_key="Authorization"),
+            HeaderScope(header="X", from_="any"),
+            ComposedScope(compose=parts),
+        ]:
+            first = parts[0]
+            assert isinstance(first, HeaderScope)
+            assert first.from_ == (ipaddress.ip_network("10.0.0.1/32"), ipaddress.ip_network("fd00::/8"))
+        case _:
+            pytest.fail(repr(scopes))
+
+
+def test_outcome_lists() -> None:
+    """Codes and classes of the lists come as two tables."""
+    line = "outcome: {preset: standard, final: [409, 3xx], retryable: [4xx], in_doubt: [500]}"
+    outcome = read(with_route(line, without="outcome")).routes[0].outcome
+    assert outcome.codes == {409: "final", 500: "in_doubt"}
+    assert outcome.classes == {3: "final", 4: "retryable"}
+
+
+def test_route_upstream_goes_before_the_global_one() -> None:
+    """A route changes single keys of the upstream; what it does not write stays as it is for all."""
+    text = MINIMAL.replace("9000}", "9000, connect_timeout: 7s, host: upstream}")
+    config = read(text + "    upstream: {answer_within: 1m, host: preserve}\n")
+    merged = config.upstream_for(config.routes[0])
+    assert (merged.connect_timeout, merged.answer_within, merged.host) == (7.0, 60.0, "preserve")
+    assert merged.url == config.upstream.url
+    assert (config.upstream.answer_within, config.upstream.host) == (30.0, "upstream")
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "authority"),
+    [
+        ("http://a", UpstreamUrl("http", "a", 80), "a"),
+        ("HTTPS://A.b:443/", UpstreamUrl("https", "a.b", 443), "a.b"),
+        ("http://127.0.0.1:9000", UpstreamUrl("http", "127.0.0.1", 9000), "127.0.0.1:9000"),
+        ("https://[::1]:80", UpstreamUrl("https", "::1", 80), "[::1]:80"),
+    ],
+)
+def test_upstream_url(url: str, value: UpstreamUrl, authority: str) -> None:
+    """A URL of the service is taken apart, and its authority is as it stands in Host."""
+    found = read(MINIMAL.replace("http://127.0.0.1:9000", f"'{url}'")).upstream.url
+    assert (found, found.authority) == (value, authority)
+
+
+@pytest.mark.parametrize(
+    ("url", "store"),
+    [
+        ("sqlite:////var//a.db", "/var/a.db"),
+        ("sqlite:///var/a%20b.db", "/var/a b.db"),
+    ],
+)
+def test_sqlite_path(url: str, store: str) -> None:
+    """The path of an embedded store is absolute and may be escaped."""
+    assert read(MINIMAL.replace("sqlite:///var/lib/gateway/operations.db", url)).store.durable == SqliteUrl(Path(store))
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:p%2Fw@h:5432/d?sslmode=require",
+        "postgres://h",
+        "postgresql://u@a:1,b:2/d",
+        "postgresql://u@[::1]:5432/d",
+        "postgresql:///d?host=/run/postgresql",
+    ],
+)
+def test_postgres_dsn(dsn: str) -> None:
+    """What Postgres drivers understand is passed on as it is."""
+    durable = read(
+        with_global("service: a").replace("sqlite:///var/lib/gateway/operations.db", f"'{dsn}'")
+    ).store.durable
+    assert isinstance(durable, PostgresUrl)
+    assert durable.dsn.get_secret_value() == dsn
+
+
+def test_addresses() -> None:
+    """Addresses of both families are taken apart; port 0 collides with nothing."""
+    config = read(with_global("listen: '[::]:0'", "status: {listen: localhost:0}"))
+    assert (config.listen.address, config.status.listen) == (Address("::", 0), Address("localhost", 0))
+    assert (str(config.listen.address), str(config.status.listen)) == ("[::]:0", "localhost:0")
+
+
+def test_same_port_on_other_addresses() -> None:
+    """One port on two addresses of the machine is no collision."""
+    assert read(with_global("listen: 10.0.0.1:80", "status: {listen: '127.0.0.1:80'}")).status.listen.port == 80
+
+
+def test_secrets_come_current_first() -> None:
+    """One key or several, the first is the current one."""
+    one, other = "s" * 32, "t" * 40
+    single = read(with_global(f"secrets: {{fingerprint_key: {{id: a, key: {one}}}}}")).secrets
+    several = read(
+        with_global(f"secrets: {{fingerprint_key: [{{id: b, key: {other}}}, {{id: a, key: {one}}}]}}")
+    ).secrets
+    assert [(key.id, key.key.get_secret_value()) for key in single.fingerprint_keys] == [("a", one.encode())]
+    assert [key.id for key in several.fingerprint_keys] == ["b", "a"]
+
+
+def test_configuration_is_immutable() -> None:
+    """Nobody changes a configuration after it was checked."""
+    config = read(MINIMAL)
+    with pytest.raises(ValidationError):
+        config.routes[0].name = "other"
+
+
+def test_notices() -> None:
+    """What is allowed and unwise is named for `check`."""
+    text = (
+        MINIMAL
+        + "    store_unavailable: forward\n"
+        + "".join(f"{line}\n" for line in MINIMAL.splitlines()[3:])
+        .replace("name: pay", "name: again")
+        .replace("{api_key: X-Api-Key}", "{header: X, from: any}")
+        .replace("{path: /pay}", "{path: /pay/, methods: [POST]}")
+        + "".join(f"{line}\n" for line in MINIMAL.splitlines()[3:])
+        .replace("name: pay", "name: put")
+        .replace("{path: /pay}", "{path: /pay, methods: [PUT, DELETE]}")
+    )
+    assert [str(notice) for notice in notices(read(text))] == [
+        "routes[0].store_unavailable: while the durable store is down, requests run unprotected",
+        "routes[1].scope: whoever reaches the gateway can name any caller",
+        "routes[2].match.methods: PUT is idempotent by definition; "
+        "protecting it pays where a repeat would act again or answer differently",
+        "routes[2].match.methods: DELETE is idempotent by definition; "
+        "protecting it pays where a repeat would answer 404 to a success",
+        "routes[1].match: again never matches: pay before it takes all its requests",
+    ]

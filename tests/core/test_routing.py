@@ -1,0 +1,200 @@
+"""Which route a request falls under."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.routing import (
+    PathPattern,
+    PatternError,
+    RouteTable,
+    Rule,
+    has_dot_segments,
+    normalise_host,
+    normalise_path,
+    resolve_dot_segments,
+    unreachable,
+)
+
+
+def rule(path: str, *methods: str, host: str | None = None) -> Rule:
+    names = frozenset(method.encode() for method in methods or ("POST",))
+    return Rule(names, PathPattern.parse(path), None if host is None else normalise_host(host.encode()))
+
+
+def table(*rules: Rule) -> RouteTable[int]:
+    return RouteTable((each, index) for index, each in enumerate(rules))
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        pytest.param(b"/v1/payments", b"/v1/payments", id="plain"),
+        pytest.param(b"/v1/payments/", b"/v1/payments", id="slash-at-the-end"),
+        pytest.param(b"//v1///payments//", b"/v1/payments", id="runs-of-slashes"),
+        pytest.param(b"/", b"/", id="root"),
+        pytest.param(b"//", b"/", id="root-twice"),
+        pytest.param(b"/v1/payments?a=/b//", b"/v1/payments", id="query"),
+        pytest.param(b"/v1/payments#x", b"/v1/payments", id="fragment"),
+        pytest.param(b"/v1/%70ayments%2D%7e", b"/v1/payments-~", id="unreserved-escapes"),
+        pytest.param(b"/v1/a%3ab%40c", b"/v1/a:b@c", id="escapes-that-a-segment-does-not-need"),
+        pytest.param(b"/v1/a%2fb%25", b"/v1/a%2Fb%25", id="slash-and-percent-stay-escaped"),
+        pytest.param(b"/v1/%zz%4", b"/v1/%25zz%254", id="broken-escapes"),
+        pytest.param("/v1/é".encode(), b"/v1/%C3%A9", id="raw-octets"),
+        pytest.param(b"/v1/%c3%a9", b"/v1/%C3%A9", id="escaped-octets"),
+        pytest.param(b"http://host:80/v1/payments?x", b"/v1/payments", id="absolute-form"),
+        pytest.param(b"http://host", b"/", id="absolute-form-without-path"),
+        pytest.param(b"/v1/../%2e%2e/x", b"/v1/../../x", id="dot-segments-stay"),
+        pytest.param(b"*", b"*", id="asterisk-form"),
+    ],
+)
+def test_normal_form(target: bytes, path: bytes) -> None:
+    """Spellings of one path that a service may take alike have one normal form."""
+    assert normalise_path(target) == path
+
+
+@given(st.lists(st.sampled_from([b"/", b"a", b".", b"..", b"%2F", b"%61", b"%", b"%2", b"\xff", b"?", b":"])))
+def test_normal_form_is_stable(parts: list[bytes]) -> None:
+    """Without broken escapes the normal form of a normal form is itself; resolved paths hold no dot segment."""
+    path = normalise_path(b"/" + b"".join(parts))
+    if b"%25" not in path:
+        assert normalise_path(path) == path
+    assert not has_dot_segments(resolve_dot_segments(path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "differs"),
+    [
+        pytest.param("/v1/payments", ["/v1/payments", "/v1/payments/"], ["/v1/Payments", "/v1/payments/x"], id="exact"),
+        pytest.param("/v1//payments/", ["/v1/payments"], ["/v1"], id="folded-like-a-target"),
+        pytest.param("/caf%c3%a9/a%2Db", ["/café/a-b", "/caf%C3%A9/a-b"], ["/cafe/a-b"], id="escapes"),
+        pytest.param("/v1/{id}", ["/v1/7", "/v1/a%2Fb"], ["/v1", "/v1/", "/v1/7/x"], id="segment"),
+        pytest.param("/v1/{id}/capture", ["/v1/7/capture"], ["/v1/capture", "/v1/7/8/capture"], id="segment-within"),
+        pytest.param("/v1/x-{id}:pay", ["/v1/x-7:pay", "/v1/x-7%3Apay"], ["/v1/x-:pay", "/v1/7:pay"], id="part"),
+        pytest.param("/v1/{rest:.*}", ["/v1", "/v1/", "/v1/a", "/v1/a/b"], ["/v", "/v1x"], id="rest"),
+        pytest.param("/{rest:.*}", ["/", "/a", "/a/b"], [], id="everything"),
+        pytest.param("/", ["/", "//"], ["/a"], id="root"),
+        pytest.param("/v1/a.b", ["/v1/a.b"], ["/v1/axb"], id="no-regular-expression"),
+    ],
+)
+def test_pattern(pattern: str, fits: list[str], differs: list[str]) -> None:
+    """A pattern takes in what it says and nothing else."""
+    routes = table(rule(pattern))
+    assert [path for path in fits if routes.match(b"POST", path.encode(), None) is None] == []
+    assert [path for path in differs if routes.match(b"POST", path.encode(), None) is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        pytest.param("v1", "begins with /", id="relative"),
+        pytest.param("", "begins with /", id="empty"),
+        pytest.param("/v1/*", "* is no wildcard", id="asterisk"),
+        pytest.param("/v1/{id", "not closed", id="open-brace"),
+        pytest.param("/v1/id}", "not opened", id="closing-brace"),
+        pytest.param("/v1/{}", "name of a variable", id="no-name"),
+        pytest.param("/v1/{a b}", "white space", id="white-space"),
+        pytest.param("/v1/{id:[0-9]+}", "no expression but .*", id="expression"),
+        pytest.param("/v1/{a:.*}/x", "nothing can follow", id="after-the-rest"),
+        pytest.param("/v1/x{a:.*}", "stands alone", id="rest-within-a-segment"),
+        pytest.param("/v1/{a}{b}", "at most one", id="two-in-a-segment"),
+        pytest.param("/v1/{a}/{a}", "used twice", id="name-twice"),
+        pytest.param("/v1/../x", "no . or ..", id="dots"),
+        pytest.param("/v1/%2e%2e/x", "no . or ..", id="escaped-dots"),
+        pytest.param("/v1?x=1", "without query", id="query"),
+        pytest.param("/" + "x" * 2000, "at most 1024", id="long"),
+    ],
+)
+def test_pattern_that_is_refused(pattern: str, reason: str) -> None:
+    """A pattern that cannot be meant is refused with a reason."""
+    with pytest.raises(PatternError, match=re.escape(reason)):
+        PathPattern.parse(pattern)
+
+
+def test_first_rule_wins() -> None:
+    """The first rule of the file decides, whether it is literal or not."""
+    routes = table(rule("/v1/b"), rule("/v1/{id}"), rule("/v1/a"), rule("/{rest:.*}"))
+    found = [routes.match(b"POST", path, None) for path in (b"/v1/b", b"/v1/a", b"/v1/a/b", b"/x")]
+    assert found == [0, 1, 3, 3]
+
+
+def test_method_and_host_decide() -> None:
+    """Methods differ by case, hosts do not, and a port or a final dot of the host is nothing."""
+    routes = table(rule("/a", "POST", host="api.example.com"), rule("/a", "PATCH"), rule("/a", "POST"))
+    asked = [
+        (b"POST", b"API.example.com:8080"),
+        (b"POST", b"api.example.com."),
+        (b"POST", b"other"),
+        (b"POST", None),
+        (b"PATCH", b"api.example.com"),
+        (b"post", b"api.example.com"),
+        (b"GET", None),
+    ]
+    assert [routes.match(method, b"/a", host) for method, host in asked] == [0, 0, 2, 2, 1, None, None]
+
+
+def test_host_in_brackets() -> None:
+    """The port of an IPv6 host is not taken for a part of it."""
+    assert table(rule("/a", host="[::1]")).match(b"POST", b"/a", b"[::1]:80") == 0
+
+
+@pytest.mark.parametrize("target", [b"/x/../v1/pay", b"/v1/./pay", b"/x/%2e%2E/v1/pay", b"/v1/pay/..", b"/v1/x/../pay"])
+def test_dot_segments_do_not_leave_a_route(target: bytes) -> None:
+    """A target falls under its route in either reading of its dot segments."""
+    assert table(rule("/v1/pay"), rule("/v1")).match(b"POST", target, None) is not None
+
+
+RULES = st.builds(
+    lambda path, methods, host: rule(path, *methods, host=host),
+    st.sampled_from(["/", "/a", "/a/b", "/a/{x}", "/{x}/b", "/{x}", "/a/x{y}", "/a/{r:.*}", "/{r:.*}", "/a/b/{x}"]),
+    st.lists(st.sampled_from(["POST", "PATCH"]), min_size=1, unique=True),
+    st.sampled_from([None, "h", "i"]),
+)
+REQUESTS = st.tuples(
+    st.sampled_from([b"POST", b"PATCH"]),
+    st.sampled_from([b"/", b"/a", b"/b", b"/a/b", b"/a/xy", b"/a/c", b"/c/b", b"/a/b/c", b"/a/b/c/d"]),
+    st.sampled_from([b"h", b"i", b"j"]),
+)
+
+
+@given(st.lists(RULES, max_size=6), REQUESTS)
+def test_index_keeps_file_order(rules: list[Rule], request: tuple[bytes, bytes, bytes]) -> None:
+    """The table finds what a look at one rule after the other finds."""
+    method, path, host = request
+    fits = (
+        index
+        for index, each in enumerate(rules)
+        if method in each.methods and each.host in (None, host) and each.path.expression().fullmatch(path)
+    )
+    assert table(*rules).match(method, path, host) == next(fits, None)
+
+
+@given(st.lists(RULES, max_size=6), REQUESTS)
+def test_unreachable_rules_never_match(rules: list[Rule], request: tuple[bytes, bytes, bytes]) -> None:
+    """A rule that is called unreachable is never found."""
+    assert table(*rules).match(*request) not in {found.order for found in unreachable(rules)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "found"),
+    [
+        pytest.param([rule("/a/{r:.*}"), rule("/a/b")], [(1, (0,))], id="behind-the-rest"),
+        pytest.param([rule("/a/{r:.*}"), rule("/a")], [(1, (0,))], id="the-rest-may-be-empty"),
+        pytest.param([rule("/a/{x}"), rule("/a/{y}/")], [(1, (0,))], id="other-variable-name"),
+        pytest.param([rule("/a/{x}"), rule("/a/x{y}z")], [(1, (0,))], id="part-behind-segment"),
+        pytest.param([rule("/a/x{y}"), rule("/a/{x}")], [], id="segment-behind-part"),
+        pytest.param([rule("/a"), rule("/a", "PATCH"), rule("/a", "POST", "PATCH")], [(2, (0, 1))], id="shared-blame"),
+        pytest.param([rule("/a"), rule("/a", "POST", "PATCH")], [], id="one-method-left"),
+        pytest.param([rule("/a", host="h"), rule("/a")], [], id="other-hosts-left"),
+        pytest.param([rule("/a"), rule("/a", host="h")], [(1, (0,))], id="host-behind-any"),
+        pytest.param([rule("/a/b"), rule("/a/{x}")], [], id="narrow-first"),
+        pytest.param([rule("/a/{x}"), rule("/a/{r:.*}")], [], id="rest-behind-segment"),
+    ],
+)
+def test_unreachable(rules: list[Rule], found: list[tuple[int, tuple[int, ...]]]) -> None:
+    """A rule is unreachable when those before it take all that it would."""
+    assert [(each.order, each.behind) for each in unreachable(rules)] == found

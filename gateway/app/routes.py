@@ -1,0 +1,163 @@
+"""What the configuration says of routes, as requests need it.
+
+A translation and nothing more: each word of the file has one place here where it becomes a value of the core.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from gateway import config as asked
+from gateway.core.fingerprint import BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
+from gateway.core.framing import digest
+from gateway.core.identity import identity_recipe, single_fields
+from gateway.core.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
+from gateway.core.operation import microseconds
+from gateway.core.outcome import Meaning, Preset, StatusPolicy
+from gateway.core.pointer import parse_pointer
+from gateway.core.replay import KeepPolicy
+from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
+from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.proxy.route import InFlightPolicy, Retention, Route, Target
+from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
+
+
+def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:
+    """A route of the file, served by the client of its upstream."""
+    key, scope = key_spec(route.key), scope_spec(route.scope)
+    return Route(
+        name=route.name,
+        operation=route.operation,
+        key=key,
+        is_key_required=route.key.required,
+        scope=scope,
+        once=single_fields(scope, key),
+        fingerprinter=_fingerprinter(config.secrets, route.fingerprint),
+        accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
+        in_flight=InFlightPolicy(
+            wait_seconds=route.in_flight.wait,
+            wait_seconds_max=route.in_flight.max_wait,
+            status=route.in_flight.status,
+            waiters_max=route.in_flight.max_waiters,
+        ),
+        policy=StatusPolicy(
+            Preset(route.outcome.preset),
+            {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
+            {status: Meaning(meaning) for status, meaning in route.outcome.classes.items()},
+        ),
+        keep=KeepPolicy(
+            body_bytes_max=route.response.max_stored_bytes,
+            strip=frozenset(name.lower().encode() for name in route.response.strip),
+            keep=frozenset(name.lower().encode() for name in route.response.keep),
+        ),
+        retention=Retention(
+            replay_us=microseconds(route.retention.replay),
+            remember_us=microseconds(route.retention.remember),
+            expired_status=route.retention.expired_status,
+        ),
+        body_bytes_max=route.body.max_bytes,
+        spool_over_bytes=route.body.spool_over,
+        shape=route.errors,
+        mismatch_status=route.mismatch_status,
+        shows_status=route.status_header,
+        forwards_unprotected=route.store_unavailable == "forward",
+        target=target_of(config, config.upstream_for(route), upstream, route),
+    )
+
+
+def target_of(
+    config: asked.Config, asked_upstream: asked.Upstream, upstream: Upstream, route: asked.Route | None = None
+) -> Target:
+    """Where requests of a route go; without one, requests that match none."""
+    authority = asked_upstream.url.authority.encode()
+    hosts = {"preserve": None, "upstream": authority}
+    names = () if route is None or isinstance(route.key, asked.ComposedKey) else route.key.header_names
+    return Target(
+        upstream=upstream,
+        forwarding=ForwardingPolicy(
+            authority=authority,
+            host=hosts.get(asked_upstream.host, asked_upstream.host.encode()),
+            trusted_proxies=config.trusted_proxies,
+        ),
+        key=UpstreamKey(asked_upstream.key),
+        key_headers=tuple(name.encode() for name in names),
+        answer_within_seconds=asked_upstream.answer_within,
+    )
+
+
+def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> UpstreamSettings:
+    """How to speak to an upstream. Raises OSError or ssl.SSLError when a file of its TLS settings is not usable."""
+    tls = upstream.tls
+    return UpstreamSettings(
+        host=upstream.url.host,
+        port=upstream.url.port,
+        tls=None
+        if upstream.url.scheme == "http"
+        else tls_context(
+            None if tls is None else tls.ca, None if tls is None else tls.cert, None if tls is None else tls.key
+        ),
+        server_name=None if tls is None else tls.server_name,
+        connect_timeout_seconds=upstream.connect_timeout,
+        response_timeout_seconds=upstream.response_timeout,
+        keepalive_seconds=upstream.keepalive,
+        header_bytes_max=config.limits.max_header_bytes,
+    )
+
+
+def recipes(config: asked.Config) -> dict[str, bytes]:
+    """How the identities of each operation name are made, over all routes that share it."""
+    found: dict[str, set[bytes]] = {}
+    for route in config.routes:
+        recipe = identity_recipe(config.service, route.operation, scope_spec(route.scope), key_spec(route.key))
+        found.setdefault(route.operation, set()).add(recipe)
+    return {operation: digest(b"recipes", *sorted(each)) for operation, each in found.items()}
+
+
+def key_spec(key: asked.Key) -> KeySpec:
+    """Where the key is, as the core reads it."""
+    match key:
+        case asked.HeaderKey() | asked.HeadersKey():
+            return HeaderKey(tuple(name.encode() for name in key.header_names), KeyFormat(key.format))
+        case asked.BodyKey():
+            return ComposedKey((BodyPart(parse_pointer(key.body)),))
+        case asked.ComposedKey():
+            return ComposedKey(
+                tuple(
+                    HeaderPart(part.header.encode())
+                    if isinstance(part, asked.HeaderPart)
+                    else BodyPart(parse_pointer(part.body))
+                    for part in key.compose
+                )
+            )
+        case _:
+            assert_never(key)
+
+
+def scope_spec(scope: asked.Scope) -> ScopeSpec:
+    """Whose key it is, as the core reads it."""
+    match scope:
+        case "shared":
+            return SharedScope()
+        case asked.ComposedScope():
+            return ComposedScope(tuple(_scope_part(part) for part in scope.compose))
+        case asked.HeaderScope() | asked.ApiKeyScope():
+            return _scope_part(scope)
+        case _:
+            assert_never(scope)
+
+
+def _scope_part(part: asked.HeaderScope | asked.ApiKeyScope) -> HeaderScope | ApiKeyScope:
+    if isinstance(part, asked.ApiKeyScope):
+        return ApiKeyScope(part.api_key.encode())
+    return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
+
+
+def _fingerprinter(secrets: asked.Secrets, fingerprint: asked.Fingerprint) -> Fingerprinter:
+    keys = [FingerprintKey(key.id, key.key.get_secret_value()) for key in secrets.fingerprint_keys]
+    spec = FingerprintSpec(
+        body=BodyForm.AUTO if fingerprint.body is None else BodyForm(fingerprint.body),
+        ignore=tuple(parse_pointer(pointer) for pointer in fingerprint.ignore),
+        only=tuple(parse_pointer(pointer) for pointer in fingerprint.only),
+        headers=tuple(name.encode() for name in fingerprint.headers),
+    )
+    return Fingerprinter(spec, keys[0] if keys else None, keys[1:])

@@ -7,6 +7,7 @@ for under another identity is a request that runs again.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -78,6 +79,9 @@ class Front:
         except StoreError as failure:
             error = type(failure).__name__
             raise
+        except asyncio.CancelledError:
+            error = "Cancelled"
+            raise
         finally:
             self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
 
@@ -85,7 +89,7 @@ class Front:
 def _what_would_be_lost(conflicts: list[RecipeConflict]) -> str:
     named = "; ".join(f"{conflict.operation} with {conflict.alive} living keys" for conflict in conflicts)
     return (
-        f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these keys "
-        "are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "
+        f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "
+        "keys are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "
         "(retention.remember), or accept the loss with `identity_change: accept` on the routes concerned."
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -79,7 +80,7 @@ def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def _items(kind: object) -> Iterator[object]:
-    arguments = getattr(kind, "__args__", ())
+    arguments: Any = getattr(kind, "__args__", ())
     if getattr(kind, "__origin__", None) is tuple:
         for form in _forms(arguments[0]):
             yield form.kind

@@ -191,7 +191,7 @@ def test_configuration_is_immutable() -> None:
     """Nobody changes a configuration after it was checked."""
     config = read(MINIMAL)
     with pytest.raises(ValidationError):
-        config.routes[0].name = "other"
+        config.routes[0].name = "other"  # type: ignore[misc]
 
 
 def test_notices() -> None:

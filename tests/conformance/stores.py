@@ -14,7 +14,8 @@ from typing import Protocol
 import pytest
 
 from gateway.store.base import Store
-from tests.support.memory_store import Memory, MemoryStore
+from gateway.store.sqlite import SqliteStore
+from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
 
 class Database(Protocol):
@@ -50,8 +51,27 @@ def memory(_request: pytest.FixtureRequest, _directory: Path) -> Iterator[Databa
     yield MemoryDatabase()
 
 
+@dataclass
+class SqliteDatabase:
+    path: Path
+    exact: bool = True
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def open_store(self) -> Store:
+        return SqliteStore(self.path, clock_us=self.clock)
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+@contextmanager
+def sqlite(_request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
+    yield SqliteDatabase(directory / "state" / "operations.db")
+
+
 # Each is entered once per test, outside an event loop, with the request (for fixtures like `postgres_url`) and an empty
 # directory; it ends by giving everything back, the data included.
 STORES: dict[str, Opener] = {
     "memory": memory,
+    "sqlite": sqlite,
 }

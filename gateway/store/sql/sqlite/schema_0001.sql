@@ -1,0 +1,72 @@
+-- The first schema. One narrow row per operation; the answer's body lives beside it, so that sweeping and claiming never
+-- read it. Times are microseconds of the store's clock, digests and ids are bytes, states and events are the words of the
+-- table. `version` says how the row is written: a program that does not know it leaves the row alone.
+CREATE TABLE operation (
+    row INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    attempt_id BLOB NOT NULL,
+    last_event TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    carries_doubt INTEGER NOT NULL,
+    fingerprint_recipe BLOB,
+    fingerprint_digest BLOB,
+    fingerprint_raw BLOB,
+    fingerprint_key_id TEXT,
+    attempts INTEGER NOT NULL,
+    first_claimed_us INTEGER NOT NULL,
+    claimed_us INTEGER NOT NULL,
+    lease_until_us INTEGER NOT NULL,
+    replay_until_us INTEGER NOT NULL,
+    remember_until_us INTEGER NOT NULL,
+    completed_us INTEGER,
+    doubt TEXT,
+    resolution_id BLOB,
+    -- The answer but for its body; NULL when there is none. `body_kept` says that `response` has to have the body.
+    status INTEGER,
+    reason BLOB,
+    headers BLOB,
+    body_kept INTEGER NOT NULL,
+    -- When the next row of the clock is due; NULL where there is none.
+    due_us INTEGER,
+    route TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    scope_digest BLOB NOT NULL,
+    key_digest BLOB NOT NULL,
+    key TEXT
+);
+
+-- What the sweep looks for, and what has lapsed unseen.
+CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
+
+-- What an operator has to look at.
+CREATE INDEX operation_in_doubt ON operation (route, claimed_us) WHERE state = 'in_doubt';
+
+-- `row` is the operation's, so that answers are written one after the other and found without an index.
+CREATE TABLE response (
+    row INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+);
+
+-- The last fencing token that was given to anybody. It outlives every record.
+CREATE TABLE sequence (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    token INTEGER NOT NULL
+);
+INSERT INTO sequence (one, token) VALUES (1, 0);
+
+-- Who sweeps, and until when nobody else does.
+CREATE TABLE sweeper (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    owner BLOB NOT NULL,
+    until_us INTEGER NOT NULL
+);
+INSERT INTO sweeper (one, owner, until_us) VALUES (1, x'', 0);
+
+-- How the identity of each operation name was made.
+CREATE TABLE recipe (
+    operation TEXT PRIMARY KEY,
+    recipe BLOB NOT NULL
+) WITHOUT ROWID;

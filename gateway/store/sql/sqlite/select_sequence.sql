@@ -1,0 +1,2 @@
+-- absent | released --claim--> claimed, in_doubt --takeover--> claimed: the last token given
+SELECT token FROM sequence WHERE one = 1

@@ -1,0 +1,140 @@
+"""How a record is written as a row of SQLite, and read back.
+
+It owns the order of the columns, which is that of the `.sql` files, and the version of the row's form. What it cannot
+read it does not guess: a row of an unknown version, state or event is an error, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.message import Headers, StoredResponse
+from gateway.core.operation import Event, Fingerprint, Identity, Record, State
+from gateway.store.base import NotApplied
+
+VERSION: Final = 1
+
+Row = tuple[Any, ...]
+
+_STATES: Final = {state.value: state for state in State}
+_EVENTS: Final = {event.value: event for event in Event}
+_COUNT: Final = struct.Struct(">I")
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """The fields as one value: their number, the length of every name and value, then all of them in a row."""
+    parts = [part for field in headers for part in field]
+    return struct.pack(f">{len(parts) + 1}I", len(headers), *map(len, parts)) + b"".join(parts)
+
+
+def decode_headers(encoded: bytes) -> Headers:
+    """What `encode_headers` was given."""
+    (fields,) = _COUNT.unpack_from(encoded)
+    lengths = struct.unpack_from(f">{2 * fields}I", encoded, 4)
+    parts, end = [], 4 + 8 * fields
+    for length in lengths:
+        start, end = end, end + length
+        parts.append(encoded[start:end])
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+
+def due_us(record: Record) -> int | None:
+    """When the clock's next row is due; None when time changes nothing."""
+    match record.state:
+        case State.CLAIMED:
+            return record.lease_until_us
+        case State.COMPLETED:
+            return record.replay_until_us
+        case State.RELEASED | State.TOMBSTONE:
+            return record.remember_until_us
+        case _:
+            return None
+
+
+def encode(record: Record) -> Row:
+    """The columns that a change may change, in the order of `update_operation.sql`."""
+    fingerprint, response = record.fingerprint, record.response
+    return (
+        VERSION,
+        record.state.value,
+        record.token,
+        record.attempt_id.bytes,
+        record.last_event.value,
+        record.holder,
+        record.carries_doubt,
+        *((None,) * 4 if fingerprint is None else _fingerprint_columns(fingerprint)),
+        record.attempts,
+        record.first_claimed_us,
+        record.claimed_us,
+        record.lease_until_us,
+        record.replay_until_us,
+        record.remember_until_us,
+        record.completed_us,
+        record.doubt,
+        None if record.resolution_id is None else record.resolution_id.bytes,
+        *((None,) * 3 if response is None else (response.status, response.reason, encode_headers(response.headers))),
+        response is not None and response.body is not None,
+        due_us(record),
+    )
+
+
+def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
+    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id)
+
+
+def encode_identity(identity: Identity) -> Row:
+    """The columns that never change, in the order of `insert_operation.sql`."""
+    return (
+        identity.operation_id.bytes,
+        identity.route,
+        identity.operation,
+        identity.scope_digest,
+        identity.key_digest,
+        identity.key,
+    )
+
+
+def decode(columns: Row) -> Record:
+    """The record of a row as `select_operation.sql` gives it. Raises `NotApplied` when this program cannot read it."""
+    (
+        _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
+        recipe, digest, raw, key_id,
+        attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
+        doubt, resolution_id, status, reason, headers, body_kept,
+        route, operation, scope_digest, key_digest, key, body,
+    ) = columns  # fmt: skip
+    if version != VERSION or state not in _STATES or last_event not in _EVENTS:
+        raise NotApplied(
+            f"operation {UUID(bytes=operation_id)} was written by another version of this program "
+            f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"
+        )
+    if body_kept and body is None:
+        # A body that somebody removed is an answer that is no longer kept: the replay window is over.
+        replay_until_us = 0
+    return Record(
+        Identity(UUID(bytes=operation_id), route, operation, scope_digest, key_digest, key),
+        _STATES[state],
+        token,
+        UUID(bytes=attempt_id),
+        _EVENTS[last_event],
+        holder,
+        bool(carries_doubt),
+        None if recipe is None else Fingerprint(recipe, digest, raw, key_id),
+        attempts,
+        first_claimed_us,
+        claimed_us,
+        lease_until_us,
+        replay_until_us,
+        remember_until_us,
+        completed_us,
+        doubt,
+        None if resolution_id is None else UUID(bytes=resolution_id),
+        None if status is None else StoredResponse(status, reason, decode_headers(headers), body),
+    )
+
+
+def keeps_body(columns: Row) -> bool:
+    """Whether the row says that `response` has its body."""
+    return bool(columns[25])

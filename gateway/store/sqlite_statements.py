@@ -1,0 +1,242 @@
+"""What the statements of SQLite do, inside a transaction that somebody else began and will end.
+
+It owns which `.sql` file is executed when, and knows the driver only as something with `execute`. It decides nothing: a
+record is read, `lifecycle` is asked, and what it made of the record is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from gateway.core.lifecycle import settle, step
+from gateway.core.operation import MICROSECONDS, Applied, Command, Record, Result, State, operation_id_of
+from gateway.store.base import RecipeConflict, StartRefused, StoreError, Swept, Tally
+from gateway.store.sqlite_rows import VERSION, Row, decode, encode, encode_identity, keeps_body
+
+SCHEMA_VERSION: Final = 1
+# "igwy": says that a file is ours, as `PRAGMA application_id`.
+APPLICATION_ID: Final = 0x69677779
+# How long a sweeper that died keeps others from sweeping.
+SWEEP_TURN_US: Final = 60 * MICROSECONDS
+
+# Those that have a row of the clock.
+_SWEPT_STATES: Final = (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)
+
+
+class Cursor(Protocol):
+    """What is needed of the driver. One result at a time: the next `execute` ends the one before."""
+
+    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Misfit(Exception):
+    """The command at `index` cannot be written; the transaction has to be rolled back and can be tried without it."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """The statements by the names of their files."""
+    folder = files("gateway.store").joinpath("sql/sqlite")
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+
+
+def check_ours(cursor: Cursor, path: object) -> int:
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for what is not ours or too new."""
+    application_id, version, tables = (
+        int(cursor.execute(query).fetchone()[0])
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+    )
+    if tables and application_id != APPLICATION_ID:
+        raise StartRefused(f"{path} is the database of another program; give the gateway a file of its own")
+    # A schema serves the program before it too, so that one can go back by one version.
+    if version > SCHEMA_VERSION + 1:
+        raise StartRefused(
+            f"{path} has schema {version}, and this program knows {SCHEMA_VERSION}; use the newer program that made it"
+        )
+    return version
+
+
+def migrate(cursor: Cursor, path: object) -> None:
+    """Bring the schema up to date, whatever another process did meanwhile. Raises `StartRefused`."""
+    for number in range(check_ours(cursor, path) + 1, SCHEMA_VERSION + 1):
+        cursor.execute(statements()[f"schema_{number:04}"])
+        cursor.execute(f"PRAGMA user_version = {number}")
+        cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def apply_all(
+    cursor: Cursor,
+    commands: Sequence[Command],
+    rejected: Mapping[int, Exception],
+    now_us: int,
+    data_errors: tuple[type[Exception], ...],
+) -> list[Result | Exception]:
+    """Execute the commands in order, but for those known to be rejected. Raises `Misfit` for a further one."""
+    tokens = _Tokens(cursor)
+    results: list[Result | Exception] = []
+    for index, command in enumerate(commands):
+        if index in rejected:
+            results.append(rejected[index])
+            continue
+        try:
+            results.append(_apply(cursor, command, now_us, tokens))
+        except data_errors as error:
+            raise Misfit(index) from error
+        except StoreError as error:
+            # Of this record alone, and before anything was written.
+            results.append(error)
+    tokens.keep()
+    return results
+
+
+class _Tokens:
+    """Fencing tokens of one transaction: the sequence is read when the first is drawn, and written once."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._last: int | None = None
+
+    def draw(self) -> int:
+        if self._last is None:
+            self._last = int(self._cursor.execute(statements()["select_sequence"]).fetchone()[0])
+        self._last += 1
+        return self._last
+
+    def keep(self) -> None:
+        if self._last is not None:
+            self._cursor.execute(statements()["update_sequence"], (self._last,))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A record as it is in the file. Without a row it is in none."""
+
+    row: int | None = None
+    record: Record | None = None
+    has_body: bool = False
+
+
+def _kept(columns: Row | None) -> _Kept:
+    return _Kept() if columns is None else _Kept(columns[0], decode(columns), keeps_body(columns))
+
+
+def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
+    kept = _kept(cursor.execute(statements()["select_operation"], (operation_id_of(command).bytes,)).fetchone())
+    result, record = step(kept.record, command, now_us, tokens.draw)
+    if isinstance(result, Applied) and record is not kept.record:
+        _write(cursor, kept, record)
+    return result
+
+
+def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
+    """Make the file say what the table made of the record."""
+    sql = statements()
+    # A new operation under the id of one whose time is over is not the old one changed.
+    is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
+    response = None if record is None else record.response
+    is_same_answer = kept.record is not None and response is kept.record.response
+    if kept.has_body and not is_same_answer:
+        cursor.execute(sql["delete_response"], (kept.row,))
+    if kept.row is not None and (is_new or record is None):
+        cursor.execute(sql["delete_operation"], (kept.row,))
+    if record is None:
+        return
+    if is_new:
+        # By a claim, which has no answer.
+        cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+        return
+    cursor.execute(sql["update_operation"], (*encode(record), kept.row))
+    if response is not None and response.body is not None and not is_same_answer:
+        cursor.execute(sql["insert_response"], (kept.row, response.body))
+
+
+def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:
+    """The records as they were last written, or why one cannot be read."""
+    records: list[Record | Exception | None] = []
+    for operation_id in operation_ids:
+        try:
+            records.append(
+                _kept(cursor.execute(statements()["select_operation"], (operation_id.bytes,)).fetchone()).record
+            )
+        except StoreError as error:
+            records.append(error)
+    return records
+
+
+@dataclass(slots=True)
+class SweptPart:
+    """What one transaction of a sweep wrote down, and of which operations."""
+
+    swept: Swept = field(default_factory=Swept)
+    operation_ids: list[UUID] = field(default_factory=list)
+
+
+def is_due(cursor: Cursor, now_us: int) -> bool:
+    """Whether a sweep would find anything."""
+    return any(
+        cursor.execute(statements()["select_due"], (state.value, now_us, VERSION, 1)).fetchone()
+        for state in _SWEPT_STATES
+    )
+
+
+def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
+    """Write down at most `limit` rows of the clock, unless it is another's turn. `more` when it was that many."""
+    sql, part, written = statements(), SweptPart(), Counter[State]()
+    cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
+    if cursor.execute("SELECT changes()").fetchone()[0] == 0:
+        return part
+    for state in _SWEPT_STATES:
+        due = cursor.execute(sql["select_due"], (state.value, now_us, VERSION, limit - written.total())).fetchall()
+        for columns in due:
+            kept = _kept(columns)
+            settled = settle(kept.record, now_us)
+            _write(cursor, kept, settled)
+            written[State.ABSENT if settled is None else settled.state] += 1
+            part.operation_ids.append(UUID(bytes=columns[1]))
+    more = written.total() == limit
+    part.swept = Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more)
+    if is_last or not more:
+        cursor.execute(sql["leave_sweeper"], (owner,))
+    return part
+
+
+def tally(cursor: Cursor, now_us: int) -> Tally:
+    """What is in doubt as of now, written down or not."""
+    in_doubt, oldest_us = Counter[str](), now_us
+    for route, number, claimed_us in cursor.execute(statements()["tally"], (now_us,)).fetchall():
+        in_doubt[route] += number
+        oldest_us = min(oldest_us, claimed_us)
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS)
+
+
+def agree_recipes(
+    cursor: Cursor, recipes: Mapping[str, bytes], accept: frozenset[str], now_us: int
+) -> list[RecipeConflict]:
+    """Remember the recipes, or find who objects."""
+    sql = statements()
+    known = dict(cursor.execute(sql["select_recipes"]).fetchall())
+    conflicts = []
+    for operation, recipe in sorted(recipes.items()):
+        if known.get(operation, recipe) != recipe and operation not in accept:
+            alive = cursor.execute(sql["count_alive"], (operation, now_us)).fetchone()[0]
+            if alive:
+                conflicts.append(RecipeConflict(operation, alive))
+    if not conflicts:
+        for operation, recipe in recipes.items():
+            if known.get(operation) != recipe:
+                cursor.execute(sql["upsert_recipe"], (operation, recipe))
+    return conflicts

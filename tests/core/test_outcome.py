@@ -1,0 +1,186 @@
+"""Outcomes: every status, under every preset, override, doubt and attempt, is the event that it has to be.
+
+The expectations are written from the tables of the README and not from the code: sets of statuses by preset.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from gateway.core.message import Headers
+from gateway.core.operation import Event
+from gateway.core.outcome import (
+    RETENTION_SECONDS_MAX,
+    Meaning,
+    Preset,
+    StatusPolicy,
+    conclude_answered,
+    conclude_not_sent,
+    conclude_unknown,
+    declared_retention_seconds,
+    meaning_of,
+)
+from gateway.core.verdict import Word
+
+STATUSES = range(200, 600)
+ALWAYS_RETRYABLE = {408, 421, 423, 425, 429}
+DOOR = {401, 403}
+
+RETRYABLE: Mapping[Preset, set[int]] = {
+    Preset.STANDARD: ALWAYS_RETRYABLE | DOOR | {500, 503},
+    Preset.PAYMENTS: ALWAYS_RETRYABLE | DOOR,
+    Preset.SUCCESS_ONLY: {*range(300, 500), 500, 503},
+}
+IN_DOUBT: Mapping[Preset, set[int]] = {
+    Preset.STANDARD: {*range(500, 600)} - {500, 503},
+    Preset.PAYMENTS: {*range(500, 600)},
+    Preset.SUCCESS_ONLY: {*range(500, 600)} - {500, 503},
+}
+
+
+def expected_by_preset(preset: Preset, status: int) -> Meaning:
+    if status in RETRYABLE[preset]:
+        return Meaning.RETRYABLE
+    return Meaning.IN_DOUBT if status in IN_DOUBT[preset] else Meaning.FINAL
+
+
+def meaning(status: int, policy: StatusPolicy, headers: Headers = (), *, carries_doubt: bool = False) -> Meaning:
+    return meaning_of(status, headers, policy, carries_doubt=carries_doubt)
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+def test_every_status_by_preset(preset: Preset) -> None:
+    """Without overrides, each status means what the preset's table says."""
+    found = {status: meaning(status, StatusPolicy(preset)) for status in STATUSES}
+    assert found == {status: expected_by_preset(preset, status) for status in STATUSES}
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+@pytest.mark.parametrize("status", [600, 799, 999])
+def test_unknown_class_is_in_doubt(preset: Preset, status: int) -> None:
+    """A status of no known class proves nothing."""
+    assert meaning(status, StatusPolicy(preset)) is Meaning.IN_DOUBT
+
+
+@pytest.mark.parametrize("preset", [Preset.STANDARD, Preset.PAYMENTS])
+def test_retry_after_makes_4xx_retryable(preset: Preset) -> None:
+    """A 4xx that names a time to come back had no effect; a 2xx or 5xx is not changed by it."""
+    headers = ((b"Retry-After", b"3"),)
+    found = {status: meaning(status, StatusPolicy(preset), headers) for status in STATUSES}
+    assert all(found[status] is Meaning.RETRYABLE for status in range(400, 500))
+    others = [status for status in STATUSES if not 400 <= status < 500]
+    assert all(found[status] is expected_by_preset(preset, status) for status in others)
+
+
+@pytest.mark.parametrize(("status", "meant"), itertools.product([200, 302, 404, 401, 500, 503], list(Meaning)))
+def test_code_beats_class_beats_preset(status: int, meant: Meaning) -> None:
+    """A listed code decides over its class, and a class over the preset."""
+    other = next(each for each in Meaning if each is not meant)
+    by_code = StatusPolicy(Preset.PAYMENTS, {status: meant}, {status // 100: other})
+    assert meaning(status, by_code) is meant
+    by_class = StatusPolicy(Preset.PAYMENTS, {}, {status // 100: meant})
+    assert meaning(status, by_class) is (Meaning.RETRYABLE if status in DOOR else meant)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (b"final", Meaning.FINAL),
+        (b"Retryable ", Meaning.RETRYABLE),
+        (b"in-doubt", Meaning.IN_DOUBT),
+        (b"perhaps", Meaning.IN_DOUBT),
+        (b"", Meaning.IN_DOUBT),
+    ],
+    ids=["final", "retryable-spelt", "in-doubt", "unknown-word", "empty"],
+)
+def test_upstream_says_it_per_response(value: bytes, meant: Meaning) -> None:
+    """What the upstream declares beats codes and preset, also for 401; a word nobody knows is doubt."""
+    policy = StatusPolicy(Preset.STANDARD, {201: Meaning.FINAL, 500: Meaning.RETRYABLE})
+    for status in (201, 401, 500, 502):
+        assert meaning(status, policy, ((b"Idempotency-Outcome", value),)) is meant
+
+
+def test_contradicting_declarations_are_doubt() -> None:
+    """Two declarations that differ say nothing certain; two that agree say it twice."""
+    policy = StatusPolicy(Preset.STANDARD)
+    differing = ((b"Idempotency-Outcome", b"final"), (b"idempotency-outcome", b"retryable"))
+    assert meaning(200, policy, differing) is Meaning.IN_DOUBT
+    assert meaning(500, policy, (differing[0], differing[0])) is Meaning.FINAL
+
+
+@pytest.mark.parametrize("status", sorted(DOOR))
+def test_door_under_doubt(status: int) -> None:
+    """Under doubt a 401 or 403 ends nothing, whatever route or upstream say."""
+    policy = StatusPolicy(Preset.SUCCESS_ONLY, {status: Meaning.FINAL})
+    headers = ((b"Idempotency-Outcome", b"final"),)
+    assert meaning(status, policy, headers, carries_doubt=True) is Meaning.IN_DOUBT
+
+
+@pytest.mark.parametrize("status", [409, 425])
+def test_progress_on_resend(status: int) -> None:
+    """Where recovery sends again, 409 and 425 may be the upstream's own "in progress"."""
+    policy = StatusPolicy(Preset.STANDARD, {status: Meaning.FINAL}, resends=True)
+    assert meaning(status, policy, ((b"Idempotency-Outcome", b"final"),)) is Meaning.IN_DOUBT
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+def test_event_and_word_of_every_answer(preset: Preset) -> None:
+    """Over every status, doubt, attempt and way of storing: the event and the word agree with what is known."""
+    for status, carries_doubt, is_first, is_stored in itertools.product(
+        STATUSES, (False, True), (False, True), (False, True)
+    ):
+        outcome = conclude_answered(
+            status,
+            (),
+            StatusPolicy(preset),
+            carries_doubt=carries_doubt,
+            is_first_attempt=is_first,
+            is_stored=is_stored,
+        )
+        meant = expected_by_preset(preset, status)
+        case = (status, carries_doubt, is_first, is_stored)
+        if meant is Meaning.FINAL:
+            assert outcome.event is Event.COMPLETE, case
+            assert outcome.word is (Word.STORED if is_stored else Word.RESPONSE_NOT_STORED), case
+        elif meant is Meaning.IN_DOUBT or carries_doubt:
+            assert (outcome.event, outcome.word) == (Event.ABANDON, Word.IN_DOUBT), case
+        else:
+            event = Event.FORGET if status in DOOR and is_first else Event.RELEASE
+            assert (outcome.event, outcome.word) == (event, Word.RELEASED), case
+
+
+def test_nothing_sent() -> None:
+    """Nothing sent is a release, but not under doubt: it says nothing of the attempts before."""
+    free, doubtful = conclude_not_sent(carries_doubt=False), conclude_not_sent(carries_doubt=True)
+    assert (free.event, free.word) == (Event.RELEASE, Word.UPSTREAM_UNREACHABLE)
+    assert (doubtful.event, doubtful.word) == (Event.ABANDON, Word.IN_DOUBT)
+
+
+def test_unknown_is_never_anything_else() -> None:
+    """When a byte may have left and no complete response came, it is in doubt."""
+    outcome = conclude_unknown()
+    assert (outcome.event, outcome.word) == (Event.ABANDON, Word.IN_DOUBT)
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ([], None),
+        ([b"3600"], 3600),
+        ([b" 0 "], 0),
+        ([b"999999999"], RETENTION_SECONDS_MAX),
+        ([b"-1"], None),
+        ([b"1.5"], None),
+        ([b"1e3"], None),
+        ([b"9" * 10], None),
+        ([b"1", b"1"], None),
+        (["٣".encode()], None),
+    ],
+    ids=["none", "an-hour", "zero", "bounded", "negative", "fraction", "exponent", "overlong", "twice", "other-digits"],
+)
+def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
+    """Only one plain number of seconds is taken, and it is bounded."""
+    assert declared_retention_seconds(tuple((b"Idempotency-Retention", value) for value in values)) == seconds

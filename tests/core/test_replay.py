@@ -1,0 +1,131 @@
+"""What of a response is kept, and which codings a retry accepts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.message import Headers, ResponseHead
+from gateway.core.replay import (
+    KeepPolicy,
+    accepted_codings,
+    accepts,
+    has_no_body,
+    is_event_stream,
+    kept_fields,
+    stored_response,
+)
+
+FIELDS: Headers = (
+    (b"Content-Type", b"application/json"),
+    (b"content-length", b"2"),
+    (b"X-Twice", b"1"),
+    (b"x-twice", b"\xff2"),
+    (b"Location", b"/charges/1"),
+    (b"Connection", b"close, X-Hop"),
+    (b"X-Hop", b"of this connection"),
+    (b"Keep-Alive", b"timeout=5"),
+    (b"Transfer-Encoding", b"chunked"),
+    (b"Trailer", b"X-T"),
+    (b"Upgrade", b"h2c"),
+    (b"Date", b"Fri, 20 Nov 2026 00:00:00 GMT"),
+    (b"Age", b"3"),
+    (b"RateLimit", b"limit=1"),
+    (b"RateLimit-Remaining", b"1"),
+    (b"X-RateLimit-Limit", b"1"),
+    (b"Set-Cookie", b"session=1"),
+    (b"Set-Cookie", b"b=2"),
+    (b"WWW-Authenticate", b"Basic"),
+    (b"Idempotency-Status", b"stored"),
+    (b"Idempotent-Replayed", b"true"),
+    (b"Idempotency-Outcome", b"final"),
+    (b"Idempotency-Retention", b"60"),
+    (b"X-Internal", b"secret"),
+    (b"Vary", b"*"),
+)
+
+
+def kept(method: bytes = b"POST", status: int = 200, policy: KeepPolicy | None = None) -> Headers:
+    return kept_fields(method, ResponseHead(status, b"", FIELDS), policy or KeepPolicy())
+
+
+def test_kept_in_order_and_to_the_byte() -> None:
+    """End-to-end fields stay in order, with repeats, spelling and bytes; what belongs to a moment or a caller goes."""
+    assert kept() == (
+        (b"Content-Type", b"application/json"),
+        (b"X-Twice", b"1"),
+        (b"x-twice", b"\xff2"),
+        (b"Location", b"/charges/1"),
+        (b"X-Internal", b"secret"),
+        (b"Vary", b"*"),
+    )
+
+
+def test_route_keeps_and_strips() -> None:
+    """A route may keep personal fields, each line of them, and leave out more."""
+    policy = KeepPolicy(strip=frozenset({b"x-internal"}), keep=frozenset({b"set-cookie"}))
+    names = [name for name, _ in kept(policy=policy)]
+    assert names.count(b"Set-Cookie") == 2
+    assert b"WWW-Authenticate" not in names
+    assert b"X-Internal" not in names
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "stays"),
+    [(b"HEAD", 200, True), (b"GET", 304, True), (b"POST", 204, False), (b"POST", 200, False)],
+    ids=["head", "304", "204", "200"],
+)
+def test_content_length(method: bytes, status: int, stays: bool) -> None:
+    """The length is kept only where it speaks of a body that is not sent; elsewhere it is computed anew."""
+    assert (b"content-length" in [name.lower() for name, _ in kept(method, status)]) is stays
+
+
+def test_stored_response_without_body() -> None:
+    """A response whose body is not kept keeps its status and its fields."""
+    stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())
+    assert (stored.status, stored.reason, stored.body) == (201, b"Made", None)
+    assert (b"Location", b"/charges/1") in stored.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "none"),
+    [(b"HEAD", 200, True), (b"POST", 204, True), (b"POST", 304, True), (b"POST", 103, True), (b"POST", 200, False)],
+    ids=["head", "204", "304", "103", "200"],
+)
+def test_has_no_body(method: bytes, status: int, none: bool) -> None:
+    """RFC 9112 section 6.3: these have none, whatever their fields say."""
+    assert has_no_body(method, status) is none
+
+
+@pytest.mark.parametrize(
+    ("value", "is_stream"),
+    [(b"text/event-stream", True), (b"Text/Event-Stream; charset=utf-8", True), (b"text/event-streams", False)],
+    ids=["plain", "spelt-with-parameter", "other"],
+)
+def test_event_stream(value: bytes, is_stream: bool) -> None:
+    """An event stream is known by its media type alone."""
+    assert is_event_stream(((b"content-Type", value),)) is is_stream
+
+
+@pytest.mark.parametrize(
+    ("values", "coding", "accepted"),
+    [
+        ([], b"gzip", True),
+        ([b""], b"gzip", False),
+        ([b"gzip"], b"gzip", True),
+        ([b"br, GZIP;q=0.5"], b"gzip", True),
+        ([b"gzip;q=0"], b"gzip", False),
+        ([b"gzip; q=0.000"], b"gzip", False),
+        ([b"gzip; q=0.001"], b"gzip", True),
+        ([b"*"], b"br", True),
+        ([b"*;q=0, gzip"], b"gzip", True),
+        ([b"*;q=0, gzip"], b"br", False),
+        ([b"br"], b"gzip", False),
+        ([b"br", b"gzip"], b"gzip", True),
+        ([b"gzip"], b"x-gzip", True),
+        ([b"identity"], b"gzip", False),
+    ],
+    ids=lambda value: str(value),
+)
+def test_accepts(values: list[bytes], coding: bytes, accepted: bool) -> None:
+    """RFC 9110 section 12.5.3: an absent field accepts anything, an empty one nothing but identity."""
+    assert accepts(coding, accepted_codings(values)) is accepted

@@ -1,0 +1,128 @@
+"""Verdicts: what a settled record means for a request, over every state and every comparison."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Event, Fingerprint, Identity, Record, Snapshot, State
+from gateway.core.verdict import RULES, Claimable, Judgement, Match, Refuse, Replay, Wait, Word, compare, judge
+
+OURS = Fingerprint(b"recipe", b"digest", b"raw", "k1")
+SAME_RAW = Fingerprint(b"older", b"other", b"raw", "k1")
+DIFFERENT = Fingerprint(b"recipe", b"different", b"other raw", "k1")
+UNKNOWN = Fingerprint(b"older", b"other", b"other raw", "k1")
+OTHER_KEY = Fingerprint(b"older", b"other", b"raw", "k0")
+
+RECORD = Record(
+    identity=Identity(UUID(int=1), "route", "route", b"scope", b"key"),
+    state=State.CLAIMED,
+    token=7,
+    attempt_id=UUID(int=2),
+    last_event=Event.CLAIM,
+    holder="a",
+    carries_doubt=False,
+    fingerprint=OURS,
+    attempts=1,
+    first_claimed_us=0,
+    claimed_us=0,
+)
+ANSWER = StoredResponse(201, b"Created", (), b"body")
+STATES = [state for state in State if state is not State.ABSENT]
+
+
+def record(state: State, fingerprint: Fingerprint | None = OURS, response: StoredResponse | None = ANSWER) -> Record:
+    return replace(RECORD, state=state, fingerprint=fingerprint, response=response)
+
+
+def verdict(snapshot: Record | None, *, accept: bool = False) -> Judgement:
+    return judge(Snapshot(snapshot, 0), [OURS], accept_recipe_change=accept)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_different_request_in_any_state(state: State) -> None:
+    """A different request under a used key is refused whatever state the first one is in."""
+    for accept in (False, True):
+        found = verdict(record(state, DIFFERENT), accept=accept)
+        assert isinstance(found, Refuse)
+        assert found.word is Word.KEY_REUSED
+
+
+def test_absent_is_claimable_without_a_token() -> None:
+    """A new key is claimed by a first statement, which has read no token."""
+    assert verdict(None) == Claimable(OURS, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (State.RELEASED, Claimable(OURS, 7)),
+        (State.CLAIMED, Wait(record(State.CLAIMED))),
+        (State.IN_DOUBT, Refuse(Word.IN_DOUBT, record(State.IN_DOUBT))),
+        (State.COMPLETED, Replay(record(State.COMPLETED))),
+        (State.TOMBSTONE, Refuse(Word.KEY_EXPIRED, record(State.TOMBSTONE))),
+    ],
+    ids=str,
+)
+def test_same_request(state: State, expected: Judgement) -> None:
+    """The same request gets what its state has for it."""
+    assert verdict(record(state)) == expected
+
+
+@pytest.mark.parametrize("response", [None, replace(ANSWER, body=None)], ids=["no-response", "no-body"])
+def test_completed_without_its_body(response: StoredResponse | None) -> None:
+    """A completed record without a body is never replayed as an empty answer."""
+    found = verdict(record(State.COMPLETED, response=response))
+    assert isinstance(found, Refuse)
+    assert found.word is Word.RESPONSE_NOT_STORED
+
+
+def test_an_empty_body_is_an_answer() -> None:
+    """An empty body that was kept is replayed."""
+    assert isinstance(verdict(record(State.COMPLETED, response=replace(ANSWER, body=b""))), Replay)
+
+
+@pytest.mark.parametrize(("state", "accept"), itertools.product(STATES, [False, True]), ids=str)
+def test_recipe_changed(state: State, accept: bool) -> None:
+    """Where sameness cannot be known, accepting gives the recorded answer and never an execution."""
+    found = verdict(record(state, UNKNOWN), accept=accept)
+    if not accept or state is State.RELEASED:
+        assert isinstance(found, Refuse)
+        assert found.word is Word.KEY_REUSED
+    else:
+        assert not isinstance(found, Claimable)
+        assert type(found) is type(verdict(record(state)))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ours", "expected"),
+    [
+        (None, [OURS], (Match.SAME, OURS)),
+        (OURS, [OURS], (Match.SAME, OURS)),
+        (DIFFERENT, [OURS], (Match.DIFFERENT, OURS)),
+        (SAME_RAW, [OURS], (Match.SAME, OURS)),
+        (UNKNOWN, [OURS], (Match.UNKNOWN, OURS)),
+        (OTHER_KEY, [OURS], (Match.UNKNOWN, OURS)),
+        (OTHER_KEY, [OURS, OTHER_KEY], (Match.SAME, OTHER_KEY)),
+        (replace(OTHER_KEY, digest=b"x"), [OURS, OTHER_KEY], (Match.DIFFERENT, OTHER_KEY)),
+    ],
+    ids=["forgotten", "same", "different", "raw", "unknown", "other-key", "retired-key", "retired-key-different"],
+)
+def test_compare(recorded: Fingerprint | None, ours: list[Fingerprint], expected: tuple[Match, Fingerprint]) -> None:
+    """The first of our fingerprints that can decide does."""
+    assert compare(recorded, ours) == expected
+
+
+def test_released_without_fingerprint_is_anybodys() -> None:
+    """After a forget, the first who comes may claim with a request of its own."""
+    assert verdict(record(State.RELEASED, None)) == Claimable(OURS, 7)
+
+
+def test_every_word_has_its_rule() -> None:
+    """The table is in order, and every word of the product is somewhere in it."""
+    assert [rule.number for rule in RULES] == list(range(1, 16))
+    assert {word for rule in RULES for word in rule.words} == set(Word)

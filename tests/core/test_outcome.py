@@ -75,7 +75,7 @@ def test_retry_after_makes_4xx_retryable(preset: Preset) -> None:
     assert all(found[status] is expected_by_preset(preset, status) for status in others)
 
 
-@pytest.mark.parametrize(("status", "meant"), itertools.product([200, 302, 404, 401, 500, 503], list(Meaning)))
+@pytest.mark.parametrize(("status", "meant"), list(itertools.product([200, 302, 404, 401, 500, 503], list(Meaning))))
 def test_code_beats_class_beats_preset(status: int, meant: Meaning) -> None:
     """A listed code decides over its class, and a class over the preset."""
     other = next(each for each in Meaning if each is not meant)

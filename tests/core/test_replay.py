@@ -124,7 +124,7 @@ def test_event_stream(value: bytes, is_stream: bool) -> None:
         ([b"gzip"], b"x-gzip", True),
         ([b"identity"], b"gzip", False),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_accepts(values: list[bytes], coding: bytes, accepted: bool) -> None:
     """RFC 9110 section 12.5.3: an absent field accepts anything, an empty one nothing but identity."""

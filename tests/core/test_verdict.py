@@ -86,7 +86,7 @@ def test_an_empty_body_is_an_answer() -> None:
     assert isinstance(verdict(record(State.COMPLETED, response=replace(ANSWER, body=b""))), Replay)
 
 
-@pytest.mark.parametrize(("state", "accept"), itertools.product(STATES, [False, True]), ids=str)
+@pytest.mark.parametrize(("state", "accept"), list(itertools.product(STATES, [False, True])), ids=str)
 def test_recipe_changed(state: State, accept: bool) -> None:
     """Where sameness cannot be known, accepting gives the recorded answer and never an execution."""
     found = verdict(record(state, UNKNOWN), accept=accept)

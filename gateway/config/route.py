@@ -51,22 +51,6 @@ _API_KEY_REFUSED = (
     ("host", _FRAMING),
     ("content-", _FRAMING),
 )
-_VOLATILE = "this field may change from one retry to the next"
-_FINGERPRINT_REFUSED = (
-    ("authorization", _VOLATILE),
-    ("date", _VOLATILE),
-    ("user-agent", _VOLATILE),
-    ("accept", _VOLATILE),
-    ("accept-", _VOLATILE),
-    ("prefer", _VOLATILE),
-    ("traceparent", _VOLATILE),
-    ("tracestate", _VOLATILE),
-    ("baggage", _VOLATILE),
-    ("x-request-id", _VOLATILE),
-    ("x-b3-", _VOLATILE),
-    ("x-stainless-retry-count", _VOLATILE),
-)
-
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
 _ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
 _ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
@@ -85,13 +69,16 @@ class Match(Section):
 
 
 class _KeySettings(Section):
-    required: Annotated[bool, Flag()] = True
+    required: Annotated[bool, Flag()] = False
     """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
+
+
+class _HeaderKeySettings(_KeySettings):
     format: Literal["any", "structured", "uuid"] = "any"
     """How a key must be written: bare or quoted, quoted only (a Structured Field string), or laid out as a UUID."""
 
 
-class HeaderKey(_KeySettings):
+class HeaderKey(_HeaderKeySettings):
     """The key is the value of one header field."""
 
     header: _KeyHeader
@@ -103,7 +90,7 @@ class HeaderKey(_KeySettings):
         return (self.header,)
 
 
-class HeadersKey(_KeySettings):
+class HeadersKey(_HeaderKeySettings):
     """The key is the value of the first of these header fields that is present."""
 
     headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16)]
@@ -238,7 +225,7 @@ class Fingerprint(Section):
     """JSON pointers to what a retry may change."""
     only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
     """JSON pointers to all that is compared; everything if left out."""
-    headers: Annotated[tuple[Annotated[str, HeaderName(refused=_FINGERPRINT_REFUSED)], ...], Field(max_length=64)] = ()
+    headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
     """Header fields that are compared too."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings than these may be replayed to a request that differs from it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
 from gateway.config.report import alternatives
+from gateway.core.fingerprint import may_be_fingerprinted
 from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 
@@ -232,10 +233,15 @@ class Method(Leaf):
 
 @dataclass(frozen=True)
 class HeaderName(Leaf):
-    """The name of a header field, in the spelling of the file; `refused` maps names in lower case to the reason."""
+    """The name of a header field, in the spelling of the file.
+
+    `refused` maps names in lower case to the reason; `is_trusted`: who calls or with which key is read from it;
+    `is_compared`: it is part of the fingerprint.
+    """
 
     refused: tuple[tuple[str, str], ...] = ()
     is_trusted: bool = False
+    is_compared: bool = False
 
     @property
     def expected(self) -> str:
@@ -249,6 +255,8 @@ class HeaderName(Leaf):
             raise wrong("this field belongs to the connection or to the gateway, not to the request")
         if self.is_trusted and "_" in name:
             raise wrong("services may confuse '_' with '-' in the name of a field", f"write {text.replace('_', '-')}")
+        if self.is_compared and not may_be_fingerprinted(text.encode()):
+            raise wrong("this field may change from one retry to the next")
         for prefix, reason in self.refused:
             if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
                 raise wrong(reason)

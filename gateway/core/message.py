@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+_LOGGED_CHARACTERS_MAX = 128
+
 # RFC 9110 section 7.6.1, plus the two that intermediaries have always treated alike.
 HOP_BY_HOP = frozenset(
     (
@@ -34,6 +36,14 @@ class RequestHead:
     method: bytes
     target: bytes
     headers: Headers
+
+    def text(self, name: bytes) -> str | None:
+        """The first line of a field as it may be logged: short and printable, else None. `name` is in lower case."""
+        values = field_values(self.headers, name)
+        if not values:
+            return None
+        text = values[0][:_LOGGED_CHARACTERS_MAX].decode("latin-1")
+        return text if text.isprintable() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from uuid import UUID
 
 from gateway.core.identity import identity_of
 from gateway.core.key import Key, KeyFault, find_key, needs_body
-from gateway.core.message import Headers, field_values
 from gateway.core.operation import Command, Snapshot
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.verdict import Claimable, Match, Refuse, Replay, Wait, Word, compare, judge
@@ -48,7 +47,6 @@ _JOINS_MAX: Final = 4
 # How long a drain tries to get the last word of an attempt into the store.
 _LAST_WORD_SECONDS: Final = 5.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
-_LOGGED_CHARACTERS_MAX: Final = 128
 
 
 @dataclass(slots=True)
@@ -158,8 +156,8 @@ class Coordinator:
                     operation_id=trail.operation_id,
                     upstream_status=trail.upstream_status,
                     attempt=trail.attempt,
-                    request_id=_text(incoming.head.headers, b"x-request-id"),
-                    trace_id=_text(incoming.head.headers, b"traceparent"),
+                    request_id=incoming.head.text(b"x-request-id"),
+                    trace_id=incoming.head.text(b"traceparent"),
                 )
             )
         return answer
@@ -515,11 +513,3 @@ def _with_preference(reply: Reply, preferred: int | None) -> Reply:
         return reply
     return replace(reply, headers=(*reply.headers, applied(preferred)))
 
-
-def _text(headers: Headers, name: bytes) -> str | None:
-    """A field as the log shows it: its first line, short and printable."""
-    values = field_values(headers, name)
-    if not values:
-        return None
-    text = values[0][:_LOGGED_CHARACTERS_MAX].decode("latin-1")
-    return text if text.isprintable() else None

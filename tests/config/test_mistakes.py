@@ -87,7 +87,11 @@ ROUTE_MISTAKES = [
         "fingerprint.headers[0]",
         "this field may change from one retry to the next, found 'Accept-Language'",
     ),
-    ("fingerprint: {headers: [▸idempotency-key]}", "fingerprint.headers[0]", "the key is compared by itself"),
+    (
+        "fingerprint: {headers: [▸idempotency-key]}",
+        "fingerprint.headers[0]",
+        "this field may change from one retry to the next, found 'idempotency-key'",
+    ),
     (
         "upstream: {answer_within: ▸20m}",
         "upstream.answer_within",

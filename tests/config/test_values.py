@@ -43,7 +43,7 @@ def test_defaults() -> None:
     assert (upstream.connect_timeout, upstream.answer_within, upstream.response_timeout) == (2.0, 30.0, 600.0)
     assert (upstream.host, upstream.keepalive, upstream.key, upstream.tls) == ("preserve", 2.0, "original", None)
     assert (route.operation, route.match.methods, route.match.host) == ("pay", ("POST", "PATCH"), None)
-    assert (route.key.required, route.key.format) == (True, "any")
+    assert (route.key.required, route.key.format) == (False, "any")
     assert (route.fingerprint.body, route.fingerprint.on_recipe_change) == (None, "refuse")
     waiting = route.in_flight
     assert (waiting.wait, waiting.max_wait, waiting.status, waiting.max_waiters) == (5.0, 30.0, 409, 1000)

@@ -1,0 +1,293 @@
+"""One request at the edge: read as a value, and its answer written to the client's connection.
+
+Owns what has been written so far, whether the connection may serve another request, and the waiting for a client that
+is slow to read. It decides nothing about a request.
+
+Invariant: once a byte of a final head is out, the connection either carries the whole reply or is reset; it never ends
+a reply as if it were whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from aiohttp import web
+
+from gateway.core.message import RequestHead, ResponseHead, field_values
+from gateway.proxy.client_body import ClientBody
+from gateway.proxy.client_connection import ClientConnection, Written
+from gateway.proxy.reply import BodyCut, Incoming, Reply, ResponseStream
+from gateway.proxy.tunnel import ClientTunnel, Tunnel
+from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_head, chunk, framed
+
+# Up to this size head and body leave in one write.
+_ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+
+
+class ClientGone(Exception):
+    """There is nobody to answer: the client went, or does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike."""
+
+    header_bytes_max: int = 64 * 1024
+    header_fields_max: int = 128
+    keepalive_seconds: float = 75.0
+    silence_seconds: float = 60.0
+    linger_seconds: float = 5.0
+    backlog: int = 1024
+
+
+class Client(Protocol):
+    """What can be said to a client beside the reply, for a request that is passed through."""
+
+    @property
+    def takes_interim(self) -> bool:
+        """Whether it knows interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
+
+    def send_interim(self, head: ResponseHead) -> None:
+        """Pass an interim response on. Harmless when the client went."""
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        """Call this once the client is gone, at once if it is. None: no longer."""
+
+    def switch(self, head: ResponseHead) -> Tunnel:
+        """Write the 101, after which the connection is bytes both ways."""
+
+
+class ClientExchange:
+    """See the module and `Client`. Lives as long as the handler of one request."""
+
+    __slots__ = (
+        "_clock",
+        "_is_answered",
+        "_is_last",
+        "_is_stopping",
+        "_request",
+        "_settings",
+        "body",
+        "connection",
+        "head",
+        "keep_alive",
+        "version",
+    )
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        settings: EdgeSettings,
+        clock: DateClock,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._request = request
+        self.connection = cast(ClientConnection, request.protocol)
+        self._settings = settings
+        self._clock = clock
+        self._is_stopping = is_stopping
+        self._is_answered = False
+        self._is_last = False
+        self.keep_alive = False
+        message = request._message  # noqa: SLF001 - the target's very bytes; `raw_path` is this and nothing else
+        self.version = (message.version.major, message.version.minor)
+        # The parser decodes by UTF-8 with surrogates, which goes back to the same bytes.
+        target = message.path.encode("utf-8", "surrogateescape")
+        self.head = RequestHead(message.method.encode(), target, message.raw_headers)
+        self.body = self._body(message.chunked)
+
+    def _body(self, is_chunked: bool) -> ClientBody:
+        length: int | None = None
+        ask: Callable[[], None] | None = None
+        if not is_chunked:
+            said = field_values(self.head.headers, b"content-length")
+            length = int(said[0]) if said else 0
+        if length != 0 and self.version == (1, 1):
+            expectations = field_values(self.head.headers, b"expect")
+            if any(value.lower() == b"100-continue" for value in expectations):
+                ask = self._send_continue
+        return ClientBody(self._request.content, length, silence_seconds=self._settings.silence_seconds, ask=ask)
+
+    # -- the request --------------------------------------------------------------------------------------------------
+
+    @property
+    def head_bytes(self) -> int:
+        """How long the head was, near enough to compare with a limit."""
+        fields = sum([len(name) + len(value) + 4 for name, value in self.head.headers])
+        return len(self.head.target) + fields
+
+    @property
+    def host(self) -> bytes | None:
+        return next((value for name, value in self.head.headers if name.lower() == b"host"), None)
+
+    def incoming(self, *, may_upgrade: bool) -> Incoming:
+        """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
+        head = self.head
+        if self._request._message.upgrade and not (may_upgrade and self.connection.is_upgraded):  # noqa: SLF001
+            kept = tuple(field for field in head.headers if field[0].lower() != b"upgrade")
+            head = RequestHead(head.method, head.target, kept)
+        return Incoming(head, self.body, self.connection.peer, self.connection.scheme)
+
+    # -- the reply ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a byte of a final head is out."""
+        return self._is_answered
+
+    def written(self) -> web.StreamResponse:
+        """What aiohttp gets to see of all this."""
+        return Written(keep_alive=self.keep_alive).as_response()
+
+    async def write(self, reply: Reply, *, shows_status: bool = True) -> None:
+        """Write the whole reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
+        stream = None if isinstance(reply.body, bytes) else reply.body
+        try:
+            out = framed(
+                reply,
+                method=self.head.method,
+                minor=self.version[1],
+                keep_alive=self._may_keep_alive(),
+                shows_status=shows_status,
+                date=self._clock.now(),
+            )
+            if stream is None:
+                await self._write_whole(out, cast(bytes, reply.body))
+            else:
+                await self._write_stream(out, stream)
+        finally:
+            if stream is not None:
+                stream.abort()
+        self.keep_alive = out.keep_alive
+        if not self.body.is_received:
+            await self._linger()
+
+    async def write_last(self, reply: Reply, *, shows_status: bool = True) -> None:
+        """Write the reply, and serve nothing more on this connection."""
+        self._is_last = True
+        await self.write(reply, shows_status=shows_status)
+
+    def abort(self) -> None:
+        """Break the connection off, visibly."""
+        self.keep_alive = False
+        self.connection.abort()
+
+    def _may_keep_alive(self) -> bool:
+        """A request whose body did not arrive whole is followed by its rest, which nobody must take for a request.
+
+        The parser drops what follows a request for an upgrade that it does not know, so no more is served there either.
+        """
+        message = self._request._message  # noqa: SLF001
+        if self._is_last or message.should_close or self._is_stopping() or not self.body.is_received:
+            return False
+        return not message.upgrade or self.connection.is_upgraded
+
+    async def _write_whole(self, out: Framed, body: bytes) -> None:
+        if not out.sends_body or not body:
+            self._send(out.head)
+        elif len(body) <= _ONE_WRITE_BYTES_MAX:
+            self._send(out.head + body)
+        else:
+            self._send(out.head)
+            self._send(body)
+        await self._drain()
+
+    async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
+        self._send(out.head)
+        if not out.sends_body:
+            return
+        self.on_gone(stream.abort)
+        try:
+            left = out.length
+            while data := await stream.read():
+                if left is not None:
+                    left -= len(data)
+                    if left < 0:
+                        raise BodyCut("longer than announced")
+                self._send(chunk(data) if out.is_chunked else data)
+                await self._drain()
+            if left:
+                raise BodyCut("shorter than announced")
+            if out.is_chunked:
+                self._send(LAST_CHUNK)
+        except BodyCut:
+            self.abort()
+            raise ClientGone from None
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self.on_gone(None)
+
+    def _send(self, data: bytes) -> None:
+        transport = self.connection.transport
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        self._is_answered = True
+        transport.write(data)
+
+    async def _drain(self) -> None:
+        """Wait while the client is slow to read, and break off when it does not read at all."""
+        connection = self.connection
+        if not connection.writing_paused:
+            return
+        try:
+            async with asyncio.timeout(self._settings.silence_seconds):
+                await self._request.writer.drain()
+        except (TimeoutError, ConnectionError):
+            self.abort()
+            raise ClientGone from None
+
+    async def _linger(self) -> None:
+        """The answer is out although the request is not in: let the client read it before the connection is closed.
+
+        Closing with input unread would send an RST, which may overtake the answer (RFC 9112 section 9.6).
+        """
+        connection = self.connection
+        transport = connection.transport
+        if transport is None:
+            return
+        connection.discard_input()
+        if transport.can_write_eof():
+            transport.write_eof()
+        try:
+            async with asyncio.timeout(self._settings.linger_seconds):
+                await connection.gone.wait()
+        except TimeoutError:
+            self.abort()
+
+    # -- beside the reply: `Client` -----------------------------------------------------------------------------------
+
+    @property
+    def takes_interim(self) -> bool:
+        return self.version == (1, 1)
+
+    def send_interim(self, head: ResponseHead) -> None:
+        self._send_beside(bare_head(head))
+
+    def _send_continue(self) -> None:
+        self._send_beside(CONTINUE)
+
+    def _send_beside(self, data: bytes) -> None:
+        transport = self.connection.transport
+        if transport is not None and not transport.is_closing() and not self._is_answered:
+            transport.write(data)
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        self.connection.on_gone = callback
+        if callback is not None and self.connection.gone.is_set():
+            callback()
+
+    def switch(self, head: ResponseHead) -> Tunnel:
+        self._send(bare_head(head))
+        return ClientTunnel(self.connection, self._drain_tunnel)
+
+    async def _drain_tunnel(self) -> bool:
+        try:
+            await self._drain()
+        except ClientGone:
+            return False
+        return True

@@ -1,0 +1,338 @@
+"""The edge: from a client's request to a reply on its connection.
+
+Owns listening, the order of what is asked of a request before anybody works on it (framing, route, ambiguity), and
+what a client gets when all else fails. What a protected request means is the coordinator's business, what is not protected
+goes to the passthrough; both are given from outside.
+
+A client that goes cancels nothing here: a handler ends by itself when there is nobody left to write to, and what
+was begun for the client is supervised elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Protocol, TypeVar, assert_never
+
+from aiohttp import http_parser, web
+
+from gateway.core.verdict import Word
+from gateway.observe.facts import Herald, RequestAnswered
+from gateway.proxy.client_body import Cut, RequestCut
+from gateway.proxy.client_connection import ClientConnection, EdgeServer
+from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, EdgeSettings
+from gateway.proxy.problem import Shape, plain, refuse
+from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.proxy.strictness import ambiguity, framing_fault, other_readings
+from gateway.proxy.writer import DateClock, framed
+
+_LOG = logging.getLogger("gateway.edge")
+# What aiohttp itself says. Its texts may hold what a client sent, and nothing in them is for an operator.
+_AIOHTTP_LOG = logging.getLogger("gateway.edge.aiohttp")
+_AIOHTTP_LOG.addHandler(logging.NullHandler())
+_AIOHTTP_LOG.propagate = False
+
+# A body is read in pieces of about this size, and twice as much waits for whoever reads it.
+_READ_BYTES: Final = 64 * 1024
+_FAILED: Final = (
+    "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
+)
+
+
+class EdgeRoute(Protocol):
+    """What the edge needs to know of a protected route; see `route.Route`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def once(self) -> frozenset[bytes]: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def shows_status(self) -> bool: ...
+
+
+R = TypeVar("R", bound=EdgeRoute)
+
+# Method, target and `Host` as received to the route that protects, if any.
+Select = Callable[[bytes, bytes, bytes | None], R | None]
+Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
+# The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
+# request that became a tunnel and has ended.
+Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
+
+
+class ListenError(Exception):
+    """The address cannot be listened on. The text says why, for an operator."""
+
+
+class Edge(Generic[R]):
+    """The listener for clients. `start` it, then `stop_listening`, then `close`. Lives on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        select: Select[R],
+        protect: Protect[R],
+        forward: Forward[R],
+        herald: Herald,
+        settings: EdgeSettings | None = None,
+    ) -> None:
+        if http_parser.HttpRequestParser.__module__ != "aiohttp._http_parser":
+            raise RuntimeError("aiohttp runs without its C parser, which is the one whose strictness is known")
+        self._select = select
+        self._protect = protect
+        self._forward = forward
+        self._herald = herald
+        self._settings = settings or EdgeSettings()
+        self._clock = DateClock()
+        self._is_stopping = False
+        self._busy = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._listeners: list[asyncio.Server] = []
+        self._server = EdgeServer(
+            self._serve,
+            refusal=self._refusal,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=self._settings.keepalive_seconds,
+            # Lingering is done by the exchange, which knows that the body is read elsewhere.
+            lingering_time=0,
+            logger=_AIOHTTP_LOG,
+            max_field_size=self._settings.header_bytes_max,
+            max_headers=self._settings.header_fields_max,
+            max_line_size=self._settings.header_bytes_max,
+            read_bufsize=_READ_BYTES,
+        )
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being worked on or written, tunnels included."""
+        return self._busy
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        return len(self._server.clients)
+
+    async def start(
+        self,
+        *,
+        host: str | None = None,
+        port: int = 0,
+        sock: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> tuple[str, int]:
+        """Listen on an address, or on a socket that is bound already. Returns the address. Raises `ListenError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            if sock is not None:
+                listener = await loop.create_server(self._server, sock=sock, ssl=tls, backlog=self._settings.backlog)
+            else:
+                listener = await loop.create_server(
+                    self._server, host, port, ssl=tls, backlog=self._settings.backlog, reuse_address=True
+                )
+        except OSError as error:
+            raise ListenError(_listen_fault(host, port, error)) from error
+        self._listeners.append(listener)
+        address = listener.sockets[0].getsockname()
+        return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
+
+    def stop_listening(self) -> None:
+        """Take no new connection or request. What is in flight goes on, and is the last on its connection."""
+        self._is_stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for client in self._server.clients:
+            if not client.is_busy:
+                client.force_close()
+
+    async def close(self, grace_seconds: float = 0.0) -> int:
+        """Wait for what is in flight, then break off the rest. Returns how many requests were broken off."""
+        self.stop_listening()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        broken_off = self._busy
+        clients = self._server.clients
+        for client in clients:
+            if client.is_busy:
+                client.abort()
+            client.force_close()
+        tasks = list(self._server.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._wait_flushed(clients)
+        for listener in self._listeners:
+            await listener.wait_closed()
+        self._listeners.clear()
+        return broken_off
+
+    async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
+        """Let clients have what was written for them, for as long as a client is let linger."""
+        try:
+            async with asyncio.timeout(self._settings.linger_seconds):
+                for client in clients:
+                    await client.gone.wait()
+        except TimeoutError:
+            for client in clients:
+                client.abort()
+            for client in clients:
+                await client.gone.wait()
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        exchange = ClientExchange(request, self._settings, self._clock, lambda: self._is_stopping)
+        connection = exchange.connection
+        connection.is_busy = True
+        self._busy += 1
+        self._idle.clear()
+        try:
+            if not connection.gone.is_set():
+                await self._answer(exchange)
+        except ClientGone:
+            exchange.keep_alive = False
+        except BaseException:
+            exchange.abort()
+            raise
+        finally:
+            connection.is_busy = False
+            self._busy -= 1
+            if self._busy == 0:
+                self._idle.set()
+        return exchange.written()
+
+    async def _answer(self, exchange: ClientExchange) -> None:
+        """Answer in every case, but where the client is gone."""
+        route, fault = self._examine(exchange)
+        try:
+            if fault is not None:
+                await self._refuse(exchange, route, fault)
+            elif route is None:
+                await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
+            else:
+                answer = await self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(answer, Untouched):
+                    await self._pass(exchange, answer.incoming, route, answer.word)
+                else:
+                    await exchange.write(answer, shows_status=route.shows_status)
+        except ClientGone:
+            raise
+        except RequestCut as cut:
+            await self._refuse_cut(exchange, route, cut)
+        except Exception:  # noqa: BLE001 - whatever it was, a client waits for an answer
+            _LOG.exception("a request could not be answered")
+            if exchange.is_answered:
+                exchange.abort()
+                raise ClientGone from None
+            await exchange.write_last(plain(500, _FAILED))
+
+    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
+        try:
+            reply = await self._forward(incoming, exchange, route, word)
+            if reply is not None:
+                await exchange.write(replace(reply, word=word), shows_status=route is not None and route.shows_status)
+        finally:
+            incoming.body.close()
+
+    # -- what is refused here -----------------------------------------------------------------------------------------
+
+    def _examine(self, exchange: ClientExchange) -> tuple[R | None, _Fault | None]:
+        """The route that protects the request, and why it is refused all the same."""
+        head = exchange.head
+        route = self._select(head.method, head.target, exchange.host)
+        if exchange.head_bytes > self._settings.header_bytes_max:
+            return route, _Fault(431, "The head of the request is too long.")
+        framing = framing_fault(head, exchange.version)
+        if framing is not None:
+            return route, _Fault(400, framing)
+        if route is not None:
+            ambiguous = ambiguity(head, route.once)
+            return route, _Fault(400, ambiguous) if ambiguous is not None else None
+        if head.method == b"CONNECT":
+            return None, _Fault(501, "This is no forward proxy.")
+        for target, host in other_readings(head.target, exchange.host):
+            route = self._select(head.method, target, host)
+            if route is not None:
+                return route, _Fault(400, "The request target can be read as that of another operation.")
+        return None, None
+
+    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: _Fault) -> None:
+        """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
+        if route is None:
+            await exchange.write_last(plain(fault.status, fault.detail))
+            return
+        reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
+        head = exchange.head
+        self._herald.state(
+            RequestAnswered(
+                route=route.name,
+                word=Word.REQUEST_INVALID,
+                status=reply.status,
+                duration_seconds=0.0,
+                method=head.method.decode("latin-1"),
+                request_id=head.text(b"x-request-id"),
+                trace_id=head.text(b"traceparent"),
+            )
+        )
+        await exchange.write_last(reply, shows_status=route.shows_status)
+
+    async def _refuse_cut(self, exchange: ClientExchange, route: R | None, cut: RequestCut) -> None:
+        match cut.cut:
+            case Cut.GONE:
+                raise ClientGone
+            case Cut.MALFORMED:
+                fault = _Fault(400, "The chunks of the request body are malformed.")
+            case Cut.SLOW:
+                fault = _Fault(408, "The request body did not come in time.")
+            case other:
+                assert_never(other)
+        if exchange.is_answered:
+            exchange.abort()
+            raise ClientGone
+        await self._refuse(exchange, route, fault)
+
+    def _refusal(self, status: int) -> bytes:
+        """The whole response to what the parser refused."""
+        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
+        reply = plain(status, detail)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
+        return out.head + reply.body if isinstance(reply.body, bytes) else out.head
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a request is refused before anybody works on it."""
+
+    status: int
+    detail: str
+
+
+def _listen_fault(host: str | None, port: int, error: OSError) -> str:
+    """What an operator has to change."""
+    address = f"[{host}]:{port}" if host is not None and ":" in host else f"{host or '*'}:{port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            why = "another program listens there already"
+        case errno.EACCES:
+            why = "this user may not; ports below 1024 need CAP_NET_BIND_SERVICE, or use a higher one"
+        case errno.EADDRNOTAVAIL:
+            why = "this machine has no such address"
+        case _ if isinstance(error, socket.gaierror):
+            why = "the host name cannot be resolved"
+        case _:
+            why = error.strerror or str(error)
+    return f"cannot listen on {address}: {why}"

@@ -1,0 +1,138 @@
+"""Rule 2: which requests are ambiguous HTTP, and so refused where a route protects.
+
+Pure. A request is ambiguous where this gateway and the service behind it could read it differently: another target,
+another length, another caller, another key. It owns those readings and refuses to know what a route does with a
+request. A fault is a sentence for the client that names a rule and never repeats what was sent, but for field names
+that the configuration or this module knows.
+
+What the parser of the server refuses before (two lengths, a length with a transfer coding, bare line feeds, folded
+fields, control characters) is tested with the server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.core.message import Headers, RequestHead, connection_options
+from gateway.core.routing import has_dot_segments, normalise_path
+
+# Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
+_SINGLE: Final = frozenset(
+    (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key")
+)
+_NOT_TO_BE_NAMED: Final = _SINGLE | {b"cookie", b"transfer-encoding"}
+
+# RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way.
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
+_SLASH_IN_DISGUISE: Final = re.compile(rb"\\|%2f|%5c", re.IGNORECASE)
+_PARAMETERS: Final = re.compile(rb";[^/]*")
+_NUL: Final = b"%00"
+_ESCAPED_PERCENT: Final = b"%25"
+_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
+
+
+def framing_fault(head: RequestHead, version: tuple[int, int]) -> str | None:
+    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6.1)."""
+    if version not in ((1, 0), (1, 1)):
+        return "The HTTP version is neither 1.0 nor 1.1."
+    codings = [value for name, value in head.headers if name.lower() == b"transfer-encoding"]
+    if not codings:
+        return None
+    if version == (1, 0):
+        return "HTTP/1.0 has no transfer codings."
+    if len(codings) > 1 or codings[0].lower() != b"chunked":
+        return "The only transfer coding that is understood is chunked, once."
+    if any(name.lower() == b"content-length" for name, _ in head.headers):
+        return "Content-Length and Transfer-Encoding exclude each other."
+    return None
+
+
+def ambiguity(head: RequestHead, once: frozenset[bytes]) -> str | None:
+    """What is ambiguous in a request whose framing is sound; None when nothing is.
+
+    `once` are the fields (lower case) that say who calls, under which key and with which credential on this route.
+    """
+    return _target_fault(head.target) or _fields_fault(head.headers, once)
+
+
+def other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """Targets, with their hosts, as which a lenient service may read this one. Mostly none.
+
+    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, or take the
+    host of an absolute form. A request that would meet a route in one of these readings only must not slip past it.
+    """
+    absolute = _ABSOLUTE_FORM.match(target)
+    if absolute is not None:
+        host = absolute[1]
+        target = target[absolute.end() :]
+        if not target.startswith(b"/"):
+            target = b"/" + target
+        yield target, host
+    path = re.split(rb"[?#]", target, maxsplit=1)[0]
+    folded = path.replace(_ESCAPED_PERCENT, b"%")
+    folded = _PARAMETERS.sub(b"", re.sub(rb"%3b", b";", folded, flags=re.IGNORECASE))
+    folded = _SLASH_IN_DISGUISE.sub(b"/", folded)
+    folded = folded.partition(_NUL)[0]
+    if folded != path:
+        yield folded, host
+
+
+def _target_fault(target: bytes) -> str | None:
+    if not target.startswith(b"/"):
+        return "The request target is not a path."
+    if _NOT_VISIBLE.search(target):
+        return "The request target holds a control character."
+    if b"#" in target:
+        return "The request target holds a fragment."
+    path, _, _ = target.partition(b"?")
+    if b"\\" in path:
+        return "The path holds a backslash."
+    normal = normalise_path(path)
+    if has_dot_segments(normal):
+        return "The path holds a . or .. segment."
+    if b"%" not in normal and b";" not in normal:
+        return None
+    if _NUL in normal:
+        return "The path holds an escaped NUL."
+    folded = _SLASH_IN_DISGUISE.sub(b"/", _PARAMETERS.sub(b"", normal.replace(_ESCAPED_PERCENT, b"%")))
+    if has_dot_segments(normalise_path(folded)):
+        return "The path holds a . or .. segment in disguise."
+    return None
+
+
+def _fields_fault(headers: Headers, once: frozenset[bytes]) -> str | None:
+    single = _SINGLE | once
+    seen: set[bytes] = set()
+    has_connection = False
+    for field, value in headers:
+        name = field.lower()
+        if name in single:
+            if name in seen:
+                return f"The field {_shown(name)} is repeated."
+            seen.add(name)
+            if name == b"host" and not _HOST.fullmatch(value):
+                return "The field Host is not a host."
+        elif b"_" in name:
+            folded = name.replace(b"_", b"-")
+            if folded in _NOT_TO_BE_NAMED or folded in once or _folds_onto(folded, once):
+                return f"The field {_shown(folded)} is spelt with an underscore."
+        elif name == b"connection":
+            has_connection = True
+    if _CONTROL.search(b"".join([value for _, value in headers])):
+        return "A field holds a control character."
+    if has_connection and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once)):
+        return f"Connection names the field {_shown(min(named))}."
+    return None
+
+
+def _folds_onto(folded: bytes, once: frozenset[bytes]) -> bool:
+    """Whether a field of the route that is itself spelt with `_` reads like this one."""
+    return any(b"_" in name and name.replace(b"_", b"-") == folded for name in once)
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("ascii", "replace").title()

@@ -14,6 +14,7 @@ from typing import Protocol
 import pytest
 
 from gateway.store.base import Store
+from gateway.store.postgres import PostgresStore
 from gateway.store.sqlite import SqliteStore
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
@@ -69,9 +70,28 @@ def sqlite(_request: pytest.FixtureRequest, directory: Path) -> Iterator[Databas
     yield SqliteDatabase(directory / "state" / "operations.db")
 
 
+@dataclass
+class PostgresDatabase:
+    url: str
+    exact: bool = True
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def open_store(self) -> Store:
+        return PostgresStore(self.url, clock_us=self.clock)
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+@contextmanager
+def postgres(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
+    yield PostgresDatabase(request.getfixturevalue("postgres_url"))
+
+
 # Each is entered once per test, outside an event loop, with the request (for fixtures like `postgres_url`) and an empty
 # directory; it ends by giving everything back, the data included.
 STORES: dict[str, Opener] = {
     "memory": memory,
+    "postgres": postgres,
     "sqlite": sqlite,
 }

@@ -1,0 +1,373 @@
+"""The durable store for many gateways: Postgres, through asyncpg.
+
+It owns which connections there are and which command goes over which. Rows, statements, batches, errors, schema and
+news are the neighbours' (`postgres_*`); this is the only module that imports the driver. What it promises stands on
+`Store`.
+
+Theory of operation
+-------------------
+Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
+connection of its own: claims; answers; everything else that a holder says; reads. So no claim waits for a commit of
+large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth.
+
+A plain connection is told at its start to plan every statement once and by index: the plan must not depend on how full
+the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
+noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from uuid import UUID
+
+import asyncpg
+
+from gateway.core.lifecycle import settle
+from gateway.core.operation import (
+    MICROSECONDS,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Prove,
+    Renew,
+    Result,
+    Snapshot,
+    State,
+    Takeover,
+    operation_id_of,
+)
+from gateway.store.base import NotApplied, RecipeConflict, StartRefused, StoreError, Swept, Tally, Watch
+from gateway.store.batching import Batcher
+from gateway.store.postgres_batch import Answer, Executor, Unclear, Windows, judge
+from gateway.store.postgres_link import Connection, Link, Refused
+from gateway.store.postgres_news import News
+from gateway.store.postgres_rows import WIDTH, record_of, with_answer
+from gateway.store.postgres_schema import add_partitions, bring_up_to_date, drop_partition, greet
+from gateway.store.postgres_statements import RECIPE_LOCK, load
+from gateway.store.watching import Watchers
+
+CONNECT_SECONDS: Final = 5.0
+COMMAND_SECONDS: Final = 5.0
+_MIGRATE_SECONDS: Final = 300.0
+
+_BATCH_SIZE_MAX: Final = 256
+# A batch of reads may bring as many bodies.
+_READS_SIZE_MAX: Final = 32
+_TRIES: Final = 10
+
+# One statement of a sweep: its row locks are held until it commits.
+_SWEEP_ROWS_MAX: Final = 100
+_WALK_ROWS_MAX: Final = 5_000
+_WALKS_MAX: Final = 20
+_DROP_PAUSE_SECONDS: Final = 60.0
+
+_READ: Final = load("read")
+_LAPSE: Final = load("lapse")
+_EXPIRE: Final = load("expire")
+_TALLY: Final = load("tally")
+_ALIVE: Final = load("alive")
+
+
+class PostgresStore:
+    """See `Store`. Up to six connections."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        command_seconds: float = COMMAND_SECONDS,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
+        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests."""
+        self._dialer = Dialer(url, connect_seconds, command_seconds)
+        self._command_seconds = command_seconds
+        self._clock_us: Callable[[], int | None] = clock_us or _server_clock
+        self._watchers = Watchers()
+        self._windows = Windows()
+        self._opened: _Opened | None = None
+        self._drop_at = 0.0
+
+    async def start(self) -> None:
+        if self._opened is not None:
+            raise RuntimeError("the store was started already")
+        upkeep = self._link()
+        try:
+            await _prepare(upkeep)
+        except BaseException:
+            await upkeep.close()
+            raise
+        self._opened = _Opened(self._link, upkeep, self._executor, self._read_all, self._watchers)
+        if not self._dialer.pgbouncer:
+            news = self._opened.news
+            self._opened.news.start(self._link(news.listen))
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    async def apply(self, command: Command) -> Result:
+        opened = self._open()
+        for _ in range(_TRIES):
+            answer: Answer = await opened.batcher_of(command).submit(command)
+            if isinstance(answer, Unclear):
+                answer = judge(await self.read(operation_id_of(command)), command, has_answer=True)
+            if not isinstance(answer, Unclear):
+                if isinstance(answer, Applied) and not isinstance(command, Renew):
+                    opened.news.tell(operation_id_of(command))
+                return answer
+        # Every try was answered, and changed nothing.
+        raise NotApplied("the operation changed each time between two looks at it")
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._open().reads.submit(operation_id)
+
+    async def sweep(self, limit: int) -> Swept:
+        upkeep = self._open().upkeep
+        lapsed = retired = collected = 0
+        more = True
+        for _ in range(_WALKS_MAX):
+            bound = min(limit - lapsed, _SWEEP_ROWS_MAX)
+            if not more or bound <= 0:
+                break
+            (row,) = await upkeep.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
+            if not row["mine"]:
+                return Swept(lapsed, retired, collected)
+            lapsed += row["lapsed"]
+            more = row["more"] or row["lapsed"] >= bound
+        full = True
+        while full and (left := limit - lapsed - retired - collected) > 0:
+            bound = min(left, _SWEEP_ROWS_MAX)
+            (row,) = await upkeep.fetch(_EXPIRE, self._clock_us(), bound)
+            written = (row["lapsed"], row["retired"], row["collected"])
+            lapsed, retired, collected = lapsed + written[0], retired + written[1], collected + written[2]
+            full = sum(written) >= bound
+        await self._drop_past(upkeep)
+        return Swept(lapsed, retired, collected, lapsed + retired + collected >= limit)
+
+    async def tally(self) -> Tally:
+        rows = await self._open().upkeep.fetch(_TALLY, self._clock_us())
+        oldest_us = max((row["oldest_us"] for row in rows), default=0)
+        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        async def agree(connection: Connection) -> list[RecipeConflict]:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+                rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
+                known = {row["operation"]: row["recipe"] for row in rows}
+                changed = sorted(name for name, recipe in recipes.items() if known.get(name) != recipe)
+                doubtful = [name for name in changed if name in known and name not in accept]
+                alive: dict[str, int] = {}
+                if doubtful:
+                    # Counted by going through all of them, which no index serves: recipes change once in a blue moon.
+                    await connection.execute("SET LOCAL enable_seqscan = on")
+                    await connection.execute(f"SET LOCAL statement_timeout = {round(_MIGRATE_SECONDS * 1000)}")
+                    found = await connection.fetch(_ALIVE, self._clock_us(), doubtful)
+                    alive = {row["operation"]: row["alive"] for row in found}
+                conflicts = [RecipeConflict(name, alive[name]) for name in doubtful if alive.get(name)]
+                if not conflicts and changed:
+                    await connection.execute(
+                        """
+                        INSERT INTO idempotency_gateway.recipe (operation, recipe)
+                        SELECT * FROM unnest($1::text[], $2::bytea[])
+                        ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
+                        """,
+                        changed,
+                        [recipes[name] for name in changed],
+                    )
+                return conflicts
+
+        return await self._open().upkeep.run(agree, _MIGRATE_SECONDS)
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        if self._opened is None:
+            return self._watchers.watch(operation_id)
+        return self._opened.news.watch(operation_id)
+
+    async def wait_listening(self) -> None:
+        """Return when other gateways' news can be heard. Never returns behind pgbouncer."""
+        await self._open().news.wait_listening()
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            raise NotApplied("the store is not open")
+        return self._opened
+
+    def _link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
+        return self._dialer.link(prepare)
+
+    def _executor(self, link: Link) -> Executor:
+        async def make_room(replay_us: Any) -> None:
+            await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+
+        return Executor(link.fetch, make_room, self._clock_us, self._windows)
+
+    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot]:
+        rows = await link.fetch(_READ, self._clock_us(), list(set(operation_ids)))
+        now_us = rows[0][0]
+        found = {}
+        for row in rows:
+            record = record_of(row[1 : 1 + WIDTH])
+            if record is not None:
+                if record.state is State.COMPLETED:
+                    record = with_answer(record, *row[1 + WIDTH :])
+                found[record.identity.operation_id] = Snapshot(settle(record, now_us), now_us)
+        absent = Snapshot(None, now_us)
+        return [found.get(operation_id, absent) for operation_id in operation_ids]
+
+    async def _drop_past(self, upkeep: Link) -> None:
+        """Now and then, let one day's answers go."""
+        now = asyncio.get_running_loop().time()
+        if now < self._drop_at:
+            return
+        self._drop_at = now + _DROP_PAUSE_SECONDS
+        try:
+            dropped = await upkeep.run(
+                lambda connection: drop_partition(connection, self._clock_us(), is_session=not self._dialer.pgbouncer),
+                # Longer than the server lets it try, so that it is the server that gives up.
+                2 * self._command_seconds,
+            )
+        except StoreError:
+            # Another gateway is at it, or somebody reads for long: it stays for a later pass.
+            return
+        if dropped:
+            self._drop_at = 0.0
+
+
+class _Opened:
+    """What exists between start and close."""
+
+    def __init__(
+        self,
+        link: Callable[[], Link],
+        upkeep: Link,
+        executor: Callable[[Link], Executor],
+        read_all: Callable[[Link, list[UUID]], Awaitable[list[Snapshot]]],
+        watchers: Watchers,
+    ) -> None:
+        claims, answers, others, reads = self._links = [link() for _ in range(4)]
+        self.upkeep = upkeep
+        self.claims: Batcher[Command, Answer] = _batcher(executor(claims))
+        self.answers: Batcher[Command, Answer] = _batcher(executor(answers))
+        self.others: Batcher[Command, Answer] = _batcher(executor(others))
+        self.reads: Batcher[UUID, Snapshot] = Batcher(partial(read_all, reads), size_max=_READS_SIZE_MAX)
+        self.news = News(watchers)
+
+    def batcher_of(self, command: Command) -> Batcher[Command, Answer]:
+        if isinstance(command, Claim | Takeover):
+            return self.claims
+        if isinstance(command, Complete | Prove):
+            return self.answers
+        return self.others
+
+    async def close(self) -> None:
+        for batcher in (self.claims, self.answers, self.others, self.reads):
+            await batcher.close()
+        await self.news.close()
+        await asyncio.gather(*(link.close() for link in (*self._links, self.upkeep)))
+
+
+def _batcher(executor: Executor) -> Batcher[Command, Answer]:
+    return Batcher(executor.execute, key=operation_id_of, size_max=_BATCH_SIZE_MAX)
+
+
+class Dialer:
+    """Opens connections as this store needs them."""
+
+    def __init__(self, url: str, connect_seconds: float, command_seconds: float) -> None:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
+        self._dsn = parts._replace(query=urlencode(options)).geturl()
+        self._connect_seconds = connect_seconds
+        self._command_seconds = command_seconds
+        # Host and database only: the text goes to logs.
+        self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
+
+    def link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
+        """A connection that is opened when needed; `prepare` is called on each that it opens."""
+        return Link(
+            partial(self._dial, prepare),
+            self.where,
+            connect_seconds=self._connect_seconds,
+            command_seconds=self._command_seconds,
+        )
+
+    async def _dial(self, prepare: Callable[[Connection], Awaitable[None]] | None) -> Connection:
+        """A connection to a server that may be used, `prepare` called on it."""
+        try:
+            connection = await self._connect()
+        except asyncpg.ProtocolViolationError:
+            # "unsupported startup parameter": a pooler, which could not keep what we tell a session.
+            if self.pgbouncer:
+                raise
+            self.pgbouncer = True
+            connection = await self._connect()
+        try:
+            await greet(connection)
+            if prepare is not None:
+                await prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _connect(self) -> Connection:
+        limit_ms = str(round(self._command_seconds * 1000))
+        settings = {
+            # By index and once, see above; compiling a plan costs more than running it.
+            "enable_seqscan": "off",
+            "plan_cache_mode": "force_generic_plan",
+            "jit": "off",
+            # A backend whose client is gone must not hold its locks for long.
+            "statement_timeout": limit_ms,
+            "lock_timeout": limit_ms,
+            "idle_in_transaction_session_timeout": limit_ms,
+        }
+        connection: Any = await asyncpg.connect(
+            self._dsn,
+            timeout=self._connect_seconds,
+            statement_cache_size=0 if self.pgbouncer else 100,
+            max_cached_statement_lifetime=0,
+            server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
+        )
+        return cast("Connection", connection)
+
+
+async def migrate(url: str) -> list[str]:
+    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
+    upkeep = Dialer(url, CONNECT_SECONDS, COMMAND_SECONDS).link()
+    try:
+        return await _prepare(upkeep)
+    finally:
+        await upkeep.close()
+
+
+async def _prepare(upkeep: Link) -> list[str]:
+    """Connect for the first time, and bring the schema up to date."""
+    try:
+        await upkeep.open()
+    except Refused as refused:
+        if refused.is_misconfigured:
+            raise StartRefused(*refused.args) from refused
+        raise
+    try:
+        return await upkeep.run(bring_up_to_date, _MIGRATE_SECONDS)
+    except Refused as refused:
+        if refused.sqlstate == "42501":
+            raise StartRefused(
+                f"{refused}: this role may not change the schema; run `idempotency-gateway migrate` with one that may"
+            ) from refused
+        raise
+
+
+def _server_clock() -> None:
+    """No time of ours: the statement asks the server."""

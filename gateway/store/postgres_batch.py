@@ -1,0 +1,230 @@
+"""Batches of commands, one statement for each verb in them, and what the answers mean by the table.
+
+It owns the road from a list of commands to a list of results over one link: grouping, repeating what lost to
+contention, splitting what holds a value that cannot be stored. It reads no clock and knows no driver.
+
+Theory of operation
+-------------------
+A statement decides by its own WHERE and returns the records as they were, under its locks, with its time.
+`lifecycle.step` then says from that record and that time what the statement has done: the result. The statement's own
+number of changes must be the table's; if it is not, nobody can say what was done, and nobody gets an answer that says
+he can.
+
+Where a statement cannot show enough, its result is `Unclear`: the caller looks again. That is so when a claim lost a
+race to a record that its snapshot had not, and where an answer has to be shown that only a read brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import settle, step
+from gateway.core.operation import (
+    EVENT_OF,
+    Claim,
+    Command,
+    Complete,
+    Prove,
+    Record,
+    Result,
+    Snapshot,
+    State,
+    Takeover,
+    operation_id_of,
+)
+from gateway.store.base import Indefinite, NotApplied, Rejected
+from gateway.store.postgres_link import Refused
+from gateway.store.postgres_rows import WIDTH, record_of
+from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
+
+# Rows of one statement of the driver.
+Rows = Sequence[Any]
+Fetch = Callable[..., Awaitable[Rows]]
+
+_CONTENTION_TRIES: Final = 5
+_STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
+_EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
+_OPERATIONS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """The statement could not show what the command came to: read the record."""
+
+
+Answer = Result | Unclear
+STATEMENTS: Final[dict[type[Command], str]] = {kind: load(event.value) for kind, event in EVENT_OF.items()}
+
+
+class Windows:
+    """The replay window that each operation name had last: a guess at when upkeep has to look at a new claim."""
+
+    def __init__(self) -> None:
+        self._replay_us: dict[str, int] = {}
+
+    def due_in_us(self, operation: str) -> int:
+        return self._replay_us.get(operation, _EXPECTED_REPLAY_US) + DUE_SLACK_US
+
+    def learn(self, operation: str, replay_us: int) -> None:
+        if operation in self._replay_us or len(self._replay_us) < _OPERATIONS_MAX:
+            self._replay_us[operation] = replay_us
+
+
+class Executor:
+    """Executes the batches of one link. Satisfies what a `Batcher` needs."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        add_partitions: Callable[[Sequence[int]], Awaitable[None]],
+        clock_us: Callable[[], int | None],
+        windows: Windows,
+    ) -> None:
+        self._fetch = fetch
+        self._add_partitions = add_partitions
+        self._clock_us = clock_us
+        self._windows = windows
+
+    async def execute(self, commands: list[Command]) -> Sequence[Answer | Exception]:
+        """One answer per command, in order: of operations that are all different."""
+        by_id: dict[UUID, Answer | Exception] = {}
+        for group in _groups(commands):
+            ids = map(operation_id_of, group)
+            by_id.update(zip(ids, await self._execute_kind(group), strict=True))
+        return [by_id[operation_id_of(command)] for command in commands]
+
+    async def _execute_kind(self, commands: list[Any]) -> Sequence[Answer | Exception]:
+        """One verb. Never raises: an error is the answer of those whom it concerns."""
+        try:
+            return await self._persist(commands)
+        except Refused as refused:
+            if not refused.is_data:
+                return [NotApplied(*refused.args) for _ in commands]
+            if len(commands) == 1:
+                return [Rejected(*refused.args)]
+            half = len(commands) // 2
+            return [*await self._execute_kind(commands[:half]), *await self._execute_kind(commands[half:])]
+        except (NotApplied, Indefinite) as fault:
+            return [type(fault)(*fault.args) for _ in commands]
+
+    async def _persist(self, commands: list[Any]) -> list[Answer]:
+        """The statement, said again as long as it was refused for something that passes."""
+        added = False
+        for tries_left in reversed(range(_CONTENTION_TRIES)):
+            try:
+                return await self._say(commands)
+            except Refused as refused:
+                # No partition for a day: the one constraint of this table that has no name.
+                if refused.sqlstate == "23514" and refused.table == "response" and not added:
+                    await self._add_partitions([command.replay_us for command in commands])
+                    added = True
+                elif not refused.is_contention or not tries_left:
+                    raise
+        raise NotApplied("the statement lost to others every time")
+
+    async def _say(self, commands: list[Any]) -> list[Answer]:
+        kind = type(commands[0])
+        if kind is Claim:
+            columns = claim_columns(commands, self._windows.due_in_us)
+            return _granted(commands, await self._fetch(STATEMENTS[kind], self._clock_us(), *columns))
+        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *COLUMNS[kind](commands))
+        answers = _changed(commands, rows)
+        if kind is Complete:
+            self._learn(commands, answers)
+        return answers
+
+    def _learn(self, commands: Sequence[Complete], answers: Sequence[Answer]) -> None:
+        for command, answer in zip(commands, answers, strict=True):
+            if not isinstance(answer, Unclear) and answer.snapshot.record is not None:
+                self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+
+
+def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    """The commands by verb, in groups that make a statement of bearable size."""
+    kinds: dict[type[Command], list[Command]] = {}
+    for command in commands:
+        kinds.setdefault(type(command), []).append(command)
+    for kind, group in kinds.items():
+        if kind is not Complete and kind is not Prove:
+            yield group
+            continue
+        part: list[Command] = []
+        part_bytes = 0
+        for command in group:
+            size = answer_bytes(command.response) if isinstance(command, Complete | Prove) else 0
+            if part and part_bytes + size > _STATEMENT_BYTES_MAX:
+                yield part
+                part, part_bytes = [], 0
+            part.append(command)
+            part_bytes += size
+        yield part
+
+
+def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer]:
+    """The answers of a `claim` statement: grants, and records that were seen."""
+    grants: dict[UUID, tuple[int, int, int]] = {}
+    seen: dict[UUID, tuple[Record | None, int]] = {}
+    for row in rows:
+        granted_id, token, attempts, now_us, *values = row
+        if granted_id is not None:
+            grants[granted_id] = (token, attempts, now_us)
+        else:
+            seen[values[0]] = (record_of(values), now_us)
+    answers: list[Answer] = []
+    for command in commands:
+        operation_id = command.identity.operation_id
+        if (grant := grants.get(operation_id)) is not None:
+            token, attempts, now_us = grant
+            before = seen.get(operation_id, (None, 0))[0] if attempts > 1 else None
+            if attempts > 1 and (before is None or before.attempts + 1 != attempts):
+                answers.append(Unclear())
+                continue
+            result, _ = step(before, command, now_us, lambda token=token: token)  # type: ignore[misc]
+            answers.append(result)
+        elif operation_id in seen:
+            before, now_us = seen[operation_id]
+            answers.append(judge(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
+        else:
+            answers.append(Unclear())
+    return answers
+
+
+def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer]:
+    """The answers of every other statement: what the table makes of the records as they were."""
+    now_us, changed_by_statement = rows[0][0], rows[0][1]
+    before: dict[UUID, tuple[Record | None, int | None]] = {}
+    for row in rows:
+        values = row[2 : 2 + WIDTH]
+        if values[0] is not None:
+            before[values[0]] = (record_of(values), row[2 + WIDTH] if len(row) > 2 + WIDTH else None)
+    answers: list[Answer] = []
+    changed = 0
+    for command in commands:
+        record, token = before.get(operation_id_of(command), (None, None))
+        settled = settle(record, now_us)
+        result, after = step(settled, command, now_us, lambda token=token: token or 0)  # type: ignore[misc]
+        if after is not settled:
+            changed += 1
+            if isinstance(command, Takeover) and token is None:
+                changed = -1
+            answers.append(result)
+        else:
+            answers.append(Unclear() if _lacks_answer(settled) else result)
+    if changed != changed_by_statement:
+        raise Indefinite("PostgreSQL changed other records than the table says: was the schema altered by hand?")
+    return answers
+
+
+def judge(snapshot: Snapshot, command: Command, *, has_answer: bool) -> Answer:
+    """What a command comes to on a record that was only read; unclear when it would change it."""
+    result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
+    if after is not snapshot.record or (not has_answer and _lacks_answer(snapshot.record)):
+        return Unclear()
+    return result
+
+
+def _lacks_answer(record: Record | None) -> bool:
+    return record is not None and record.state is State.COMPLETED

@@ -1,0 +1,188 @@
+"""The schema of the Postgres store: what a server must be to be used, and how its schema comes up to date.
+
+It owns version numbers, migrations and partitions, over a connection that it is given. Migrations go forward only and
+run one program at a time. A schema serves the program that knows it and the one before: a program refuses what is two
+ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.store.base import NotApplied, StartRefused
+from gateway.store.postgres_link import Connection
+from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, migrations
+
+SERVER_MAJOR_MIN: Final = 14
+KNOWN_VERSION: Final = migrations()[-1][0]
+
+_GREETING: Final = """
+SELECT
+    current_setting('server_version_num')::integer / 10000 AS major,
+    pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS read_only,
+    current_setting('fsync') AS fsync,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('full_page_writes') AS full_page_writes,
+    to_regclass('idempotency_gateway.migration') IS NOT NULL AS exists
+"""
+
+_JOURNAL: Final = """
+CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
+    version    integer     NOT NULL PRIMARY KEY,
+    name       text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)
+"""
+
+
+async def greet(connection: Connection) -> None:
+    """Check that this is a server to entrust operations to, and that its schema is not too new. Called on every
+    connection.
+
+    Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
+    """
+    (row,) = await connection.fetch(_GREETING)
+    if row["major"] < SERVER_MAJOR_MIN:
+        raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
+    if row["read_only"]:
+        raise NotApplied("PostgreSQL is read-only: a standby, or a role or database set to read-only")
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if row[setting] == "off":
+            raise StartRefused(
+                f"PostgreSQL has {setting} = off, so a crash could forget acknowledged answers; set it to on"
+            )
+    version, known = await _version(connection) if row["exists"] else 0, KNOWN_VERSION
+    if version > known + 1:
+        raise StartRefused(
+            f"the schema idempotency_gateway has version {version}, this program knows {known} and serves up to "
+            f"{known + 1}: run a newer program"
+        )
+
+
+async def _version(connection: Connection) -> int:
+    (row,) = await connection.fetch("SELECT coalesce(max(version), 0) AS version FROM idempotency_gateway.migration")
+    return int(row["version"])
+
+
+async def bring_up_to_date(connection: Connection) -> list[str]:
+    """Apply the migrations that are missing, in one transaction, and return their names. Repeatable, and safe beside
+    others.
+
+    Needs CREATE on the database for the first, unless the schema exists and belongs to the role; nothing where there is
+    nothing to do.
+    """
+    (there,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
+    if there["is_there"] and await _version(connection) >= KNOWN_VERSION:
+        return []
+    async with connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = 0")
+        await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
+        # Asked first: the server checks the privilege to create even where there is nothing to create.
+        if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
+            await connection.execute("CREATE SCHEMA idempotency_gateway")
+        await connection.execute(_JOURNAL)
+        rows = await connection.fetch("SELECT version FROM idempotency_gateway.migration")
+        applied = {row["version"] for row in rows}
+        names = []
+        for version, name, script in migrations():
+            if version in applied:
+                continue
+            await connection.execute(script)
+            await connection.execute(
+                "INSERT INTO idempotency_gateway.migration (version, name) VALUES ($1, $2)", version, name
+            )
+            names.append(name)
+        return names
+
+
+def partition(drop_day: int) -> str:
+    return f"idempotency_gateway.response_{drop_day}"
+
+
+async def add_partitions(connection: Connection, replay_us: Sequence[int], now_us: int | None) -> None:
+    """Make room for answers with these windows. Traffic goes on meanwhile: attaching locks nobody out."""
+    async with connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = '5s'")
+        await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
+        missing = await connection.fetch(
+            """
+            SELECT DISTINCT idempotency_gateway.drop_day(
+                coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), w.replay_us
+            ) AS drop_day
+            FROM unnest($2::bigint[]) AS w (replay_us)
+            """,
+            now_us,
+            sorted(set(replay_us)),
+        )
+        there = {name for name, _ in await _attached(connection)}
+        for row in missing:
+            day = row["drop_day"]
+            if partition(day) in there:
+                continue
+            await connection.execute(f"CREATE TABLE {partition(day)} (LIKE idempotency_gateway.response INCLUDING ALL)")
+            await connection.execute(
+                f"ALTER TABLE idempotency_gateway.response ATTACH PARTITION {partition(day)} FOR VALUES IN ({day})"
+            )
+
+
+async def drop_partition(connection: Connection, now_us: int | None, *, is_session: bool) -> bool:
+    """Let the answers of one past day go, and return whether there was such a day.
+
+    Nobody queues behind it: the partition is detached concurrently, and dropped when no statement knows it any more.
+    What an interrupted run left is finished by the next. Without a session of our own (`is_session`), which could not
+    be told when to give up, it is one short try for all locks.
+    """
+    (clock,) = await connection.fetch(
+        """
+        SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) / 86400000000 AS today
+        """,
+        now_us,
+    )
+    today = int(clock["today"])
+    past = [(name, is_pending) for name, is_pending in await _attached(connection) if _day_of(name) <= today]
+    if past:
+        name, is_pending = past[0]
+        detach = f"ALTER TABLE idempotency_gateway.response DETACH PARTITION {name}"
+        if is_session:
+            # Not in a transaction, where it is not allowed.
+            await connection.execute(f"{detach} {'FINALIZE' if is_pending else 'CONCURRENTLY'}")
+        else:
+            async with connection.transaction():
+                await connection.execute("SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s'")
+                await connection.execute(f"{detach} FINALIZE" if is_pending else detach)
+    for name in await _detached(connection):
+        if _day_of(name) <= today:
+            async with connection.transaction():
+                await connection.execute("SET LOCAL lock_timeout = '1s'")
+                await connection.execute(f"DROP TABLE IF EXISTS {name}")
+    return bool(past)
+
+
+def _day_of(name: str) -> int:
+    return int(name.rpartition("_")[2])
+
+
+async def _attached(connection: Connection) -> list[tuple[str, bool]]:
+    """Every partition, and whether its detaching was interrupted."""
+    rows = await connection.fetch(
+        """
+        SELECT c.relname, i.inhdetachpending
+        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'idempotency_gateway.response'::regclass
+        ORDER BY c.relname
+        """
+    )
+    return [(f"idempotency_gateway.{row['relname']}", row["inhdetachpending"]) for row in rows]
+
+
+async def _detached(connection: Connection) -> list[str]:
+    rows = await connection.fetch(
+        """
+        SELECT c.relname
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'idempotency_gateway' AND c.relkind = 'r' AND c.relname ~ '^response_[0-9]+$'
+            AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid)
+        """
+    )
+    return [f"idempotency_gateway.{row['relname']}" for row in rows]

@@ -1,0 +1,150 @@
+"""The statements of the Postgres store, and how a list of commands becomes the arguments of one.
+
+A statement is a file under `sql/postgres`, named after its verb. Its first argument is the time to use instead of the
+server's clock (null, but for tests), the others are arrays with one element per operation. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    Abandon,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Forget,
+    Prove,
+    Purge,
+    Release,
+    Renew,
+    Takeover,
+)
+from gateway.store.postgres_rows import NO_RECORD, RECORD, pack_headers, pack_location
+
+Columns = tuple[Sequence[Any], ...]
+
+# Advisory locks are shared by a whole database; the first number is ours ("igw1"), the second says what for.
+_LOCK_SPACE: Final = 0x69677731
+MIGRATE_LOCK: Final = f"{_LOCK_SPACE}, 1"
+PARTITION_LOCK: Final = f"{_LOCK_SPACE}, 2"
+RECIPE_LOCK: Final = f"{_LOCK_SPACE}, 3"
+SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
+
+NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+
+# By how much `due_us` of a claim is later than the expected end of its answer's window; the statements know it too.
+DUE_SLACK_US: Final = 5_000_000
+
+
+def load(name: str) -> str:
+    """The text of a statement, ready to be prepared."""
+    text = files("gateway.store").joinpath(f"sql/postgres/{name}.sql").read_text()
+    for mark, value in (
+        ("{now}", NOW), ("{record}", RECORD), ("{no_record}", NO_RECORD), ("{sweep_lock}", SWEEP_LOCK),
+    ):  # fmt: skip
+        text = text.replace(mark, value)
+    return text
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """Number, name and text of every migration of this program, in order."""
+    directory = files("gateway.store").joinpath("sql/postgres/migrations")
+    names = sorted(file.name for file in directory.iterdir() if file.name.endswith(".sql"))
+    return [(int(name[:4]), name.removesuffix(".sql"), directory.joinpath(name).read_text()) for name in names]
+
+
+def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> Columns:
+    """The arguments of `claim`. `due_in_us` foretells by operation name after how long upkeep has to look."""
+    identities = [command.identity for command in commands]
+    fingerprints = [command.fingerprint for command in commands]
+    return (
+        [identity.operation_id for identity in identities],
+        [command.attempt_id for command in commands],
+        [command.holder for command in commands],
+        [identity.route for identity in identities],
+        [identity.operation for identity in identities],
+        [identity.scope_digest for identity in identities],
+        [identity.key_digest for identity in identities],
+        [identity.key for identity in identities],
+        [fingerprint.recipe for fingerprint in fingerprints],
+        [fingerprint.digest for fingerprint in fingerprints],
+        [fingerprint.raw for fingerprint in fingerprints],
+        [fingerprint.key_id for fingerprint in fingerprints],
+        [command.lease_us for command in commands],
+        [command.read_token for command in commands],
+        [due_in_us(identity.operation) for identity in identities],
+    )
+
+
+def _held(commands: Sequence[Any]) -> Columns:
+    return (
+        [command.operation_id for command in commands],
+        [command.token for command in commands],
+        [command.attempt_id for command in commands],
+    )
+
+
+def _resolved(commands: Sequence[Any]) -> Columns:
+    return (
+        [command.operation_id for command in commands],
+        [command.read_token for command in commands],
+        [command.resolution_id for command in commands],
+    )
+
+
+def _answers(commands: Sequence[Any]) -> Columns:
+    responses = [command.response for command in commands]
+    return (
+        [command.replay_us for command in commands],
+        [command.remember_us for command in commands],
+        [response.status for response in responses],
+        [pack_location(response.headers) for response in responses],
+        [response.reason for response in responses],
+        [pack_headers(response.headers) for response in responses],
+        [response.body for response in responses],
+    )
+
+
+def _remember(commands: Sequence[Any]) -> Columns:
+    return ([command.remember_us for command in commands],)
+
+
+def _takeovers(commands: Sequence[Takeover]) -> Columns:
+    return (
+        [command.operation_id for command in commands],
+        [command.read_token for command in commands],
+        [command.attempt_id for command in commands],
+        [command.holder for command in commands],
+        [command.lease_us for command in commands],
+    )
+
+
+def _named(commands: Sequence[Any]) -> Columns:
+    return ([command.operation_id for command in commands],)
+
+
+# The arguments of every verb but `claim`.
+COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
+    Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
+    Complete: lambda commands: (*_held(commands), *_answers(commands)),
+    Release: lambda commands: (*_held(commands), *_remember(commands)),
+    Forget: lambda commands: (*_held(commands), [FORGOTTEN_REMEMBER_US] * len(commands)),
+    Abandon: lambda commands: (*_held(commands), [command.doubt for command in commands]),
+    Takeover: _takeovers,
+    Prove: lambda commands: (*_resolved(commands), *_answers(commands)),
+    Disprove: lambda commands: (*_resolved(commands), *_remember(commands)),
+    Purge: _named,
+    Erase: _named,
+}
+
+
+def answer_bytes(response: StoredResponse) -> int:
+    """About how many bytes the answer adds to a statement."""
+    return len(response.body or b"") + sum(len(name) + len(value) + 8 for name, value in response.headers)

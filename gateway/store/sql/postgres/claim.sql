@@ -1,0 +1,92 @@
+-- absent --claim--> claimed
+-- released --claim--> claimed (fenced on the token that was read; only for the same request)
+--
+-- What is plainly held or over is only read, so that a retry of a completed operation locks and writes nothing. The others
+-- are tried in id order. A row of `granted` has its token and time; `attempts` is 1 when the record came into being.
+-- Neither granted nor seen: the race was lost to a record that this statement's snapshot has not. Look again.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), input AS MATERIALIZED (
+    SELECT * FROM unnest(
+        $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
+        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[]
+    ) AS i (
+        for_id, new_attempt_id, new_holder, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
+        new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us
+    )
+), seen AS MATERIALIZED (
+    SELECT i.*, o.*
+    FROM input i LEFT JOIN LATERAL (
+        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
+    ) o ON true
+), granted AS (
+    INSERT INTO idempotency_gateway.operation AS o (
+        operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
+        carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
+        recipe, digest, raw, key_id
+    )
+    SELECT
+        s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
+        c.now_us + s.due_in_us, 1, 1, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
+        s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id
+    FROM seen s CROSS JOIN clock c
+    WHERE s.operation_id IS NULL
+        OR s.state = 'released' AND (s.token = s.read_token OR s.remember_until_us <= c.now_us)
+        OR s.state IN ('completed', 'tombstone') AND greatest(s.replay_until_us, s.remember_until_us) <= c.now_us
+    ORDER BY s.for_id
+    ON CONFLICT (operation_id) DO UPDATE SET
+        -- Drawn now that the row is locked: a token of `excluded` may be lower than one given to somebody meanwhile.
+        token = nextval('idempotency_gateway.token'),
+        attempt_id = excluded.attempt_id,
+        resolution_id = NULL,
+        claimed_us = excluded.claimed_us,
+        lease_until_us = excluded.lease_until_us,
+        replay_until_us = 0,
+        remember_until_us = 0,
+        completed_us = NULL,
+        due_us = excluded.due_us,
+        attention_us = NULL,
+        drop_day = NULL,
+        status = NULL,
+        location = NULL,
+        carries_doubt = false,
+        state = 'claimed',
+        last_event = 'claim',
+        doubt = NULL,
+        holder = excluded.holder,
+        -- Everything above is alike for both rows. What follows is kept by a retry, and new where the key was free again.
+        (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key) = (
+            SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key
+            WHERE greatest(o.replay_until_us, o.remember_until_us) > excluded.claimed_us
+            UNION ALL
+            SELECT excluded.first_claimed_us, 1, excluded.route, excluded.operation, excluded.scope_digest,
+                excluded.key_digest, excluded.key
+            WHERE greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
+        ),
+        (recipe, digest, raw, key_id) = (
+            SELECT o.recipe, o.digest, o.raw, o.key_id
+            WHERE o.recipe IS NOT NULL AND greatest(o.replay_until_us, o.remember_until_us) > excluded.claimed_us
+            UNION ALL
+            SELECT excluded.recipe, excluded.digest, excluded.raw, excluded.key_id
+            WHERE o.recipe IS NULL OR greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
+        )
+    WHERE o.version = 1
+        AND o.state IN ('released', 'completed', 'tombstone')
+        AND (
+            greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
+            OR o.state = 'released'
+                AND o.token = (SELECT i.read_token FROM input i WHERE i.for_id = o.operation_id)
+                AND (
+                    o.recipe IS NULL
+                    OR o.recipe = excluded.recipe AND o.digest = excluded.digest
+                    OR o.recipe <> excluded.recipe AND o.key_id = excluded.key_id AND o.raw = excluded.raw
+                )
+        )
+    RETURNING o.operation_id, o.token, o.attempts, o.claimed_us
+)
+SELECT NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, c.now_us, {record}
+FROM seen o CROSS JOIN clock c
+WHERE o.operation_id IS NOT NULL
+UNION ALL
+SELECT g.operation_id, g.token, g.attempts, g.claimed_us, {no_record}
+FROM granted g

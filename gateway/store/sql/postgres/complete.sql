@@ -1,0 +1,51 @@
+-- claimed | in_doubt | released --complete--> completed (fenced: token and attempt id)
+--
+-- A day without a partition fails the whole statement, which is then repeated.
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[])
+    WITH ORDINALITY AS i (for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, ordinal)
+    ORDER BY for_id
+), locked AS MATERIALIZED (
+    SELECT i.*, o.*
+    FROM input i CROSS JOIN LATERAL (
+        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read when every lock is held: whoever was waited for came before.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), changed AS (
+    UPDATE idempotency_gateway.operation o SET
+        state = 'completed',
+        last_event = 'complete',
+        carries_doubt = false,
+        lease_until_us = 0,
+        replay_until_us = c.now_us + l.replay_us,
+        remember_until_us = c.now_us + l.remember_us,
+        completed_us = c.now_us,
+        -- Left alone while right within 5 s, because it is indexed.
+        due_us = CASE
+            WHEN o.due_us BETWEEN c.now_us + l.replay_us AND c.now_us + l.replay_us + 5000000 THEN o.due_us
+            ELSE c.now_us + l.replay_us
+        END,
+        attention_us = NULL,
+        doubt = NULL,
+        resolution_id = NULL,
+        status = l.new_status,
+        location = l.new_location,
+        drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
+    FROM locked l CROSS JOIN clock c
+    WHERE o.operation_id = l.operation_id AND o.version = 1
+        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
+        AND (
+            o.state IN ('claimed', 'in_doubt')
+            OR o.state = 'released' AND o.remember_until_us > c.now_us
+        )
+    RETURNING o.token, o.drop_day, l.ordinal
+), stored AS (
+    INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
+    SELECT
+        ch.token, ch.drop_day, ($9::bytea[])[ch.ordinal], ($10::bytea[])[ch.ordinal], ($11::bytea[])[ch.ordinal]
+    FROM changed ch
+)
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+FROM clock c LEFT JOIN locked o ON true

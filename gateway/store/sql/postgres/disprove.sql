@@ -1,0 +1,34 @@
+-- in_doubt --disprove--> released (fenced on the token that was read)
+--
+-- A claimed record whose lease is over is in doubt.
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[])
+    AS i (for_id, for_token, by_resolution_id, remember_us)
+    ORDER BY for_id
+), locked AS MATERIALIZED (
+    SELECT i.*, o.*
+    FROM input i CROSS JOIN LATERAL (
+        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read when every lock is held: whoever was waited for came before.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), changed AS (
+    UPDATE idempotency_gateway.operation o SET
+        state = 'released',
+        last_event = 'disprove',
+        carries_doubt = false,
+        lease_until_us = 0,
+        remember_until_us = c.now_us + l.remember_us,
+        due_us = c.now_us + l.remember_us,
+        attention_us = NULL,
+        doubt = NULL,
+        resolution_id = l.by_resolution_id
+    FROM locked l CROSS JOIN clock c
+    WHERE o.operation_id = l.operation_id AND o.version = 1
+        AND o.token = l.for_token
+        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    RETURNING o.operation_id
+)
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+FROM clock c LEFT JOIN locked o ON true

@@ -1,0 +1,34 @@
+-- claimed | in_doubt --forget--> released (fenced: token and attempt id; not with doubt carried)
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[])
+    AS i (for_id, for_token, for_attempt_id, remember_us)
+    ORDER BY for_id
+), locked AS MATERIALIZED (
+    SELECT i.*, o.*
+    FROM input i CROSS JOIN LATERAL (
+        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read when every lock is held: whoever was waited for came before.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), changed AS (
+    UPDATE idempotency_gateway.operation o SET
+        state = 'released',
+        last_event = 'forget',
+        lease_until_us = 0,
+        remember_until_us = c.now_us + l.remember_us,
+        due_us = c.now_us + l.remember_us,
+        attention_us = NULL,
+        doubt = NULL,
+        recipe = NULL,
+        digest = NULL,
+        raw = NULL,
+        key_id = NULL
+    FROM locked l CROSS JOIN clock c
+    WHERE o.operation_id = l.operation_id AND o.version = 1
+        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
+        AND o.state IN ('claimed', 'in_doubt') AND NOT o.carries_doubt
+    RETURNING o.operation_id
+)
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+FROM clock c LEFT JOIN locked o ON true

@@ -1,0 +1,66 @@
+-- claimed --lapse--> in_doubt (the lease is over)
+--
+-- Walks the claims in the order of their tokens from where the last walk ended, and looks at those that were renewed. The
+-- walk ends before the first claim that must be looked at again, and before what may still be followed by a lower token
+-- of a statement that has not committed.
+WITH turn AS MATERIALIZED (
+    -- What time has changed is true whether or not it is written down: no flush at commit.
+    SELECT pg_try_advisory_xact_lock({sweep_lock}) AS mine, set_config('synchronous_commit', 'off', true)
+), start AS MATERIALIZED (
+    SELECT u.passed_token, {now} AS now_us
+    FROM turn t JOIN idempotency_gateway.upkeep u ON t.mine
+), young AS MATERIALIZED (
+    SELECT o.*
+    FROM start s CROSS JOIN LATERAL (
+        SELECT operation_id, token, state, claimed_us, lease_until_us, attention_us
+        FROM idempotency_gateway.operation
+        WHERE token > s.passed_token
+        ORDER BY token
+        LIMIT $3::bigint
+    ) o
+), candidate AS MATERIALIZED (
+    SELECT y.operation_id
+    FROM young y CROSS JOIN start s
+    WHERE y.state = 'claimed' AND y.lease_until_us <= s.now_us
+    UNION
+    SELECT o.operation_id
+    FROM start s CROSS JOIN LATERAL (
+        SELECT operation_id, lease_until_us
+        FROM idempotency_gateway.operation
+        WHERE attention_us IS NOT NULL AND state = 'claimed'
+    ) o
+    WHERE o.lease_until_us <= s.now_us
+    LIMIT $2::bigint
+), due AS MATERIALIZED (
+    SELECT o.operation_id
+    FROM (SELECT operation_id FROM candidate ORDER BY operation_id) d CROSS JOIN start s CROSS JOIN LATERAL (
+        SELECT operation_id
+        FROM idempotency_gateway.operation o
+        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us AND o.version = 1
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) o
+), lapsed AS (
+    UPDATE idempotency_gateway.operation o SET
+        state = 'in_doubt',
+        doubt = 'lapsed',
+        due_us = NULL,
+        attention_us = coalesce(o.attention_us, s.now_us)
+    FROM due d CROSS JOIN start s
+    WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+    RETURNING o.token
+), held AS MATERIALIZED (
+    SELECT coalesce(min(y.token), 9223372036854775807) AS token
+    FROM young y CROSS JOIN start s
+    WHERE y.claimed_us > s.now_us - 5000000
+        OR y.state = 'claimed' AND y.attention_us IS NULL AND y.token NOT IN (SELECT token FROM lapsed)
+), moved AS (
+    UPDATE idempotency_gateway.upkeep u SET passed_token = p.token
+    FROM (SELECT max(y.token) AS token FROM young y CROSS JOIN held h WHERE y.token < h.token) p
+    WHERE p.token > u.passed_token
+    RETURNING 1
+)
+SELECT
+    t.mine,
+    (SELECT count(*) FROM lapsed) AS lapsed,
+    (SELECT count(*) FROM young) >= $3::bigint AND EXISTS (SELECT FROM moved) AS more
+FROM turn t

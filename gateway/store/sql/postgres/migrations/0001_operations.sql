@@ -1,0 +1,89 @@
+-- One narrow row per operation, answers apart from it, and what upkeep has to know.
+
+CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
+
+-- Between claim and complete no indexed column changes, so that the update stays on its page and touches no index
+-- (heap-only). Therefore no index names `state` or a time that completing sets. In their place stand two columns that a
+-- completion normally leaves alone:
+--   due_us        when the clock's next row (retire, collect) may be due. The claim sets it by the window that the last
+--                 completion of the same operation name had; the completion keeps it while it is right within 5 s.
+--   attention_us  since when the record is in doubt or its lease is being renewed; null for everything that ends well.
+-- Lapsed claims are found by walking the tokens from where the last walk ended (`upkeep.passed_token`).
+CREATE TABLE idempotency_gateway.operation (
+    operation_id      uuid     NOT NULL PRIMARY KEY,
+    attempt_id        uuid     NOT NULL,
+    resolution_id     uuid,
+    token             bigint   NOT NULL,
+    first_claimed_us  bigint   NOT NULL,
+    claimed_us        bigint   NOT NULL,
+    lease_until_us    bigint   NOT NULL,
+    replay_until_us   bigint   NOT NULL DEFAULT 0,
+    remember_until_us bigint   NOT NULL DEFAULT 0,
+    completed_us      bigint,
+    due_us            bigint,
+    attention_us      bigint,
+    attempts          integer  NOT NULL,
+    drop_day          integer,
+    version           smallint NOT NULL,
+    status            smallint,
+    carries_doubt     boolean  NOT NULL,
+    state             text     NOT NULL,
+    last_event        text     NOT NULL,
+    doubt             text,
+    holder            text     NOT NULL,
+    route             text     NOT NULL,
+    operation         text     NOT NULL,
+    scope_digest      bytea    NOT NULL,
+    key_digest        bytea    NOT NULL,
+    key               text,
+    recipe            bytea,
+    digest            bytea,
+    raw               bytea,
+    key_id            text,
+    location          bytea
+) WITH (
+    fillfactor = 60,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+
+CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation (token);
+CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
+CREATE INDEX operation_attention ON idempotency_gateway.operation (attention_us) WHERE attention_us IS NOT NULL;
+
+-- The answers, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
+-- updated, and deleted only by a purge: a partition leaves as a whole.
+CREATE TABLE idempotency_gateway.response (
+    token    bigint  NOT NULL,
+    drop_day integer NOT NULL,
+    reason   bytea   NOT NULL,
+    headers  bytea   NOT NULL,
+    body     bytea,
+    PRIMARY KEY (token, drop_day)
+) PARTITION BY LIST (drop_day);
+
+-- The longer the window, the coarser the day, so that a few dozen partitions serve every window.
+CREATE FUNCTION idempotency_gateway.drop_day(now_us bigint, replay_us bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (((now_us + replay_us) / 86400000000 + coarseness) / coarseness * coarseness)::integer
+    FROM (SELECT CASE
+        WHEN replay_us <= 10 * 86400000000 THEN 1
+        WHEN replay_us <= 70 * 86400000000 THEN 7
+        WHEN replay_us <= 728 * 86400000000 THEN 28
+        WHEN replay_us <= 3640 * 86400000000 THEN 364
+        ELSE 36400
+    END AS coarseness) steps
+$$;
+
+CREATE TABLE idempotency_gateway.recipe (
+    operation text  NOT NULL PRIMARY KEY,
+    recipe    bytea NOT NULL
+);
+
+-- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
+CREATE TABLE idempotency_gateway.upkeep (
+    only_row     boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
+    passed_token bigint  NOT NULL
+);
+INSERT INTO idempotency_gateway.upkeep (passed_token) VALUES (0);

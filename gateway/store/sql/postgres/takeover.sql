@@ -1,0 +1,40 @@
+-- in_doubt --takeover--> claimed (fenced on the token that was read; the claim carries doubt)
+--
+-- A claimed record whose lease is over is in doubt. An attempt takes over once.
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::bigint[])
+    AS i (for_id, for_token, new_attempt_id, new_holder, lease_us)
+    ORDER BY for_id
+), locked AS MATERIALIZED (
+    SELECT i.*, o.*
+    FROM input i CROSS JOIN LATERAL (
+        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read when every lock is held: whoever was waited for came before.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), changed AS (
+    UPDATE idempotency_gateway.operation o SET
+        state = 'claimed',
+        last_event = 'takeover',
+        -- Drawn now that the row is locked.
+        token = nextval('idempotency_gateway.token'),
+        attempt_id = l.new_attempt_id,
+        holder = l.new_holder,
+        carries_doubt = true,
+        attempts = o.attempts + 1,
+        claimed_us = c.now_us,
+        lease_until_us = c.now_us + l.lease_us,
+        remember_until_us = 0,
+        due_us = NULL,
+        attention_us = NULL,
+        doubt = NULL,
+        resolution_id = NULL
+    FROM locked l CROSS JOIN clock c
+    WHERE o.operation_id = l.operation_id AND o.version = 1
+        AND o.token = l.for_token AND NOT (o.last_event = 'takeover' AND o.attempt_id = l.new_attempt_id)
+        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    RETURNING o.operation_id, o.token
+)
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token
+FROM clock c LEFT JOIN locked o ON true LEFT JOIN changed ch ON ch.operation_id = o.operation_id

@@ -38,7 +38,7 @@ from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
-from gateway.store.redis_link import Link, Words, make_link, refusal, time_us
+from gateway.store.redis_link import Link, Words, make_link, refusal, refusal_word, time_us
 from gateway.store.redis_news import News
 
 KEY_PREFIX: Final = "idempotency-gateway:"
@@ -187,9 +187,8 @@ class RedisFastTier:
         operation_ids = list(dict.fromkeys(asked))
         commands: list[Words] = [("MGET", self._era_key, *map(self._key, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
-        for reply in (values, time):
-            if isinstance(reply, Exception):
-                raise NotApplied(f"Redis refused: {refusal(reply)}")
+        if error := refusal(values) or refusal(time):
+            raise NotApplied(f"Redis refused: {error}")
         held_era, *entries = values
         if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
             await self._look(self._reader)
@@ -225,16 +224,17 @@ class RedisFastTier:
             commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, self._era_key, *keys, era, *arguments))
             places.append(put_places)
         replies = await self._exchange(link, commands, PUT_SECONDS)
-        results: list[StoreError | None] = [None] * len(writes)
-        for reply, its_places in zip(replies, places, strict=True):
-            if isinstance(reply, Exception):
-                for place in its_places:
-                    results[place] = NotApplied(f"Redis refused: {refusal(reply)}")
-        if puts and not isinstance(replies[-1], Exception):
-            held_era, seconds, microseconds, _ = replies[-1]
+        errors = [refusal(reply) for reply in replies]
+        if puts and not errors[-1]:
+            held_era, seconds, microseconds, text = replies[-1]
+            errors[-1] = refusal_word(text.decode())
             link.note_time((seconds, microseconds))
             if held_era != era:
                 await self._look(link)
+        results: list[StoreError | None] = [None] * len(writes)
+        for error, its_places in zip(errors, places, strict=True):
+            for place in its_places if error else ():
+                results[place] = NotApplied(f"Redis refused: {error}")
         return results
 
     def _drop(self, key: str, drop: _Drop) -> Words:

@@ -7,6 +7,7 @@ answers are never mixed up. It knows neither records nor which scripts there are
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ CONNECT_SECONDS: Final = 1.0
 _DRIFT_US: Final = 1_000
 
 _ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
+
+# `OOM`, `READONLY`, `NOPERM`, …
+_CODE: Final = re.compile(r"\b[A-Z]{3,}\b")
 
 Words = tuple[str | bytes | int, ...]
 
@@ -97,8 +101,8 @@ class Link:
         fresh = secrets.token_hex(ERA_BYTES // 2)
         script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self._run_id, fresh)
         (reply,) = await self.exchange([script], CONNECT_SECONDS)
-        if isinstance(reply, Exception):
-            raise NotApplied(f"Redis refused the era: {refusal(reply)}")
+        if error := refusal(reply):
+            raise NotApplied(f"Redis refused the era: {error}")
         era, *time = reply
         self.note_time(time)
         if era != self.era:
@@ -180,6 +184,14 @@ def _run_id(info: Any) -> bytes:
     raise NotApplied("Redis does not tell its run id (INFO server)")
 
 
-def refusal(error: Exception) -> str:
-    """The kind of a refusal, without the rest of its text, which may quote what was sent."""
-    return f"{type(error).__name__} {str(error).split(' ', 1)[0]}"
+def refusal(reply: Any) -> str:
+    """Why the server did not do as told, in a word; empty if it did."""
+    if not isinstance(reply, Exception):
+        return ""
+    return refusal_word(str(reply)) or type(reply).__name__
+
+
+def refusal_word(text: str) -> str:
+    """The code of an error, wherever scripts have put it. The rest of the text may quote what was sent."""
+    code = _CODE.search(text)
+    return code.group() if code else text.split(" ", 1)[0]

@@ -172,6 +172,8 @@ class News:
 
     def _lose(self) -> None:
         """Nothing is heard any more. Who waits had better look."""
+        if not self._connected:
+            return
         self._connected = False
         self._subscribed = set()
         self._changed = set()

@@ -8,14 +8,14 @@
 -- KEYS[..]  the entries, each also the name of its channel
 -- ARGV[1]   the era that the writer knows
 -- ARGV[..]  for each entry: its bytes; until when (µs) it may be put; when (ms) it expires
--- Returns the era, the server's time, and the number of entries kept.
+-- Returns the era, the server's time, and why the server would not write an entry, empty if it would.
 local FENCE, ERA_END = 11, 27  -- as in codec.py: 3 bytes of magic and kind, 8 of token; 16 of era
 
 local held = redis.pcall('GET', KEYS[1])
 local era = type(held) == 'string' and held:sub(-16) or ''
 local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local kept = 0
+local refusal = ''
 
 local function is_fenced(key, entry)
     local there = redis.pcall('GETRANGE', key, 0, ERA_END - 1)
@@ -34,10 +34,14 @@ end
 for i = 2, #KEYS do
     local entry, until_us, expires_ms = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), ARGV[3 * i - 2]
     if era == ARGV[1] and now_us < until_us and not is_fenced(KEYS[i], entry) then
-        redis.call('SET', KEYS[i], entry)
-        redis.call('PEXPIREAT', KEYS[i], expires_ms)
-        kept = kept + 1
+        -- A server that is full refuses this. Who waits is woken all the same.
+        local written = redis.pcall('SET', KEYS[i], entry)
+        if written.err then
+            refusal = written.err
+        else
+            redis.call('PEXPIREAT', KEYS[i], expires_ms)
+        end
     end
     redis.call('PUBLISH', KEYS[i], '')
 end
-return {era, time[1], time[2], kept}
+return {era, time[1], time[2], refusal}

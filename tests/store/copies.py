@@ -1,0 +1,73 @@
+"""What the tests of the fast tier and of the tiered store share: completed records, and tiers opened and closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from uuid import UUID
+
+import redis
+
+from gateway.core.operation import Record, Snapshot, microseconds
+from gateway.store.redis import RedisFastTier
+from tests.conformance.hand import ANSWER, Hand
+from tests.support.eventually import eventually
+from tests.support.memory_store import MemoryStore
+
+
+def completed(body: bytes = b"one") -> Snapshot:
+    """An operation of its own, just completed."""
+    store, hand = MemoryStore(), Hand()
+    for say in (hand.claim, lambda: hand.complete(replace(ANSWER, body=body))):
+        command = say()
+        hand.see(command, store.apply_now(command))
+    return hand.snapshot
+
+
+def record_of(snapshot: Snapshot | None) -> Record:
+    assert snapshot is not None
+    assert snapshot.record is not None
+    return snapshot.record
+
+
+def id_of(snapshot: Snapshot) -> UUID:
+    return record_of(snapshot).identity.operation_id
+
+
+def with_token(snapshot: Snapshot, token: int) -> Snapshot:
+    return replace(snapshot, record=replace(record_of(snapshot), token=token))
+
+
+def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
+    """The same, later in its life."""
+    return replace(snapshot, now_us=record_of(snapshot).replay_until_us - microseconds(seconds))
+
+
+def time_left_us(snapshot: Snapshot | None) -> int:
+    assert snapshot is not None
+    return record_of(snapshot).replay_until_us - snapshot.now_us
+
+
+def key_of(operation_id: UUID) -> str:
+    return f"idempotency-gateway:{{{operation_id.hex}}}"
+
+
+@asynccontextmanager
+async def fast_tier(url: str) -> AsyncIterator[RedisFastTier]:
+    """A started tier."""
+    tier = RedisFastTier(url)
+    await tier.start()
+    try:
+        yield tier
+    finally:
+        await tier.close()
+
+
+async def until_up(tier: RedisFastTier) -> None:
+    await eventually(lambda: tier.up, what="the tier is up")
+
+
+def client(url: str) -> redis.Redis:
+    """A connection of the test's own, to be used as a context."""
+    return redis.Redis.from_url(url)

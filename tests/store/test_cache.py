@@ -1,0 +1,118 @@
+"""The process cache: what it answers, when it stops to, and what it may hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Snapshot, State
+from gateway.store.cache import ProcessCache
+from tests.conformance.hand import REPLAY_SECONDS, Hand
+from tests.support.memory_store import MemoryStore
+
+AGE_SECONDS = 30.0
+ROOMY_BYTES = 1_000_000
+
+
+def completed(body: bytes = b"one") -> Snapshot:
+    """An operation of its own, just completed."""
+    store, hand = MemoryStore(), Hand()
+    for say in (hand.claim, lambda: hand.complete(StoredResponse(200, b"OK", ((b"A", b"b"),), body))):
+        command = say()
+        hand.see(command, store.apply_now(command))
+    return hand.snapshot
+
+
+def id_of(snapshot: Snapshot) -> UUID:
+    assert snapshot.record is not None
+    return snapshot.record.identity.operation_id
+
+
+def test_a_hit_is_as_of_now() -> None:
+    """The time since the store call began has passed for the record too."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshot), 102.5) == Snapshot(snapshot.record, snapshot.now_us + 2_500_000)
+
+
+def test_an_entry_ends_with_its_window() -> None:
+    """A record is not answered from the moment on at which its replay window is over."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, 10 * REPLAY_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshot), 100.0 + REPLAY_SECONDS - 0.001) is not None
+    assert cache.get(id_of(snapshot), 100.0 + REPLAY_SECONDS) is None
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_an_entry_ends_with_its_age() -> None:
+    """However long its window, an entry is asked for anew after the maximal age, counted from the start of the call."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshot), 129.9) is not None
+    assert cache.get(id_of(snapshot), 130.0) is None
+
+
+def test_a_later_reading_makes_an_entry_young_and_an_earlier_one_does_not_make_it_old() -> None:
+    """Of two readings of a record the one whose call began later is kept."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    cache.put(snapshot, 120.0)
+    cache.put(snapshot, 110.0)
+    assert cache.get(id_of(snapshot), 149.9) is not None
+    assert cache.get(id_of(snapshot), 150.0) is None
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.ABSENT, State.COMPLETED)])
+def test_nothing_but_completed_records_gets_in(state: State) -> None:
+    """A record in any other state is ignored."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    assert snapshot.record is not None
+    cache.put(Snapshot(replace(snapshot.record, state=state), snapshot.now_us), 100.0)
+    cache.put(Snapshot(None, snapshot.now_us), 100.0)
+    assert len(cache) == 0
+
+
+def test_a_drop_refuses_what_was_read_before_it() -> None:
+    """A record whose store call began before the drop does not come back; one read afterwards does."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    cache.drop(id_of(snapshot), 105.0)
+    assert cache.get(id_of(snapshot), 105.0) is None
+    cache.put(snapshot, 104.0)
+    assert cache.get(id_of(snapshot), 106.0) is None
+    cache.put(snapshot, 105.5)
+    assert cache.get(id_of(snapshot), 106.0) is not None
+
+
+def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first() -> None:
+    """Entries are pushed out in the order of their last use, and what they weighed is given back."""
+    snapshots = [completed(b"x" * 1_000) for _ in range(40)]
+    one = ProcessCache(ROOMY_BYTES, AGE_SECONDS)
+    one.put(snapshots[0], 100.0)
+    cache = ProcessCache(30 * one.size_bytes, AGE_SECONDS)
+    for snapshot in snapshots[:30]:
+        cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshots[0]), 101.0) is not None
+    for snapshot in snapshots[30:]:
+        cache.put(snapshot, 100.0)
+    kept = [index for index, snapshot in enumerate(snapshots) if cache.get(id_of(snapshot), 101.0)]
+    assert kept == [0, *range(11, 40)]
+    assert cache.size_bytes == 30 * one.size_bytes
+
+
+def test_a_huge_answer_pushes_out_nobody() -> None:
+    """An entry that would take more than its share of the budget is not kept."""
+    cache, small = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(small, 100.0)
+    cache.put(completed(b"x" * (ROOMY_BYTES // 10)), 100.0)
+    assert (len(cache), cache.get(id_of(small), 101.0) is not None) == (1, True)
+
+
+def test_a_cache_without_room_keeps_nothing() -> None:
+    """A budget of 0 bytes switches the cache off."""
+    cache, snapshot = ProcessCache(0, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    assert (len(cache), cache.size_bytes) == (0, 0)

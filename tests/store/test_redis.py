@@ -1,0 +1,364 @@
+"""The fast tier on a real Redis: what it answers, what it refuses, and what becomes of it when Redis is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.core.operation import Snapshot, State, microseconds
+from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.codec import encode
+from gateway.store.redis import ENTRY_BYTES_MAX, PUT_AGE_SECONDS_MAX, RedisFastTier
+from tests.store.copies import (
+    client,
+    completed,
+    fast_tier,
+    id_of,
+    key_of,
+    record_of,
+    time_left_us,
+    until_up,
+    with_time_left,
+    with_token,
+)
+from tests.support.eventually import eventually
+from tests.support.redis import RedisServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+async def tier(redis_url: str) -> AsyncIterator[RedisFastTier]:
+    async with fast_tier(redis_url) as tier:
+        yield tier
+
+
+async def get_anew(tier: RedisFastTier, snapshot: Snapshot) -> Snapshot:
+    """Put until it is found: after a change of era the first puts are refused."""
+    while True:
+        await tier.put(snapshot, boot_seconds())
+        if (found := await tier.get(id_of(snapshot))) is not None:
+            return found
+
+
+async def test_what_was_put_is_found(tier: RedisFastTier) -> None:
+    """The record comes back whole, with no more time left than it had."""
+    snapshot = completed()
+    await tier.put(snapshot, boot_seconds())
+    found = await tier.get(id_of(snapshot))
+    assert record_of(found) == record_of(snapshot)
+    assert 0 < time_left_us(found) <= time_left_us(snapshot)
+
+
+async def test_what_was_not_put_is_not_found(tier: RedisFastTier) -> None:
+    """An unknown operation is None, not an error."""
+    assert await tier.get(id_of(completed())) is None
+
+
+async def test_the_window_is_counted_from_the_start_of_the_call(tier: RedisFastTier) -> None:
+    """A reading that is some seconds old has so much less time left."""
+    snapshot = completed()
+    started_seconds = boot_seconds()
+    await eventually(lambda: boot_seconds() > started_seconds + 0.05)
+    await tier.put(snapshot, started_seconds)
+    assert time_left_us(await tier.get(id_of(snapshot))) <= time_left_us(snapshot) - microseconds(0.05)
+
+
+async def test_an_entry_ends_with_its_window(tier: RedisFastTier, redis_url: str) -> None:
+    """It is found while the window is open, never later, and Redis lets go of it."""
+    snapshot = with_time_left(completed(), 0.5)
+    put_seconds = boot_seconds()
+    await tier.put(snapshot, put_seconds)
+    found_seconds = [put_seconds]
+    while True:
+        asked_seconds = boot_seconds()
+        if (found := await tier.get(id_of(snapshot))) is None:
+            break
+        assert found.state is State.COMPLETED
+        assert time_left_us(found) > 0
+        found_seconds.append(asked_seconds)
+    assert len(found_seconds) > 1
+    assert found_seconds[-1] < put_seconds + 0.5
+    with client(redis_url) as redis:
+        await eventually(lambda: not redis.exists(key_of(id_of(snapshot))), what="the key is gone")
+
+
+async def test_an_ended_window_is_refused(tier: RedisFastTier) -> None:
+    """A put whose absolute expiry has passed leaves nothing behind."""
+    snapshot = with_time_left(completed(), 0.001)
+    started_seconds = boot_seconds()
+    await eventually(lambda: boot_seconds() > started_seconds + 0.01)
+    await tier.put(snapshot, started_seconds)
+    assert await tier.get(id_of(snapshot)) is None
+
+
+async def test_an_entry_is_not_believed_beyond_its_own_expiry(tier: RedisFastTier, redis_url: str) -> None:
+    """Neither an entry that should be gone, nor one with more time left than it ever had, is answered."""
+    snapshot = completed()
+    await tier.put(snapshot, boot_seconds())
+    with client(redis_url) as redis:
+        era = redis.get("idempotency-gateway:era")[-16:]
+        for seconds in (-1, 2_000):
+            expires_us = microseconds(time.time() + seconds)
+            redis.set(key_of(id_of(snapshot)), encode(record_of(snapshot), era, expires_us))
+            assert await tier.get(id_of(snapshot)) is None
+        redis.set(key_of(id_of(snapshot)), encode(record_of(snapshot), era, microseconds(time.time() + 900)))
+        assert await tier.get(id_of(snapshot)) is not None
+
+
+@pytest.mark.parametrize(
+    ("second", "kept"), [(-1, b"first"), (0, b"first"), (1, b"second")], ids=["lower", "equal", "higher"]
+)
+async def test_only_a_higher_token_replaces_an_entry(tier: RedisFastTier, second: int, kept: bytes) -> None:
+    """Tokens are compared exactly, also where a floating-point number would not tell them apart."""
+    token = 2**62 + 2**32 - 1
+    first, other = with_token(completed(b"first"), token), with_token(completed(b"second"), token + second)
+    other = Snapshot(replace(record_of(other), identity=record_of(first).identity), other.now_us)
+    await tier.put(first, boot_seconds())
+    await tier.put(other, boot_seconds())
+    response = record_of(await tier.get(id_of(first))).response
+    assert response is not None
+    assert response.body == kept
+
+
+async def test_a_drop_refuses_what_it_dropped(tier: RedisFastTier) -> None:
+    """A stale put with the dropped token or a lower one is refused; a later life of the operation is not."""
+    snapshot = with_token(completed(), 7)
+    await tier.put(snapshot, boot_seconds())
+    await tier.drop(id_of(snapshot), 7)
+    assert await tier.get(id_of(snapshot)) is None
+    for token in (6, 7):
+        await tier.put(with_token(snapshot, token), boot_seconds())
+        assert await tier.get(id_of(snapshot)) is None
+    await tier.put(with_token(snapshot, 8), boot_seconds())
+    assert record_of(await tier.get(id_of(snapshot))).token == 8
+
+
+async def test_a_late_drop_leaves_a_later_life_alone(tier: RedisFastTier) -> None:
+    """A record with a higher token than the drop's stays."""
+    snapshot = with_token(completed(), 8)
+    await tier.put(snapshot, boot_seconds())
+    await tier.drop(id_of(snapshot), 7)
+    assert await tier.get(id_of(snapshot)) is not None
+
+
+async def test_a_marker_outlives_every_put_it_has_to_refuse(tier: RedisFastTier, redis_url: str) -> None:
+    """The marker stays for longer than a put may be late, and not for ever."""
+    snapshot = completed()
+    await tier.drop(id_of(snapshot), record_of(snapshot).token)
+    with client(redis_url) as redis:
+        assert 2 * PUT_AGE_SECONDS_MAX < redis.ttl(key_of(id_of(snapshot))) < 3600
+
+
+async def test_a_reading_that_is_too_old_is_refused(redis_url: str) -> None:
+    """What a frozen writer read long ago is not put, because a drop's marker might be gone by now."""
+    clock_seconds = [boot_seconds()]
+    tier = RedisFastTier(redis_url, clock=lambda: clock_seconds[0])
+    await tier.start()
+    try:
+        started_seconds = clock_seconds[0]
+        clock_seconds[0] += PUT_AGE_SECONDS_MAX + 1
+        # Any reply brings a reading of Redis's clock, and so ties the later local time to it.
+        other = completed()
+        await tier.put(other, clock_seconds[0])
+        await tier.put(other, clock_seconds[0])
+        late, prompt = completed(), completed()
+        await tier.put(late, started_seconds)
+        await tier.put(prompt, clock_seconds[0])
+        assert await tier.get(id_of(late)) is None
+        assert await tier.get(id_of(prompt)) is not None
+    finally:
+        await tier.close()
+
+
+@pytest.mark.parametrize("value", [b"", b"garbage", b"igR", b"igD" + bytes(8), b"igX" + bytes(300)])
+async def test_foreign_bytes_under_a_key_are_not_found(tier: RedisFastTier, redis_url: str, value: bytes) -> None:
+    """Whatever somebody else left there is no record, and is replaced by one."""
+    snapshot = completed()
+    with client(redis_url) as redis:
+        redis.set(key_of(id_of(snapshot)), value)
+    assert await tier.get(id_of(snapshot)) is None
+    await tier.put(snapshot, boot_seconds())
+    assert await tier.get(id_of(snapshot)) is not None
+
+
+async def test_another_type_under_a_key_is_not_found(tier: RedisFastTier, redis_url: str) -> None:
+    """A list in the place of an entry harms neither its reader nor its neighbours, and is replaced."""
+    snapshot, neighbour = completed(), completed()
+    with client(redis_url) as redis:
+        redis.lpush(key_of(id_of(snapshot)), "a")
+    await asyncio.gather(*(tier.put(each, boot_seconds()) for each in (snapshot, neighbour)))
+    found = await asyncio.gather(*(tier.get(id_of(each)) for each in (snapshot, neighbour)))
+    assert [record_of(each) for each in found] == [record_of(snapshot), record_of(neighbour)]
+
+
+async def test_the_record_of_another_operation_under_a_key_is_not_found(tier: RedisFastTier, redis_url: str) -> None:
+    """An answer is given to nobody but the operation that it names."""
+    snapshot, other = completed(), completed()
+    await tier.put(other, boot_seconds())
+    with client(redis_url) as redis:
+        redis.set(key_of(id_of(snapshot)), redis.get(key_of(id_of(other))))
+    assert await tier.get(id_of(snapshot)) is None
+
+
+async def test_too_large_an_entry_is_not_kept(tier: RedisFastTier) -> None:
+    """A huge answer is left to the durable store, without an error."""
+    snapshot = completed(b"x" * ENTRY_BYTES_MAX)
+    await tier.put(snapshot, boot_seconds())
+    assert await tier.get(id_of(snapshot)) is None
+
+
+async def test_many_callers_share_few_questions(tier: RedisFastTier, redis_url: str) -> None:
+    """Gets that arrive while one is under way go together, each gets its own answer, and duplicates are asked once."""
+    snapshots = [completed(b"%d" % number) for number in range(100)]
+    await asyncio.gather(*(tier.put(snapshot, boot_seconds()) for snapshot in snapshots))
+    with client(redis_url) as redis:
+        redis.config_resetstat()
+        found = await asyncio.gather(*(tier.get(id_of(snapshot)) for snapshot in snapshots * 5))
+        assert [record_of(each) for each in found] == [record_of(snapshot) for snapshot in snapshots * 5]
+        assert redis.info("commandstats")["cmdstat_mget"]["calls"] <= 10
+
+
+async def test_a_caller_who_leaves_takes_nobodys_answer(tier: RedisFastTier) -> None:
+    """Cancelled gets and puts leave every other caller's answer where it belongs."""
+    snapshots = [completed(b"%d" % number) for number in range(50)]
+    puts = [asyncio.create_task(tier.put(snapshot, boot_seconds())) for snapshot in snapshots]
+    await asyncio.sleep(0)
+    for task in puts[::2]:
+        task.cancel()
+    await asyncio.gather(*puts, return_exceptions=True)
+    gets = [asyncio.create_task(tier.get(id_of(snapshot))) for snapshot in snapshots]
+    await asyncio.sleep(0)
+    for get in gets[::3]:
+        get.cancel()
+    answers = await asyncio.gather(*gets, return_exceptions=True)
+    for snapshot, answer in zip(snapshots, answers, strict=True):
+        assert not isinstance(answer, Snapshot) or record_of(answer) == record_of(snapshot)
+    assert record_of(await tier.get(id_of(snapshots[1]))) == record_of(snapshots[1])
+
+
+async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: RedisServer) -> None:
+    """A put that was read before the flush is refused: its drop may have been forgotten. Later ones are kept."""
+    async with fast_tier(own_redis.url) as tier:
+        snapshot, late = completed(), completed()
+        await tier.put(snapshot, boot_seconds())
+        started_seconds = boot_seconds()
+        await tier.drop(id_of(late), record_of(late).token)
+        own_redis.flush()
+        for _ in range(3):
+            await tier.put(late, started_seconds)
+        assert await tier.get(id_of(late)) is None
+        assert await tier.get(id_of(snapshot)) is None
+        assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+
+
+async def test_what_a_restarted_server_brings_back_is_not_believed(server_workspace: Path) -> None:
+    """Entries in an old file may have been dropped since it was written: they are not there, and are replaced."""
+    server = RedisServer(server_workspace / f"redis-eras-{next(_numbers)}", append_only=True)
+    server.start()
+    try:
+        async with fast_tier(server.url) as tier:
+            snapshot = completed()
+            await tier.put(snapshot, boot_seconds())
+            server.kill()
+            server.start()
+            with client(server.url) as redis:
+                assert redis.exists(key_of(id_of(snapshot)))
+            with pytest.raises(StoreError):
+                await tier.get(id_of(snapshot))
+            await until_up(tier)
+            assert await tier.get(id_of(snapshot)) is None
+            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+    finally:
+        server.kill()
+
+
+async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer) -> None:
+    """The first callers wait for the deadline, the next fail at once, and afterwards the tier comes back by itself."""
+    changes: list[bool] = []
+    async with fast_tier(own_redis.url) as tier:
+        tier.on_change(changes.append)
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        own_redis.pause()
+        answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
+        assert {isinstance(answer, StoreError) for answer in answers} == {True}
+        assert not tier.up
+        for verb in (tier.get(id_of(snapshot)), tier.put(snapshot, boot_seconds()), tier.announce(id_of(snapshot))):
+            with pytest.raises(NotApplied):
+                await verb
+        own_redis.resume()
+        await until_up(tier)
+        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
+        assert changes == [False, True]
+
+
+async def test_a_killed_server_is_found_again(own_redis: RedisServer) -> None:
+    """Without a server verbs fail; with one they work, and nobody has to say so."""
+    async with fast_tier(own_redis.url) as tier:
+        snapshot = completed()
+        own_redis.kill()
+        with pytest.raises(StoreError):
+            await tier.get(id_of(snapshot))
+        assert not tier.up
+        own_redis.start()
+        await until_up(tier)
+        assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+
+
+async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisServer) -> None:
+    """The tier starts down and comes up with its server."""
+    own_redis.kill()
+    async with fast_tier(own_redis.url) as tier:
+        assert not tier.up
+        with pytest.raises(NotApplied):
+            await tier.get(id_of(completed()))
+        own_redis.start()
+        await until_up(tier)
+
+
+async def test_a_full_server_refuses_puts_and_still_answers(own_redis: RedisServer) -> None:
+    """A put that Redis refuses is said to be refused; reads, drops and the tier itself go on."""
+    async with fast_tier(own_redis.url) as tier:
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        with client(own_redis.url) as redis:
+            redis.config_set("maxmemory", 1)
+            redis.config_set("maxmemory-policy", "noeviction")
+        with pytest.raises(NotApplied, match="OOM"):
+            await tier.put(completed(), boot_seconds())
+        assert await tier.get(id_of(snapshot)) is not None
+        await tier.drop(id_of(snapshot), record_of(snapshot).token)
+        assert await tier.get(id_of(snapshot)) is None
+        assert tier.up
+
+
+async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:
+    """Redis may forget the scripts at any moment."""
+    snapshot = completed()
+    with client(redis_url) as redis:
+        redis.script_flush()
+    await tier.put(snapshot, boot_seconds())
+    assert await tier.get(id_of(snapshot)) is not None
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1/0?no_such_option=1"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    """A mistake in the URL is found when it is configured, not when it is used."""
+    with pytest.raises(ValueError, match="URL"):
+        RedisFastTier(url)
+
+
+@pytest.mark.parametrize("option", ["protocol=3", "socket_timeout=0.001", "retry_on_timeout=yes"])
+async def test_options_of_the_url_do_not_change_how_it_works(redis_url: str, option: str) -> None:
+    """What the tier relies on is not up to the URL."""
+    async with fast_tier(f"{redis_url}?{option}") as tier:
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        assert await tier.get(id_of(snapshot)) is not None

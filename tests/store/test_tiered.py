@@ -1,0 +1,449 @@
+"""The tiered store: who is asked, what is kept of the answers, and that no copy outlives its record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gateway.core.operation import (
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Erase,
+    Fenced,
+    Purge,
+    Result,
+    State,
+)
+from gateway.store.base import Indefinite, NotApplied, boot_seconds
+from gateway.store.redis import RedisFastTier
+from gateway.store.tiered import Tiered
+from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
+from tests.store.copies import client, fast_tier, key_of, record_of
+from tests.support.eventually import eventually
+from tests.support.memory_store import Memory, MemoryStore
+from tests.support.redis import RedisServer
+
+AGE_SECONDS = 30.0
+CACHE_BYTES = 1_000_000
+LONG_SECONDS = 30.0
+
+
+class CountingStore(MemoryStore):
+    """A durable store that says what it was asked, that can be away, and that can lose an answer."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.asked: list[type[Command]] = []
+        self.is_away = False
+        self.loses_answers = False
+        self.gate: asyncio.Event | None = None
+        self.reached = asyncio.Event()
+
+    async def apply(self, command: Command) -> Result:
+        self.asked.append(type(command))
+        if self.is_away:
+            raise NotApplied("away")
+        result = await super().apply(command)
+        self.reached.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.loses_answers:
+            raise Indefinite("the answer was lost")
+        return result
+
+
+@dataclass
+class Gateway:
+    """A tiered store and its parts."""
+
+    store: Tiered
+    durable: CountingStore
+    tiers: list[tuple[str, bool]]
+    clock: list[float] = field(default_factory=lambda: [0.0])
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the durable store and for the process alike."""
+        self.clock[0] += seconds
+        self.durable.memory.clock.advance(seconds)
+
+
+@asynccontextmanager
+async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTES) -> AsyncIterator[Gateway]:
+    durable, tiers, clock = CountingStore(memory), [], [0.0]
+
+    def now() -> float:
+        return boot_seconds() + clock[0]
+
+    fast = None if url is None else RedisFastTier(url, clock=now)
+    store = Tiered(
+        durable,
+        fast,
+        cache_bytes=cache_bytes,
+        cache_max_age_seconds=AGE_SECONDS,
+        clock=now,
+        on_tier=lambda tier, up: tiers.append((tier, up)),
+    )
+    await store.start()
+    try:
+        yield Gateway(store, durable, tiers, clock)
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+async def here(memory: Memory, redis_url: str) -> AsyncIterator[Gateway]:
+    async with gateway(memory, redis_url) as here:
+        yield here
+
+
+@pytest.fixture
+async def there(memory: Memory, redis_url: str, here: Gateway) -> AsyncIterator[Gateway]:
+    async with gateway(memory, redis_url) as there:
+        yield there
+
+
+async def say(store: Tiered, hand: Hand, command: Command) -> Result:
+    result = await store.apply(command)
+    hand.see(command, result)
+    return result
+
+
+async def complete(store: Tiered) -> Hand:
+    """An operation of its own, claimed and completed."""
+    hand = Hand()
+    await say(store, hand, hand.claim())
+    assert isinstance(await say(store, hand, hand.complete()), Applied)
+    return hand
+
+
+async def in_redis(url: str, hand: Hand) -> None:
+    """Until the copy has arrived."""
+    with client(url) as redis:
+        await eventually(lambda: redis.exists(key_of(hand.operation_id)), what="the copy is in Redis")
+
+
+def is_replay(result: Result, hand: Hand) -> bool:
+    record = result.snapshot.record
+    return isinstance(result, Fenced) and record is not None and record == hand.record
+
+
+async def test_a_repeat_in_the_same_process_asks_nobody(here: Gateway) -> None:
+    """A claim on what was completed here is answered from the process."""
+    hand = await complete(here.store)
+    here.durable.asked.clear()
+    for _ in range(3):
+        assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert here.durable.asked == []
+    assert here.store.stats.cache_hits == 3
+
+
+async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gateway, redis_url: str) -> None:
+    """A claim on what was completed elsewhere is answered from Redis once, then from the process."""
+    hand = await complete(here.store)
+    await in_redis(redis_url, hand)
+    for _ in range(3):
+        assert is_replay(await there.store.apply(hand.claim()), hand)
+    assert there.durable.asked == []
+    assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
+
+
+async def test_what_the_durable_store_answers_is_put_into_redis(memory: Memory, here: Gateway, redis_url: str) -> None:
+    """A completed record that was in no copy is in all of them after it was asked for."""
+    async with gateway(memory, None) as alone:
+        hand = await complete(alone.store)
+    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert here.durable.asked == [Claim]
+    await in_redis(redis_url, hand)
+    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert here.durable.asked == [Claim]
+
+
+async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, there: Gateway, redis_url: str) -> None:
+    """Completed records are replayed from process and Redis; whatever needs the durable store is not applied."""
+    hand = await complete(here.store)
+    await in_redis(redis_url, hand)
+    here.durable.is_away = there.durable.is_away = True
+    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert is_replay(await there.store.apply(hand.claim()), hand)
+    with pytest.raises(NotApplied):
+        await here.store.apply(Hand().claim())
+    assert ("durable", False) in here.tiers
+    assert not here.store.durable_up
+
+
+async def test_a_new_key_is_granted_by_the_durable_store(here: Gateway) -> None:
+    """What is in no copy is claimed where the truth is."""
+    result = await here.store.apply(Hand().claim())
+    assert isinstance(result, Applied)
+    assert result.snapshot.state is State.CLAIMED
+    assert here.store.stats.fast_misses == 1
+
+
+async def test_work_in_flight_is_in_no_copy(here: Gateway, redis_url: str) -> None:
+    """Claims, renewals, releases and doubts leave nothing in Redis but news."""
+    hand = Hand()
+    for command in (hand.claim, hand.renew, hand.abandon, hand.disprove):
+        await say(here.store, hand, command())
+    await here.store.close()
+    with client(redis_url) as redis:
+        assert redis.keys("*") == [b"idempotency-gateway:era"]
+
+
+async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis_url: str) -> None:
+    """An answer that was lost makes no copy; the repeat of the same command, once answered, does."""
+    hand = Hand()
+    await say(here.store, hand, hand.claim())
+    here.durable.loses_answers = True
+    with pytest.raises(Indefinite):
+        await here.store.apply(hand.complete())
+    here.durable.loses_answers = False
+    with client(redis_url) as redis:
+        assert not redis.exists(key_of(hand.operation_id))
+    here.durable.asked.clear()
+    assert isinstance(await say(here.store, hand, hand.complete()), Applied)
+    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert here.durable.asked == [Complete]
+
+
+async def test_read_is_the_durable_truth(here: Gateway) -> None:
+    """A read goes past every copy, and fills them."""
+    hand = await complete(here.store)
+    purge = Purge(hand.operation_id)
+    here.durable.apply_now(purge)
+    assert (await here.store.read(hand.operation_id)).state is State.TOMBSTONE
+
+
+async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> None:
+    """Once the replay window is over the durable store is asked, and says that the answer is gone."""
+    hand = await complete(here.store)
+    here.advance(REPLAY_SECONDS)
+    with client(redis_url) as redis:
+        redis.flushdb()
+    result = await here.store.apply(hand.claim())
+    assert result.snapshot.state is State.TOMBSTONE
+
+
+async def test_a_copy_that_missed_a_purge_ends_with_its_age(memory: Memory) -> None:
+    """Without any news a process forgets what it knows after the maximal age."""
+    async with gateway(memory, None) as here:
+        hand = await complete(here.store)
+        here.durable.apply_now(Purge(hand.operation_id))
+        assert is_replay(await here.store.apply(hand.claim()), hand)
+        here.advance(AGE_SECONDS)
+        assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+
+
+async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_url: str) -> None:
+    """After a purge neither this process, nor Redis, nor another process has the answer."""
+    hand = await complete(here.store)
+    await in_redis(redis_url, hand)
+    assert is_replay(await there.store.apply(hand.claim()), hand)
+    await here.store.apply(Purge(hand.operation_id))
+    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+    async with fast_tier(redis_url) as tier:
+        assert await tier.get(hand.operation_id) is None
+
+    await eventually(lambda: len(there.store._cache) == 0, what="the other process heard of it")
+    assert (await there.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+
+
+async def test_a_purge_beats_a_put_that_is_under_way(here: Gateway, redis_url: str) -> None:
+    """A gateway that read the record before the purge and spreads it afterwards is refused."""
+    hand = await complete(here.store)
+    async with fast_tier(redis_url) as slow:
+        started_seconds = boot_seconds()
+        read = await here.store.read(hand.operation_id)
+        await here.store.apply(Purge(hand.operation_id))
+        await slow.put(read, started_seconds)
+        assert await slow.get(hand.operation_id) is None
+
+
+async def test_a_claim_that_was_read_before_a_purge_is_not_kept(here: Gateway, there: Gateway) -> None:
+    """An answer of the durable store that crosses a purge is given to its caller and forgotten."""
+    hand = Hand()
+    for command in (hand.claim, hand.complete):
+        said = command()
+        hand.see(said, there.durable.apply_now(said))
+    gate = here.durable.gate = asyncio.Event()
+    claim = asyncio.create_task(here.store.apply(hand.claim()))
+    await here.durable.reached.wait()
+    here.durable.gate = None
+    await here.store.apply(Purge(hand.operation_id))
+    gate.set()
+    assert is_replay(await claim, hand)
+    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+
+
+async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
+    """After an erase the next life of the operation is the one that is replayed."""
+    hand = await complete(here.store)
+    await here.store.apply(Purge(hand.operation_id))
+    await here.store.apply(Erase(hand.operation_id))
+    await say(here.store, hand, hand.claim())
+    await say(here.store, hand, hand.complete(replace(ANSWER, body=b"the second life")))
+    result = await here.store.apply(hand.claim())
+    assert is_replay(result, hand)
+    assert result.snapshot.record is not None
+    assert result.snapshot.record.response == replace(ANSWER, body=b"the second life")
+
+
+async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
+    """A drop that Redis could not take is owed: its copy is not used here, and is dropped when Redis is back."""
+    async with gateway(memory, own_redis.url) as here:
+        hand = await complete(here.store)
+        await in_redis(own_redis.url, hand)
+        own_redis.pause()
+        await here.store.apply(Purge(hand.operation_id))
+        assert here.store.drops_owed == 1
+        own_redis.resume()
+        assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+        await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
+    async with fast_tier(own_redis.url) as tier:
+        assert await tier.get(hand.operation_id) is None
+
+
+async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, redis_url: str) -> None:
+    """It may have been done, so no copy may say otherwise."""
+    hand = await complete(here.store)
+    await in_redis(redis_url, hand)
+    here.durable.loses_answers = True
+    with pytest.raises(Indefinite):
+        await here.store.apply(Purge(hand.operation_id))
+    here.durable.loses_answers = False
+    await eventually(lambda: here.store.drops_owed == 0)
+    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+
+
+async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redis: RedisServer) -> None:
+    """With Redis frozen operations are claimed, completed and replayed; afterwards it is used again."""
+    async with gateway(memory, own_redis.url) as here, gateway(memory, own_redis.url) as there:
+        own_redis.pause()
+        hands = await asyncio.gather(*(complete(here.store) for _ in range(50)))
+        for hand in hands:
+            assert is_replay(await here.store.apply(hand.claim()), hand)
+            assert is_replay(await there.store.apply(hand.claim()), hand)
+        assert here.tiers[-1] == ("fast", False)
+        own_redis.resume()
+        await eventually(lambda: here.store.fast_up, what="Redis is used again here")
+        await eventually(lambda: there.store.fast_up, what="Redis is used again there")
+        await in_redis(own_redis.url, await complete(here.store))
+    assert ("fast", False) in here.tiers
+    assert here.tiers.count(("fast", True)) >= 2
+
+
+async def test_a_flush_at_any_moment_costs_a_question(here: Gateway, there: Gateway, redis_url: str) -> None:
+    """What Redis forgot is found in the durable store."""
+    hands = [await complete(here.store) for _ in range(20)]
+    with client(redis_url) as redis:
+        redis.flushdb()
+    for hand in hands:
+        assert is_replay(await there.store.apply(hand.claim()), hand)
+
+
+async def test_closing_spreads_what_was_completed(memory: Memory, redis_url: str) -> None:
+    """A gateway that ends in order leaves its last answers in Redis, and no task."""
+    async with gateway(memory, redis_url) as here:
+        hands = [await complete(here.store) for _ in range(20)]
+    async with fast_tier(redis_url) as tier:
+        found = await asyncio.gather(*(tier.get(hand.operation_id) for hand in hands))
+        assert [record_of(each) for each in found] == [hand.record for hand in hands]
+
+
+async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: RedisServer) -> None:
+    """While Redis does not answer, copies beyond the bounds are shed instead of piling up."""
+    async with gateway(memory, own_redis.url, cache_bytes=0) as here:
+        hands = [Hand() for _ in range(1_200)]
+        for hand in hands:
+            await say(here.store, hand, hand.claim())
+        own_redis.pause()
+        await asyncio.gather(*(say(here.store, hand, hand.complete()) for hand in hands))
+        assert here.store.stats.shed == 200
+        own_redis.resume()
+    assert here.store.stats.shed == 200
+
+
+@pytest.mark.parametrize("event", ["release", "forget", "abandon", "complete"])
+async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gateway, event: str) -> None:
+    """Whatever ends an attempt wakes who waits for it elsewhere."""
+    hand = Hand()
+    await say(here.store, hand, hand.claim())
+    async with there.store.watch(hand.operation_id) as watch:
+        await say(here.store, hand, getattr(hand, event)())
+        assert await watch.wait_changed(LONG_SECONDS)
+
+
+async def test_without_redis_the_durable_store_wakes(memory: Memory) -> None:
+    """News comes from the durable store where there is no fast tier."""
+    async with gateway(memory, None) as here:
+        hand = Hand()
+        await say(here.store, hand, hand.claim())
+        async with here.store.watch(hand.operation_id) as watch:
+            assert not await watch.wait_changed(0)
+            await say(here.store, hand, hand.release())
+            assert await watch.wait_changed(LONG_SECONDS)
+
+
+async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
+    """When Redis goes, whoever waits is told to look, and hears the durable store from then on."""
+    async with gateway(memory, own_redis.url) as here:
+        hand = Hand()
+        await say(here.store, hand, hand.claim())
+        async with here.store.watch(hand.operation_id) as watch:
+            own_redis.kill()
+            assert await watch.wait_changed(LONG_SECONDS)
+            # Whoever asks next finds out that Redis is away.
+            await here.store.apply(Hand().claim())
+            assert not here.store.fast_up
+            while await watch.wait_changed(0):
+                pass
+            await say(here.store, hand, hand.release())
+            assert await watch.wait_changed(LONG_SECONDS)
+
+
+async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
+    """A store that is closed refuses, and what was not started says so."""
+    durable = CountingStore(memory)
+    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    with pytest.raises(NotApplied):
+        await store.apply(Hand().claim())
+    await store.start()
+    assert (store.durable_up, store.fast_up) == (True, True)
+    await store.close()
+    with pytest.raises(NotApplied):
+        await store.apply(Hand().claim())
+
+
+async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, redis_url: str) -> None:
+    """A gateway that starts without its durable store replays from Redis, and may be started again."""
+
+    class LateStore(CountingStore):
+        async def start(self) -> None:
+            if self.is_away:
+                raise NotApplied("away")
+            await super().start()
+
+    async with gateway(memory, redis_url) as here:
+        hand = await complete(here.store)
+    durable = LateStore(memory)
+    durable.is_away = True
+    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
+    try:
+        with pytest.raises(NotApplied):
+            await store.start()
+        assert is_replay(await store.apply(hand.claim()), hand)
+        durable.is_away = False
+        await store.start()
+        assert isinstance(await store.apply(Hand().claim()), Applied)
+    finally:
+        await store.close()

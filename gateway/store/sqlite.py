@@ -236,8 +236,7 @@ class _Running:
 class SqliteStore:
     """The `Store` in the file at `path`, which is made (0600, in a directory 0700) when it is missing.
 
-    `clock_us` gives the store's time in microseconds and is called in the store's threads. The store may be started again
-    after it was closed.
+    `clock_us` gives the store's time in microseconds and is called in the store's threads. `start` may follow `close`.
     """
 
     def __init__(

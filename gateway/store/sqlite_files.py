@@ -33,7 +33,7 @@ def prepare(path: Path) -> FileId:
                 f"{directory} is on a network file system ({filesystem}), where SQLite's locks cannot be trusted; "
                 "use a local disk, or Postgres"
             )
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             return _check_file(path, descriptor)
         finally:

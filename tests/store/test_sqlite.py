@@ -1,0 +1,437 @@
+"""What is true of SQLite alone: its file, its locks, its plans, and what it says when the disk fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.operation import Applied, State
+from gateway.store import sqlite_files
+from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
+from gateway.store.sqlite_rows import decode_headers, encode_headers
+from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, Hand, do, state
+from tests.support.memory_store import ManualClock
+
+BUSY_SECONDS = 0.05
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "operations.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock_us=clock, busy_seconds=BUSY_SECONDS)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def tamper(path: Path, *sql: str) -> None:
+    """Change the file behind the store's back."""
+    with apsw.Connection(str(path)) as connection:
+        for statement in sql:
+            connection.execute(statement)
+    connection.close()
+
+
+async def refused(path: Path) -> str:
+    """Why the store refuses to start; it leaves no thread."""
+    store = SqliteStore(path, busy_seconds=BUSY_SECONDS)
+    with pytest.raises(StartRefused) as caught:
+        await store.start()
+    assert not threads()
+    return str(caught.value)
+
+
+def make_wide(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.touch(0o644)
+
+
+def content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def move(path: Path, to: Path) -> None:
+    path.rename(to)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlite-")]
+
+
+# The file
+
+
+async def test_the_files_are_private(store: SqliteStore, path: Path) -> None:
+    """Directory, database, log and shared memory can be read by nobody else."""
+    await do(store, Hand(), Hand.claim)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+    """A database made with wider permissions is made private before anything is written."""
+    make_wide(path)
+    store = SqliteStore(path)
+    await store.start()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+    await store.close()
+
+
+async def test_a_closed_store_leaves_one_file_and_no_thread(path: Path) -> None:
+    """The log is copied into the file and removed, and the threads are gone."""
+    store = SqliteStore(path)
+    await store.start()
+    await do(store, Hand(), Hand.claim)
+    assert sorted(threads()) == ["sqlite-reader", "sqlite-writer"]
+    await store.close()
+    assert threads() == []
+    assert [file.name for file in path.parent.iterdir()] == ["operations.db"]
+
+
+async def test_a_start_that_is_given_up_leaves_no_thread(path: Path) -> None:
+    """Cancelled at any await of its start, the store ends what it had begun, and can be started afterwards."""
+    for turns in range(6):
+        store = SqliteStore(path)
+        task = asyncio.create_task(store.start())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for thread in threading.enumerate():
+            if thread.name in threads() and task.cancelled():
+                thread.join(10)
+        await store.start()
+        await store.close()
+        assert threads() == []
+
+
+UNFIT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "not-a-database": (lambda path: path.write_bytes(b"not a database at all" * 100), "cannot be used as a database"),
+    "a-directory": (lambda path: path.mkdir(), "Is a directory"),
+    "of-another-program": (lambda path: tamper(path, "CREATE TABLE t (a)"), "database of another program"),
+    "directory-open-to-all": (lambda path: path.parent.chmod(0o777), "chmod o-w"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_an_unfit_place_is_refused(name: str, path: Path) -> None:
+    """What cannot be the gateway's database is named, with what to do, and left as it is."""
+    path.parent.mkdir()
+    make, words = UNFIT[name]
+    make(path)
+    before = content(path)
+    assert words in await refused(path)
+    assert content(path) == before
+
+
+async def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+    """A directory that cannot be made is a mistake in the configuration."""
+    (tmp_path / "file").touch()
+    assert "is not a directory" in await refused(tmp_path / "file" / "operations.db")
+
+
+def test_the_file_system_is_known(tmp_path: Path) -> None:
+    """The type of the file system of a directory is found, so that network ones can be refused."""
+    assert sqlite_files.filesystem_of(Path("/proc")) == "proc"
+    assert sqlite_files.filesystem_of(tmp_path) not in ("", "nfs4")
+
+
+async def test_an_older_program_refuses_a_much_newer_schema(store: SqliteStore, path: Path) -> None:
+    """The next schema is served, the one after it is not."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    await store.close()
+    tamper(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    await store.start()
+    await do(store, hand, Hand.complete)
+    await store.close()
+    tamper(path, f"PRAGMA user_version = {SCHEMA_VERSION + 2}")
+    assert "newer program" in await refused(path)
+
+
+@pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'"])
+async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: SqliteStore, path: Path) -> None:
+    """A record of another version or state is neither guessed nor swept, and its neighbours are served."""
+    strange, neighbour = Hand(), Hand()
+    await do(store, strange, Hand.claim)
+    tamper(path, f"UPDATE operation SET {change}")
+    answers = await asyncio.gather(
+        store.apply(strange.complete()), store.apply(neighbour.claim()), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [NotApplied, Applied]
+    with pytest.raises(NotApplied):
+        await store.read(strange.operation_id)
+    tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim'")
+    await do(store, strange, Hand.complete)
+
+
+async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, path: Path) -> None:
+    """A database that was removed or exchanged under the gateway is no store, until it is put back."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    away = path.with_suffix(".away")
+    move(path, away)
+    for verb in (store.apply(hand.complete()), store.read(hand.operation_id)):
+        with pytest.raises(NotApplied, match="removed or replaced"):
+            await verb
+    make_wide(path)
+    with pytest.raises(NotApplied, match="removed or replaced"):
+        await store.apply(hand.complete())
+    move(away, path)
+    await do(store, hand, Hand.complete)
+
+
+async def test_a_body_that_was_removed_is_a_tombstone(store: SqliteStore, path: Path) -> None:
+    """An answer whose body is gone is never an empty answer."""
+    hand, unkept = Hand(), Hand()
+    await do(store, hand, Hand.claim, Hand.complete)
+    await do(store, unkept, Hand.claim, lambda hand: hand.complete(replace(Hand.complete(hand).response, body=None)))
+    tamper(path, "DELETE FROM response")
+    assert await state(store, hand) is State.TOMBSTONE
+    assert await state(store, unkept) is State.COMPLETED
+
+
+# Locks and failures
+
+
+async def test_a_lock_held_by_another_is_waited_for_so_long(store: SqliteStore, path: Path) -> None:
+    """A process that holds the file makes commands fail definitely, while reads go on; afterwards all is well."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(NotApplied, match="locked by another process"):
+        await store.apply(hand.complete())
+    assert await state(store, hand) is State.CLAIMED
+    other.execute("ROLLBACK")
+    other.close()
+    await do(store, hand, Hand.complete)
+
+
+async def test_a_command_that_cannot_be_kept_harms_no_neighbour(store: SqliteStore) -> None:
+    """A value that SQLite cannot hold is rejected for good, and the rest of its batch applied."""
+    good, bad, better = Hand(), Hand(), Hand()
+    answers = await asyncio.gather(
+        store.apply(good.claim()),
+        store.apply(replace(bad.claim(), holder="\ud800")),
+        store.apply(replace(bad.claim(), lease_us=2**70)),
+        store.apply(better.claim()),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [Applied, Rejected, Rejected, Applied]
+    assert await state(store, bad) is State.ABSENT
+
+
+async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
+    """Without space a command is definitely not applied; with space again the store goes on by itself."""
+    assert store._running is not None
+
+    def limit_pages(pages: int) -> None:
+        store._writer.cursor().execute(f"PRAGMA max_page_count = {pages}")
+
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    await store._running.writing.run(limit_pages, 1)
+    large = replace(hand.complete().response, body=b"x" * 100_000)
+    with pytest.raises(NotApplied, match="no space"):
+        await store.apply(hand.complete(large))
+    assert await state(store, hand) is State.CLAIMED
+    await store._running.writing.run(limit_pages, 1_000_000)
+    await do(store, hand, lambda hand: hand.complete(large))
+
+
+class FailingVfs(apsw.VFS):
+    """The default way to the disk, until it is told to fail."""
+
+    def __init__(self) -> None:
+        self.name = "failing"
+        self.fails: set[str] = set()
+        super().__init__(self.name, "", makedefault=True)
+
+    def xOpen(self, name: object, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 -- SQLite's name
+        return FailingFile(self, name, flags)
+
+
+class FailingFile(apsw.VFSFile):
+    def __init__(self, vfs: FailingVfs, name: object, flags: list[int]) -> None:
+        self._vfs = vfs
+        super().__init__("unix", name, flags)  # type: ignore[arg-type]
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 -- SQLite's name
+        if "sync" in self._vfs.fails:
+            raise apsw.IOError("the disk said no")
+        super().xSync(flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 -- SQLite's name
+        if "write" in self._vfs.fails:
+            raise apsw.IOError("the disk said no")
+        super().xWrite(data, offset)
+
+
+@pytest.fixture
+def disk() -> Iterator[FailingVfs]:
+    usual = apsw.vfs_names()[0]
+    vfs = FailingVfs()
+    try:
+        yield vfs
+    finally:
+        apsw.set_default_vfs(usual)
+        vfs.unregister()
+
+
+@pytest.mark.parametrize("failure", ["sync", "write"])
+async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
+    failure: str, disk: FailingVfs, path: Path, clock: ManualClock
+) -> None:
+    """A failed fsync at commit is indefinite; nothing is done until the disk works again; then repeating it tells."""
+    store = SqliteStore(path, clock_us=clock)
+    await store.start()
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    disk.fails.add(failure)
+    with pytest.raises(Indefinite, match="the commit failed"):
+        await store.apply(hand.complete())
+    with pytest.raises((NotApplied, Indefinite)):
+        await store.apply(Hand().claim())
+    disk.fails.clear()
+    await do(store, hand, Hand.complete)
+    assert await state(store, hand) is State.COMPLETED
+    await do(store, Hand(), Hand.claim)
+    await store.close()
+    await store.start()
+    assert await state(store, hand) is State.COMPLETED
+    await store.close()
+
+
+CHILD = """
+import asyncio, sys
+from gateway.store.sqlite import SqliteStore
+from tests.conformance.hand import Hand, do
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.start()
+    async def work():
+        while True:
+            hand = Hand()
+            await do(store, hand, Hand.claim, Hand.complete)
+            print(hand.operation_id.hex, hand.token, flush=True)
+    await asyncio.gather(*(work() for _ in range(8)))
+asyncio.run(main())
+"""
+
+
+def acknowledged_until_killed(path: Path) -> list[list[str]]:
+    """The id and token of every operation that a process said was completed, before and after it was killed."""
+    root = str(Path(__file__).parents[2])
+    command, environment = [sys.executable, "-c", CHILD, str(path)], {**os.environ, "PYTHONPATH": root}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        acknowledged = [child.stdout.readline().split() for _ in range(100)]
+        child.send_signal(signal.SIGKILL)
+        return acknowledged + [line.split() for line in child.stdout if line.endswith("\n")]
+
+
+async def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
+    """After kill -9 in the middle of its work every answer that a process had been given is there."""
+    acknowledged = acknowledged_until_killed(path)
+    store = SqliteStore(path)
+    await store.start()
+    newest = 0
+    for operation_id, token in acknowledged:
+        record = (await store.read(UUID(operation_id))).record
+        assert record is not None
+        assert (record.state, record.token) == (State.COMPLETED, int(token))
+        newest = max(newest, record.token)
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    assert hand.token > newest
+    await store.close()
+
+
+# The sweep
+
+
+async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock: ManualClock) -> None:
+    """A pass larger than a transaction writes everything down, and leaves nothing of what it collected."""
+    number = 2 * SWEEP_TRANSACTION_MAX + 1
+    hands = [Hand() for _ in range(number)]
+    await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in hands))
+    clock.advance(2 * REMEMBER_SECONDS)
+    swept = await store.sweep(10_000)
+    assert (swept.collected, swept.more) == (number, False)
+    assert store._running is not None
+    left = await store._running.reading.run(
+        store._reader.look,
+        lambda cursor: [cursor.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("operation", "response")],
+    )
+    assert left == [0, 0]
+
+
+async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:
+    """While it is another's turn a pass does nothing; a turn that was never ended ends by itself."""
+    await do(store, Hand(), Hand.claim)
+    clock.advance(2 * LEASE_SECONDS)
+    tamper(path, f"UPDATE sweeper SET owner = x'01', until_us = {clock() + SWEEP_TURN_US}")
+    assert (await store.sweep(10)).lapsed == 0
+    clock.advance(SWEEP_TURN_US / 1_000_000)
+    assert (await store.sweep(10)).lapsed == 1
+
+
+# Statements
+
+
+HOT = (
+    "select_operation", "select_due", "update_operation", "delete_operation", "insert_response", "delete_response",
+    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
+    """The plan of every statement that traffic waits for goes through an index or a row number."""
+    with apsw.Connection(str(path)) as connection:
+        text = statements()[name]
+        parameters = len(set(re.findall(r"\?\d+", text))) or text.count("?")
+        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters)]
+    connection.close()
+    assert [step for step in plan if step.startswith("SCAN") and "USING" not in step] == []
+
+
+def test_every_statement_says_its_row() -> None:
+    """Each file begins with the row of the table that it serves."""
+    assert all(text.startswith("-- ") for text in statements().values())
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=20))
+def test_header_fields_survive_their_encoding(fields: list[tuple[bytes, bytes]]) -> None:
+    """Fields come back in order, with repeats and every byte."""
+    assert decode_headers(encode_headers(tuple(fields))) == tuple(fields)

@@ -13,10 +13,14 @@ from typing import Protocol
 
 import pytest
 
-from gateway.store.base import Store
+from gateway.store.base import Store, boot_seconds
 from gateway.store.postgres import PostgresStore
+from gateway.store.redis import RedisFastTier
 from gateway.store.sqlite import SqliteStore
+from gateway.store.tiered import Tiered
+from tests.conformance.hand import REMEMBER_SECONDS
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
+from tests.support.redis import Redis
 
 
 class Database(Protocol):
@@ -88,10 +92,53 @@ def postgres(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Datab
     yield PostgresDatabase(request.getfixturevalue("postgres_url"))
 
 
+@dataclass
+class TieredDatabase:
+    """A durable database behind Redis and a process cache of each store object.
+
+    Redis's clock is nobody's to move, so letting time pass empties it; its own tests see to how entries end there.
+    """
+
+    durable: Database
+    redis: Redis
+    exact: bool = False
+    ahead_seconds: float = 0.0
+
+    def open_store(self) -> Store:
+        return Tiered(
+            self.durable.open_store(),
+            RedisFastTier(self.redis.url, clock=self._now),
+            cache_bytes=10_000_000,
+            cache_max_age_seconds=REMEMBER_SECONDS,
+            clock=self._now,
+        )
+
+    async def advance(self, seconds: float) -> None:
+        await self.durable.advance(seconds)
+        self.ahead_seconds += seconds
+        self.redis.flush()
+
+    def _now(self) -> float:
+        return boot_seconds() + self.ahead_seconds
+
+
+def tiered(durable: Opener) -> Opener:
+    @contextmanager
+    def opened(request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
+        with durable(request, directory) as database:
+            redis: Redis = request.getfixturevalue("redis_server")
+            redis.flush()
+            yield TieredDatabase(database, redis)
+
+    return opened
+
+
 # Each is entered once per test, outside an event loop, with the request (for fixtures like `postgres_url`) and an empty
 # directory; it ends by giving everything back, the data included.
 STORES: dict[str, Opener] = {
     "memory": memory,
     "postgres": postgres,
     "sqlite": sqlite,
+    "tiered-memory": tiered(memory),
+    "tiered-postgres": tiered(postgres),
 }

@@ -1,0 +1,375 @@
+"""The table as a whole, and what `settle` and `step` promise of any record at any time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gateway.core.lifecycle import (
+    FORGOTTEN_REMEMBER_US,
+    LAPSED_DOUBT,
+    ROWS,
+    TABLE,
+    Fence,
+    epitaph,
+    later,
+    settle,
+    step,
+)
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    EVENT_OF,
+    Applied,
+    Claim,
+    Command,
+    Event,
+    Fenced,
+    Fingerprint,
+    Lapsed,
+    Record,
+    Snapshot,
+    State,
+    operation_id_of,
+)
+from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, Hand, increasing
+from tests.support.memory_store import ManualClock, Memory, MemoryStore
+
+TIME_EVENTS = {row.event for row in TABLE if row.fence is Fence.CLOCK}
+
+
+def no_token() -> int:
+    raise AssertionError("a token was drawn where nothing is granted")
+
+
+# The table
+
+
+def test_every_state_is_reached_and_every_event_has_a_row() -> None:
+    """Nothing in the vocabulary is without use."""
+    assert {row.next for row in TABLE} == set(State)
+    assert {row.event for row in TABLE} == set(Event)
+    assert {state for row in TABLE for state in row.states} == set(State)
+
+
+def test_no_two_rows_speak_of_the_same_state_and_event() -> None:
+    """What an event does to a state is said once."""
+    assert len(ROWS) == sum(len(row.states) for row in TABLE)
+
+
+def test_every_state_can_be_left_but_by_time_alone_never_from_doubt() -> None:
+    """From doubt nothing leads away by itself: no clock, no purge, no erasing."""
+    events = {event for state, event in ROWS if state is State.IN_DOUBT}
+    assert events == {
+        Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.TAKEOVER, Event.PROVE, Event.DISPROVE,
+    }  # fmt: skip
+    assert not events & TIME_EVENTS
+
+
+def test_every_command_is_an_event_that_somebody_says() -> None:
+    """Commands and rows of the clock share the events among them."""
+    assert set(EVENT_OF.values()) == set(Event) - TIME_EVENTS
+
+
+def test_a_holders_verb_is_fenced_on_the_holder() -> None:
+    """Each event has one fence in all its rows, but for the claim, which is free on nothing and fenced on a release."""
+    fences: dict[Event, set[Fence]] = {}
+    for row in TABLE:
+        fences.setdefault(row.event, set()).add(row.fence)
+    assert fences.pop(Event.CLAIM) == {Fence.NONE, Fence.READ_TOKEN}
+    holder = (Event.RENEW, Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+    assert fences == {
+        **{key: {Fence.HOLDER} for key in holder},
+        **{key: {Fence.READ_TOKEN} for key in (Event.TAKEOVER, Event.PROVE, Event.DISPROVE)},
+        **{key: {Fence.CLOCK} for key in (Event.LAPSE, Event.RETIRE, Event.COLLECT)},
+        **{key: {Fence.OPERATOR} for key in (Event.PURGE, Event.ERASE)},
+    }
+
+
+def test_what_says_that_nothing_happened_is_refused_under_doubt() -> None:
+    """Every row by which the holder frees the key is closed to a claim that carries doubt."""
+    for row in TABLE:
+        frees = row.next is State.RELEASED and row.fence is Fence.HOLDER
+        assert row.refused_under_doubt == frees, row
+
+
+def test_execution_is_granted_only_from_absent_released_or_doubt() -> None:
+    """No row but the first claim, the retry and the takeover leads to a new attempt."""
+    grants = {(state, row.event) for row in TABLE for state in row.states if row.next is State.CLAIMED}
+    assert grants == {
+        (State.ABSENT, Event.CLAIM),
+        (State.RELEASED, Event.CLAIM),
+        (State.CLAIMED, Event.RENEW),
+        (State.IN_DOUBT, Event.TAKEOVER),
+    }
+
+
+def test_what_was_completed_stays_answered_until_it_is_forgotten() -> None:
+    """From completed the only way is to a tombstone, and from there to absent."""
+    assert {row.next for row in TABLE if State.COMPLETED in row.states} == {State.TOMBSTONE}
+    assert {row.next for row in TABLE if State.TOMBSTONE in row.states} == {State.ABSENT}
+
+
+# Any record at any time. Records come from histories, so that none is impossible.
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Hand, Memory]:
+    """A record that a history of the table leads to, with moments in between that are nobody's round number."""
+    hand, memory = play(HISTORIES[draw(st.sampled_from(sorted(HISTORIES)))])
+    store = MemoryStore(memory)
+    for name in draw(st.lists(st.sampled_from(sorted(MOVES)), max_size=3)):
+        memory.clock.now_us += draw(st.integers(0, 2 * LEASE_US))
+        command = MOVES[name](hand)
+        hand.see(command, store.apply_now(command))
+    return hand, memory
+
+
+def kept(hand: Hand, memory: Memory) -> Record | None:
+    """The record as it was written, which may be behind the clock."""
+    return memory.records.get(hand.operation_id)
+
+
+durations = st.integers(0, 3 * REMEMBER_US)
+speeches = st.sampled_from(sorted(SPEECHES))
+
+
+@given(histories(), durations, durations)
+def test_settling_does_not_depend_on_how_often_it_is_done(
+    history: tuple[Hand, Memory], first: int, second: int
+) -> None:
+    """Settling on the way changes nothing about where time leads, and settling twice is settling once."""
+    record, now_us = kept(*history), history[1].clock()
+    direct = settle(record, now_us + first + second)
+    assert settle(settle(record, now_us + first), now_us + first + second) == direct
+    assert settle(direct, now_us + first + second) is direct
+
+
+@given(histories(), durations)
+def test_doubt_outlasts_any_time(history: tuple[Hand, Memory], elapsed: int) -> None:
+    """A record in doubt is in doubt however late it is, and a claim becomes nothing but doubt."""
+    record, now_us = settle(kept(*history), history[1].clock()), history[1].clock() + elapsed
+    assume(record is not None and record.state in (State.CLAIMED, State.IN_DOUBT))
+    assert record is not None
+    settled = settle(record, now_us)
+    assert settled is not None
+    if record.state is State.IN_DOUBT or record.lease_until_us > now_us:
+        assert settled is record
+    else:
+        assert settled == replace(record, state=State.IN_DOUBT, doubt=LAPSED_DOUBT)
+
+
+@given(histories(), speeches, durations)
+def test_what_is_not_applied_changes_nothing_but_what_time_did(
+    history: tuple[Hand, Memory], name: str, elapsed: int
+) -> None:
+    """Fenced and lapsed leave the settled record, draw no token, and show the record as it is."""
+    hand, memory = history
+    record, now_us = kept(hand, memory), memory.clock() + elapsed
+    result, after = step(record, SPEECHES[name](hand), now_us, memory.draw_token)
+    assert result.snapshot == Snapshot(after, now_us)
+    if not isinstance(result, Applied):
+        assert after == settle(record, now_us)
+        again, _ = step(record, SPEECHES[name](hand), now_us, no_token)
+        assert again == result
+
+
+@given(histories(), speeches, durations)
+def test_what_is_applied_is_a_row_of_the_table(history: tuple[Hand, Memory], name: str, elapsed: int) -> None:
+    """An applied command either found its row, and the next state is that row's, or had been applied before."""
+    hand, memory = history
+    command, now_us = SPEECHES[name](hand), memory.clock() + elapsed
+    before = settle(kept(hand, memory), now_us)
+    result, after = step(before, command, now_us, memory.draw_token)
+    if not isinstance(result, Applied) or after is before:
+        return
+    row = ROWS[Snapshot(before, now_us).state, EVENT_OF[type(command)]]
+    assert Snapshot(after, now_us).state is row.next
+    if before is not None and row.refused_under_doubt:
+        assert not before.carries_doubt
+    if after is not None:
+        assert after.last_event is row.event
+        assert (after.token != (before.token if before else None)) == (row.event in (Event.CLAIM, Event.TAKEOVER))
+
+
+@given(histories(), speeches, durations, durations)
+def test_a_repeat_is_recognised_whatever_time_did(
+    history: tuple[Hand, Memory], name: str, elapsed: int, pause: int
+) -> None:
+    """The same command again is applied again without effect, unless time took the grant or the whole record."""
+    hand, memory = history
+    command, now_us = SPEECHES[name](hand), memory.clock() + elapsed
+    result, after = step(kept(hand, memory), command, now_us, memory.draw_token)
+    assume(isinstance(result, Applied) and EVENT_OF[type(command)] not in (Event.RENEW, Event.ERASE))
+    again, settled = step(
+        after, command, now_us + pause, memory.draw_token if settle(after, now_us + pause) is None else no_token
+    )
+    if settle(after, now_us + pause) is None:
+        # The record is gone: only a claim finds a row.
+        assert isinstance(again, Applied) == isinstance(command, Claim)
+        return
+    assert settled == settle(after, now_us + pause)
+    is_grant = EVENT_OF[type(command)] in (Event.CLAIM, Event.TAKEOVER)
+    is_over = settled is not None and settled.state is not State.CLAIMED
+    assert isinstance(again, Lapsed if is_grant and is_over else Applied)
+
+
+@given(histories(), speeches)
+def test_a_later_look_is_never_younger(history: tuple[Hand, Memory], name: str) -> None:
+    """`later` tells what a read at that time would tell, and leaves the snapshot as it was."""
+    hand, memory = history
+    result, after = step(kept(hand, memory), SPEECHES[name](hand), memory.clock(), memory.draw_token)
+    for elapsed in (0, 1, LEASE_US, REMEMBER_US):
+        seen = later(result.snapshot, elapsed)
+        assert seen == Snapshot(settle(after, memory.clock() + elapsed), memory.clock() + elapsed)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(MOVES | SPEECHES)), st.integers(0, 2 * LEASE_US)), max_size=40))
+def test_any_history_keeps_the_invariants(said: list[tuple[str, int]]) -> None:
+    """Tokens increase, attempts count up, completed answers stay, doubt ends only by those who may end it."""
+    store, hand = MemoryStore(), Hand()
+    known: list[Record | None] = [None]
+    for name, pause in said:
+        store.memory.clock.now_us += pause
+        command = (MOVES | SPEECHES)[name](hand)
+        before = store.read_now(hand.operation_id).record
+        result = store.apply_now(command)
+        hand.see(command, result)
+        after = result.snapshot.record
+        assert_fields_fit(after)
+        known.append(after)
+        if before is not None and before.state is State.COMPLETED and after is not None:
+            assert after.state in (State.COMPLETED, State.TOMBSTONE)
+            assert after.response in (before.response, epitaph(before.response))
+        if before is not None and before.state is State.IN_DOUBT:
+            assert after is not None
+            if after.state is not State.IN_DOUBT:
+                assert ends_doubt(before, command)
+            elif before.carries_doubt:
+                assert after.carries_doubt
+        if before is not None and before.carries_doubt and after is not None and not after.carries_doubt:
+            assert EVENT_OF[type(command)] in (Event.COMPLETE, Event.PROVE, Event.DISPROVE)
+    assert increasing(hand.tokens)
+    for one, other in pairwise(known):
+        if one is not None and other is not None and one.token == other.token:
+            assert one.attempt_id == other.attempt_id
+            assert one.attempts == other.attempts
+
+
+def ends_doubt(before: Record, command: Command) -> bool:
+    """Whether this command may end the doubt of this record."""
+    match EVENT_OF[type(command)]:
+        case Event.COMPLETE:
+            return True
+        case Event.RELEASE | Event.FORGET:
+            return not before.carries_doubt
+        case Event.TAKEOVER | Event.PROVE | Event.DISPROVE:
+            return True
+        case _:
+            return False
+
+
+def assert_fields_fit(record: Record | None) -> None:
+    """Each field is set where the state gives it a meaning, and not elsewhere."""
+    if record is None:
+        return
+    state = record.state
+    assert (record.response is not None) == (state in (State.COMPLETED, State.TOMBSTONE))
+    assert (record.completed_us is not None) == (state in (State.COMPLETED, State.TOMBSTONE))
+    assert (record.doubt is not None) == (state is State.IN_DOUBT)
+    assert (record.replay_until_us > 0) == (state is State.COMPLETED)
+    assert (record.remember_until_us > 0) == (state in (State.RELEASED, State.COMPLETED, State.TOMBSTONE))
+    # In doubt it stays, because a probe has to know when the last holder stopped.
+    assert (record.lease_until_us > 0) == (state in (State.CLAIMED, State.IN_DOUBT))
+    if record.carries_doubt:
+        assert state in (State.CLAIMED, State.IN_DOUBT)
+    assert record.first_claimed_us <= record.claimed_us
+
+
+# Single rules that no general statement says
+
+
+def test_a_forgotten_claim_can_be_claimed_by_another_request() -> None:
+    """After 401 or 403 the key is nobody's: the next request with the token that was read makes it its own."""
+    hand, memory = play(("claim", "forget"))
+    assert hand.record is not None
+    assert hand.record.fingerprint is None
+    assert hand.record.remember_until_us == memory.clock() + FORGOTTEN_REMEMBER_US
+    result = MemoryStore(memory).apply_now(replace(hand.retry(), fingerprint=OTHER))
+    assert isinstance(result, Applied)
+    assert result.snapshot.record is not None
+    assert result.snapshot.record.fingerprint == OTHER
+
+
+def test_a_first_statement_never_claims_what_it_has_not_read() -> None:
+    """On a released record a claim without a token is shown the record, even for the same request."""
+    hand, memory = play(("claim", "release"))
+    result = MemoryStore(memory).apply_now(hand.claim())
+    assert isinstance(result, Fenced)
+    assert result.snapshot.record == hand.record
+
+
+def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
+    """The new claim carries doubt, has a higher token, and is of the same operation since the same first claim."""
+    hand, memory = play(("claim", "abandon"))
+    before = hand.record
+    memory.clock.now_us += 5
+    command = hand.takeover()
+    hand.see(command, MemoryStore(memory).apply_now(command))
+    assert before is not None
+    assert hand.record is not None
+    assert hand.record.carries_doubt
+    assert hand.record.token > before.token
+    assert (hand.record.fingerprint, hand.record.first_claimed_us) == (before.fingerprint, before.first_claimed_us)
+    assert (hand.record.attempts, hand.record.claimed_us) == (2, memory.clock())
+
+
+def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:
+    """The holder that lost its lease hears so; one that gave up itself is fenced."""
+    hand, memory = play(("claim", "past-lease"))
+    assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Lapsed)
+    hand, memory = play(("claim", "abandon", "past-lease"))
+    assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Fenced)
+
+
+@pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
+def test_a_lease_ends_at_its_moment(moment: int) -> None:
+    """At the microsecond at which it ends a lease is over."""
+    hand, memory = play(("claim",))
+    assert hand.record is not None
+    settled = settle(hand.record, hand.record.lease_until_us + moment)
+    assert settled is not None
+    assert settled.state is (State.CLAIMED if moment < 0 else State.IN_DOUBT)
+    assert memory.clock() == ManualClock()()
+
+
+def test_a_tombstone_keeps_the_status_and_every_location() -> None:
+    """Of an answer nothing is left but its status and where the created thing is."""
+    answer = StoredResponse(201, b"Created", ((b"LOCATION", b"/a"), (b"Set-Cookie", b"s"), (b"location", b"/b")), b"x")
+    assert epitaph(answer) == StoredResponse(201, b"", ((b"LOCATION", b"/a"), (b"location", b"/b")), None)
+    assert epitaph(epitaph(answer)) == epitaph(answer)
+    assert epitaph(None) is None
+    assert epitaph(ANSWER) != ANSWER
+
+
+def test_fingerprints_are_compared_under_one_recipe_or_by_their_raw_digests() -> None:
+    """Equal, different, or not known: never a guess."""
+    newer = Fingerprint(b"newer", b"digest", SAME.raw, SAME.key_id)
+    assert SAME.equals(SAME) is True
+    assert SAME.equals(OTHER) is False
+    assert SAME.equals(newer) is True
+    assert SAME.equals(replace(newer, raw=b"else")) is None
+    assert SAME.equals(replace(newer, key_id="another key")) is None
+
+
+def test_a_command_knows_its_operation() -> None:
+    """Every command names the operation that it is about."""
+    hand = Hand()
+    ids = {operation_id_of(speech(hand)) for speech in MOVES.values()}
+    assert ids == {hand.operation_id}
+    assert isinstance(hand.operation_id, UUID)

@@ -1,0 +1,315 @@
+"""One gateway process: start, main loop, shutdown.
+
+Owns which objects there are and the order in which they come and go. Nothing is decided here about a request.
+
+The order of starting: first what can be wrong with this machine (directories, certificates), then the stores, then the
+listeners. A durable store that cannot be reached does not keep the gateway from serving: what needs the store is
+refused, everything else passes, and the store is tried until it answers. One that must not be used ends the process.
+
+The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes, what
+is in flight is finished and recorded within `shutdown.drain_timeout`, the rest is ended truthfully, and the stores go
+last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import uvloop
+
+from gateway import __version__
+from gateway.app.routes import recipes, route_of, target_of, upstream_settings
+from gateway.app.stores import durable_store, migrate_store, tiered_store
+from gateway.config import Address, Config, ServerTls
+from gateway.config import Upstream as UpstreamConfig
+from gateway.core.key import key_fields
+from gateway.core.routing import RouteTable
+from gateway.observe.facts import Herald, Observer
+from gateway.observe.logs import Logs
+from gateway.observe.metrics import Metrics, Readings
+from gateway.observe.status import Health, StatusServer
+from gateway.proxy.claiming import Claiming
+from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.leases import Leases
+from gateway.proxy.passthrough import Passthrough
+from gateway.proxy.route import Route
+from gateway.proxy.server import Edge, ListenError
+from gateway.proxy.spool import Spool
+from gateway.proxy.upstream import Upstream
+from gateway.proxy.waiting import Waiting
+from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.upkeep.sweeper import Sweeper
+
+T = TypeVar("T")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WORK_LEFT: Final = 3
+
+_LOG = logging.getLogger("gateway")
+
+_STORE_PAUSE_SECONDS_MIN: Final = 0.2
+_STORE_PAUSE_SECONDS_MAX: Final = 5.0
+
+
+class StartError(Exception):
+    """The gateway cannot start. The text says why and what to do."""
+
+
+class Gateway:
+    """A gateway in this process: `start` it, `stop` it. Lives on one event loop."""
+
+    def __init__(
+        self, config: Config, observers: tuple[Observer, ...] = (), lines_dropped: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
+
+        `observers` are told every fact; `lines_dropped` counts the log lines that were lost, for the metrics.
+        """
+        self._config = config
+        self._lines_dropped = lines_dropped
+        self._upstreams: dict[UpstreamConfig, Upstream] = {}
+        _make_state_dir(config)
+        self._tls = _server_tls(config.listen.tls)
+
+        has_fast_tier = config.store.fast is not None
+        self.health = Health(fast_up=False if has_fast_tier else None)
+        self.metrics = Metrics(
+            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
+        )
+        self.herald = Herald(self.metrics, self.health, *observers)
+        self._store = tiered_store(config, durable_store(config, self.herald, recipes(config)), self.herald)
+        holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
+        self.coordinator = Coordinator(
+            settings=Settings(
+                service=config.service,
+                keeps_clear_keys=config.store.clear_keys,
+                in_flight_max=config.limits.max_in_flight,
+            ),
+            store=self._store,
+            claiming=Claiming(self._store, holder=holder, lease_seconds=config.store.lease),
+            leases=self._leases,
+            waiting=Waiting(self._store),
+            spool=Spool(config.state_dir / "spool"),
+            herald=self.herald,
+        )
+        table, key_names = self._routes()
+        passthrough = Passthrough(
+            target_of(config, config.upstream, self._upstream(config.upstream)), self.herald, key_names
+        )
+        self._edge: Edge[Route] = Edge(
+            select=table.match,
+            protect=self.coordinator.handle,
+            forward=passthrough,
+            herald=self.herald,
+            settings=EdgeSettings(header_bytes_max=config.limits.max_header_bytes),
+        )
+        self.metrics.read_with(self._readings)
+        self._status = StatusServer(self.health, self.metrics.render)
+        self._sweeper = Sweeper(self._store, self.herald)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
+        """Resolved when the gateway found out, after its start, that it must not go on."""
+        self.address = ("", 0)
+        self.status_address = ("", 0)
+
+    async def start(self) -> None:
+        """Serve. Raises `StartError`, and then nothing is left open."""
+        try:
+            is_store_there = await self._start_store()
+            self.address = await self._listen(self._config.listen.address)
+            self.status_address = await self._listen_status(self._config.status.listen)
+        except BaseException:
+            await self._close()
+            raise
+        self._spawn(self._leases.run())
+        self._spawn(self._sweeper.run())
+        if not is_store_there:
+            self._spawn(self._keep_trying())
+        self.health.serving = True
+        _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
+
+    async def stop(self) -> int:
+        """Stop in order; returns the exit code. `EXIT_WORK_LEFT` when an outcome could not be recorded."""
+        config = self._config.shutdown
+        self.health.draining = True
+        await asyncio.sleep(config.delay)
+        self._edge.stop_listening()
+        drained = await self.coordinator.drain(config.drain_timeout)
+        await self._close()
+        if drained.abandoned or drained.unsaid:
+            _LOG.warning("stopped with %d attempts ended early, %d unrecorded", drained.abandoned, drained.unsaid)
+        return EXIT_WORK_LEFT if drained.unsaid else EXIT_OK
+
+    async def _close(self) -> None:
+        """Give everything back, in the reverse order."""
+        await self._edge.close(_EDGE_GRACE_SECONDS)
+        self.health.serving = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._status.stop()
+        for upstream in self._upstreams.values():
+            await upstream.close()
+        await self._store.close()
+
+    def _readings(self) -> Readings:
+        stats = self._store.stats
+        return Readings(
+            in_flight=self.coordinator.in_flight,
+            oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
+            cache_hits=stats.cache_hits,
+            fast_hits=stats.fast_hits,
+            fast_misses=stats.fast_misses,
+            fast_failures=stats.fast_failures,
+            copies_shed=stats.shed,
+            drops_owed=self._store.drops_owed,
+            log_lines_dropped=self._lines_dropped(),
+        )
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _routes(self) -> tuple[RouteTable[Route], frozenset[bytes]]:
+        """The routes, and the names of every field that carries a key on one of them."""
+        config = self._config
+        pairs = [
+            (route.rule, route_of(config, route, self._upstream(config.upstream_for(route)))) for route in config.routes
+        ]
+        names = frozenset(name for _, route in pairs for name in key_fields(route.key))
+        return RouteTable(pairs), names | {b"idempotency-key"}
+
+    def _upstream(self, asked: UpstreamConfig) -> Upstream:
+        """One client for each upstream; routes that ask for the same share it."""
+        # What a client is made of; the rest is each route's own.
+        same = asked.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
+        if same not in self._upstreams:
+            try:
+                self._upstreams[same] = Upstream(upstream_settings(self._config, asked))
+            except (OSError, ssl.SSLError) as error:
+                raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
+        return self._upstreams[same]
+
+    async def _start_store(self) -> bool:
+        try:
+            await self._store.start()
+        except StartRefused as error:
+            raise StartError(f"the durable store must not be used: {error}") from error
+        except (NotApplied, Indefinite) as error:
+            _LOG.warning("the durable store cannot be reached; protected requests are refused meanwhile: %s", error)
+            return False
+        return True
+
+    async def _keep_trying(self) -> None:
+        """Until the durable store is there. What it then refuses is no passing fault."""
+        pause = _STORE_PAUSE_SECONDS_MIN
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._store.start()
+            except (NotApplied, Indefinite):
+                pause = min(pause * 2, _STORE_PAUSE_SECONDS_MAX)
+            except StartRefused as error:
+                self.failed.set_result(StartError(f"the durable store must not be used: {error}"))
+                return
+            else:
+                return
+
+    async def _listen(self, address: Address) -> tuple[str, int]:
+        try:
+            return await self._edge.start(host=address.host, port=address.port, tls=self._tls)
+        except ListenError as error:
+            raise StartError(f"{error} (listen)") from error
+
+    async def _listen_status(self, address: Address) -> tuple[str, int]:
+        try:
+            return address.host, await self._status.start(address.host, address.port)
+        except OSError as error:
+            raise StartError(f"cannot listen on {address} (status.listen): {error.strerror or error}") from error
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_report)
+        self._tasks.append(task)
+
+
+_EDGE_GRACE_SECONDS: Final = 1.0
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.error("a task of the gateway ended by an error of the program", exc_info=error)
+
+
+async def serve(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises `StartError`."""
+    logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        gateway = Gateway(config, (logs,), lambda: logs.dropped)
+        await gateway.start()
+        asked = loop.create_task(told.wait())
+        await asyncio.wait((asked, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        code = await gateway.stop()
+        if gateway.failed.done():
+            raise gateway.failed.result()
+        return code
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        logs.close()
+
+
+async def migrate(config: Config) -> list[str]:
+    """Bring the durable store's schema up to date; returns what was done. Raises `StartError`."""
+    try:
+        return await migrate_store(config)
+    except (StartRefused, NotApplied, Indefinite) as error:
+        raise StartError(f"the durable store could not be migrated: {error}") from error
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop, which costs half of what the standard loop does."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def _make_state_dir(config: Config) -> None:
+    """Make the directories that are written to, readable by nobody else."""
+    spool = config.state_dir / "spool"
+    try:
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        spool.mkdir(mode=0o700, exist_ok=True)
+        probe = spool / f".probe-{uuid4().hex}"
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        raise StartError(
+            f"state_dir {config.state_dir} cannot be written to: {error.strerror}. Make it writable for this user, or "
+            "name another directory."
+        ) from error
+
+
+def _server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(f"the certificate {tls.cert} with the key {tls.key} cannot be used: {error}") from error
+    return context

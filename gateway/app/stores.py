@@ -1,0 +1,57 @@
+"""The stores that the configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from gateway.config import Config, PostgresUrl, SqliteUrl
+from gateway.observe.facts import Herald, TierChanged
+from gateway.store.base import Store
+from gateway.store.front import Front
+from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.redis import RedisFastTier
+from gateway.store.sqlite import SqliteStore
+from gateway.store.tiered import Tiered
+
+
+def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
+    """The durable record, behind its front."""
+    accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
+    return Front(_bare(config), herald, recipes, accepted)
+
+
+def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
+    """The durable record with what stands before it."""
+    fast = config.store.fast
+    return Tiered(
+        durable,
+        None if fast is None else RedisFastTier(fast.url.get_secret_value()),
+        cache_bytes=config.store.cache_bytes,
+        cache_max_age_seconds=config.store.cache_max_age,
+        on_tier=lambda tier, up: herald.state(TierChanged(tier, up)),
+    )
+
+
+def _bare(config: Config) -> Store:
+    match config.store.durable:
+        case SqliteUrl(path):
+            return SqliteStore(path)
+        case PostgresUrl(dsn):
+            return PostgresStore(dsn.get_secret_value())
+        case url:
+            assert_never(url)
+
+
+async def migrate_store(config: Config) -> list[str]:
+    """Bring the schema up to date; returns what was done. Raises as `Store.start` does."""
+    match config.store.durable:
+        case SqliteUrl(path):
+            store = SqliteStore(path)
+            await store.start()
+            await store.close()
+            return []
+        case PostgresUrl(dsn):
+            return await migrate(dsn.get_secret_value())
+        case url:
+            assert_never(url)

@@ -1,0 +1,121 @@
+"""The one program: `idempotency-gateway run | check | demo | migrate`.
+
+Owns the command line: its words, what it prints, its exit codes. Exit codes: 0, all is well; 1, it cannot be done (the
+text says why and what to do); 2, the command line or the configuration is wrong; 3, a stop that left work behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gateway import __version__
+from gateway.app.serve import StartError, migrate, run, serve
+from gateway.config import Config, ConfigError, load, notices
+
+PROGRAM: Final = "idempotency-gateway"
+CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WRONG: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    chosen = parser().parse_args(arguments)
+    try:
+        match chosen.command:
+            case "run":
+                return _run(chosen.config)
+            case "check":
+                return _check(chosen.config)
+            case "migrate":
+                return _migrate(chosen.config)
+            case _:
+                return _demo(chosen)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_WRONG
+    except StartError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line as a value."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="A reverse proxy that makes retries of writes safe, in front of any HTTP service.",
+        epilog="The configuration is explained in config/gateway.example.yaml.",
+    )
+    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
+    check = commands.add_parser("check", help="say what the configuration means, and every mistake in it")
+    migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and stop")
+    for command in (serve_, check, migrate_):
+        command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
+
+    demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
+    demo.add_argument("--story", action="store_true", help="play the story by itself, and stop")
+    demo.add_argument("--upstream", metavar="URL", help="serve in front of this service instead")
+    demo.add_argument("--port", type=int, default=8080, help="where the gateway listens; default: %(default)s")
+    return whole
+
+
+def _run(path: Path) -> int:
+    config = _load(path)
+    for notice in notices(config):
+        print(f"{PROGRAM}: {notice}", file=sys.stderr)
+    return run(serve(config))
+
+
+def _check(path: Path) -> int:
+    config = _load(path)
+    print(f"{path} is valid. Service {config.service!r}, {len(config.routes)} protected routes:")
+    for row in route_rows(config):
+        print(f"  {row}")
+    print("  everything else passes through untouched")
+    for notice in notices(config):
+        print(f"note: {notice}")
+    return EXIT_OK
+
+
+def route_rows(config: Config) -> list[str]:
+    """The route table as `check` prints it, aligned."""
+    rows = [
+        (
+            route.name,
+            ",".join(route.match.methods),
+            f"{route.match.host or ''}{route.match.path}",
+            f"{route.outcome.preset}, hold",
+        )
+        for route in config.routes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+
+
+def _migrate(path: Path) -> int:
+    for line in run(migrate(_load(path))) or ["The schema is up to date."]:
+        print(line)
+    return EXIT_OK
+
+
+def _demo(chosen: argparse.Namespace) -> int:
+    # Imported when asked for: the demo is no part of what serves.
+    from gateway.demo import demo
+
+    return demo(port=chosen.port, upstream=chosen.upstream, story=chosen.story)
+
+
+def _load(path: Path) -> Config:
+    return load(path, os.environ)

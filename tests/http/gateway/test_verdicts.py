@@ -1,0 +1,329 @@
+"""Every row of the verdict table, over HTTP, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.house import BODY, house, neighbour, status_of
+from tests.support.upstream import Answer, Ending, RecordingUpstream
+
+Store = dict[str, Any]
+
+
+async def test_rule_1_no_route(store: Store, tmp_path: Path) -> None:
+    """What no route matches passes through each time, with no word of ours."""
+    async with house(store, tmp_path) as home:
+        for _ in range(2):
+            response = await home.send("k1", target="/other")
+            assert status_of(response) == (200, None)
+        assert len(home.upstream.requests) == 2
+
+
+async def test_rule_2_ambiguous(store: Store, tmp_path: Path) -> None:
+    """Ambiguous HTTP on a protected route is refused and not forwarded."""
+    async with house(store, tmp_path) as home:
+        response = await home.send("k1", headers=[("X-Tenant", "t2")])
+        assert status_of(response) == (400, "request-invalid")
+        assert response.json()["code"] == "request-invalid"
+        assert home.upstream.requests == []
+
+
+async def test_rule_3_overloaded(store: Store, tmp_path: Path) -> None:
+    """More operations in flight than the limit are refused before anything is claimed."""
+    async with house(store, tmp_path, limits={"max_in_flight": 1}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        refused = await home.send("k2")
+        assert status_of(refused) == (503, "overloaded")
+        assert refused.header("Retry-After") == "1"
+        hold.set()
+        assert status_of(await first) == (200, "stored")
+        assert status_of(await home.send("k2")) == (200, "stored")
+
+
+@pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
+async def test_rule_4_no_key(store: Store, tmp_path: Path, required: bool) -> None:
+    """Without a key a route refuses or forwards untouched, as it says."""
+    key = {"header": "Idempotency-Key", "required": required}
+    async with house(store, tmp_path, route={"key": key}) as home:
+        response = await home.send(None)
+        assert status_of(response) == ((400, "key-missing") if required else (200, "unkeyed"))
+        assert len(home.upstream.requests) == (0 if required else 1)
+        if required:
+            assert response.json()["title"] == "Idempotency-Key is missing"
+
+
+async def test_rule_5_scope_missing(store: Store, tmp_path: Path) -> None:
+    """A caller that cannot be told is refused: 400 for a header scope, 401 for a credential."""
+    async with house(store, tmp_path) as home:
+        assert status_of(await home.send("k1", tenant=None)) == (400, "scope-missing")
+    async with house(store, tmp_path, route={"scope": {"api_key": "Authorization"}, "operation": "other"}) as home:
+        response = await home.send("k1")
+        assert status_of(response) == (401, "scope-missing")
+        assert response.header("WWW-Authenticate") is not None
+        assert home.upstream.requests == []
+
+
+async def test_rule_5_scope_unsuitable(store: Store, tmp_path: Path) -> None:
+    """A credential that expires names nobody for as long as a key lives."""
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+    async with house(store, tmp_path, route={"scope": {"api_key": "Authorization"}}) as home:
+        response = await home.send("k1", headers=[("Authorization", f"Bearer {token}")])
+        assert status_of(response)[1] == "scope-unsuitable"
+        assert token.encode() not in response.body
+        assert home.upstream.requests == []
+
+
+async def test_rule_6_body_too_large(store: Store, tmp_path: Path) -> None:
+    """A body over the limit is refused, announced or not."""
+    async with house(store, tmp_path, route={"body": {"max_bytes": 16, "spool_over": 8}}) as home:
+        assert status_of(await home.send("k1")) == (413, "body-too-large")
+        chunked = await http.exchange(
+            home.port,
+            b"POST /charges HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nX-Tenant: t1\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n20\r\n" + b"x" * 32 + b"\r\n0\r\n\r\n",
+        )
+        assert status_of(chunked) == (413, "body-too-large")
+        assert home.upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [("a key", "a space at position 2"), ("a,b", "comma"), ("x" * 256, "255"), ('"open', "quoted"), ("", "empty")],
+    ids=["space", "comma", "long", "unterminated", "empty"],
+)
+async def test_rule_7_key_invalid(store: Store, tmp_path: Path, key: str, fault: str) -> None:
+    """A malformed key is refused, and the fault is named."""
+    async with house(store, tmp_path) as home:
+        response = await home.send(key)
+        assert status_of(response) == (400, "key-invalid")
+        assert fault in response.json()["detail"]
+        assert home.upstream.requests == []
+
+
+async def test_rule_9_key_reused(store: Store, tmp_path: Path) -> None:
+    """A different request under a used key is refused in every state that a record can be in."""
+    async with house(store, tmp_path, route={"in_flight": {"wait": "0s"}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        assert status_of(await home.send("k1", b"other")) == (422, "key-reused")
+        hold.set()
+        await first
+        response = await home.send("k1", b"other")
+        assert status_of(response) == (422, "key-reused")
+        assert response.json()["title"] == "Idempotency-Key is already used"
+        assert response.header("x-should-retry") == "false"
+        home.upstream.on("/charges", Answer(status=503))
+        assert status_of(await home.send("k2")) == (503, "released")
+        assert status_of(await home.send("k2", b"other")) == (422, "key-reused")
+        home.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert status_of(await home.send("k3")) == (502, "in-doubt")
+        assert status_of(await home.send("k3", b"other")) == (422, "key-reused")
+        assert len(home.upstream.requests) == 3
+
+
+async def test_rule_10_replayed(store: Store, tmp_path: Path) -> None:
+    """A hundred retries in a row: it ran once, and ninety-nine replays are equal to the first answer."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on(
+            "/charges",
+            Answer(201, "Made", headers=(("X-A", "1"), ("x-a", "2"), ("Location", "/c/1")), body=b"\0\xff{}"),
+        )
+        first = await home.send("k1")
+        assert status_of(first) == (201, "stored")
+        for _ in range(99):
+            again = await home.send("k1")
+            assert status_of(again) == (201, "replayed")
+            assert again.header("Idempotent-Replayed") == "true"
+            assert (again.reason, again.body) == (b"Made", first.body)
+            assert again.header("Idempotency-Expires") == first.header("Idempotency-Expires") is not None
+            assert lasting(again.headers) == lasting(first.headers)
+        assert len(home.upstream.requests) == 1
+
+
+def lasting(headers: http.Headers) -> http.Headers:
+    """Without what is said of each answer: its moment, and how it came about."""
+    own = {b"date", b"idempotency-status", b"idempotent-replayed"}
+    return [field for field in headers if field[0].lower() not in own]
+
+
+async def test_rule_11_response_not_stored(store: Store, tmp_path: Path) -> None:
+    """What was too large to keep is delivered once, and remembered with its status and place."""
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 8}}) as home:
+        home.upstream.on("/charges", Answer(201, headers=(("Location", "/c/1"),), body=b"x" * 9))
+        first = await home.send("k1")
+        assert (status_of(first), first.body) == ((201, "response-not-stored"), b"x" * 9)
+        again = await home.send("k1")
+        assert status_of(again) == (409, "response-not-stored")
+        assert "201" in again.json()["detail"]
+        assert "/c/1" in again.json()["detail"]
+        assert again.header("x-should-retry") == "false"
+        assert len(home.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("status", [410, 409, 204])
+async def test_rule_12_key_expired(store: Store, tmp_path: Path, status: int) -> None:
+    """After its replay window an answer is gone and its key is not: nothing runs again."""
+    retention = {"replay": "1s", "remember": "1h", "expired_status": status}
+    async with house(store, tmp_path, route={"retention": retention}) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+
+        async def expired() -> bool:
+            return status_of(await home.send("k1"))[1] == "key-expired"
+
+        await eventually(expired)
+        response = await home.send("k1")
+        assert status_of(response) == (status, "key-expired")
+        assert (response.body == b"") is (status == 204)
+        assert len(home.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("status", [409, 429])
+async def test_rule_13_in_flight(store: Store, tmp_path: Path, status: int) -> None:
+    """A duplicate of a running request waits as long as it is told, here and in another gateway."""
+    route = {"in_flight": {"wait": "0s", "status": status}}
+    async with house(store, tmp_path, route=route) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        async with neighbour(store, tmp_path / "n", home.upstream, route=route) as other:
+            for house_ in (home, other):
+                response = await house_.send("k1")
+                assert status_of(response) == (status, "in-flight")
+                assert int(response.header("Retry-After") or 0) >= 1
+                assert response.json()["retryable"] is True
+            waiting = [asyncio.create_task(each.send("k1", headers=[("Prefer", "wait=20")])) for each in (home, other)]
+            hold.set()
+            assert status_of(await first) == (200, "stored")
+            for response in await asyncio.gather(*waiting):
+                assert status_of(response) == (200, "replayed")
+                assert response.header("Preference-Applied") == "wait=20"
+        assert len(home.upstream.requests) == 1
+
+
+async def test_rule_14_in_doubt(store: Store, tmp_path: Path) -> None:
+    """What is in doubt stays so: no retry runs it again, and nobody is told to repeat it."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", Answer(bytes_max=10, ending=Ending.RESET), Answer())
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        for _ in range(3):
+            response = await home.send("k1")
+            assert status_of(response) == (409, "in-doubt")
+            assert response.header("x-should-retry") == "false"
+            assert response.json()["operation_id"] in response.json()["detail"]
+        assert len(home.upstream.effects) == 1
+
+
+async def test_rule_15_herd(store: Store, tmp_path: Path) -> None:
+    """A hundred simultaneous duplicates through two gateways: one request upstream, a hundred equal answers."""
+    route = {"in_flight": {"wait": "20s"}}
+    async with house(store, tmp_path, route=route) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(201, hold=hold, body=b"once"))
+        async with neighbour(store, tmp_path / "n", home.upstream, route=route) as other:
+            tasks = [asyncio.create_task((home, other)[number % 2].send("k1")) for number in range(100)]
+            await home.upstream.wait_for_requests(1)
+            hold.set()
+            responses = await asyncio.gather(*tasks)
+        assert {(response.status, response.body) for response in responses} == {(201, b"once")}
+        words = [status_of(response)[1] for response in responses]
+        assert sorted(words) == ["replayed"] * 99 + ["stored"]
+        assert len(home.upstream.requests) == 1
+
+
+async def test_scopes_never_meet(store: Store, tmp_path: Path) -> None:
+    """The same key of another caller is another operation."""
+    async with house(store, tmp_path) as home:
+        first, second = await home.send("k1", tenant="t1"), await home.send("k1", tenant="t2")
+        assert status_of(first) == status_of(second) == (200, "stored")
+        assert first.header("X-Nonce") != second.header("X-Nonce")
+        again = await home.send("k1", tenant="t2")
+        assert (status_of(again)[1], again.header("X-Nonce")) == ("replayed", second.header("X-Nonce"))
+
+
+async def test_quoted_and_bare_are_one_key(store: Store, tmp_path: Path) -> None:
+    """A key in quotes is the key without them."""
+    async with house(store, tmp_path) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+        assert status_of(await home.send('"k1"')) == (200, "replayed")
+
+
+async def test_status_header_can_be_switched_off(store: Store, tmp_path: Path) -> None:
+    """A route may keep its words to itself; the fact of a replay stays visible."""
+    async with house(store, tmp_path, route={"status_header": False}) as home:
+        assert status_of(await home.send("k1")) == (200, None)
+        again = await home.send("k1")
+        assert status_of(again) == (200, None)
+        assert again.header("Idempotent-Replayed") == "true"
+
+
+async def test_body_key_before_scope(store: Store, tmp_path: Path) -> None:
+    """A key in the body is one like any other, and its absence is a missing key."""
+    route = {"key": {"body": "/id", "required": True}}
+    async with house(store, tmp_path, route=route) as home:
+        assert status_of(await home.send(None, b'{"id":"a"}')) == (200, "stored")
+        assert status_of(await home.send(None, b'{"id":"a"}')) == (200, "replayed")
+        assert status_of(await home.send(None, b'{"id":"a","b":1}')) == (422, "key-reused")
+        assert status_of(await home.send(None, b"{}")) == (400, "key-missing")
+        assert status_of(await home.send(None, b'{"id":[]}')) == (400, "key-invalid")
+
+
+async def test_waiters_are_bounded(store: Store, tmp_path: Path) -> None:
+    """More duplicates than may wait are answered at once, and none of them is forwarded."""
+    async with house(store, tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 2}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        tasks = [asyncio.create_task(home.send("k1")) for _ in range(5)]
+        await eventually(lambda: sum(task.done() for task in tasks) == 3)
+        hold.set()
+        assert status_of(await first) == (200, "stored")
+        words = sorted(str(status_of(await task)[1]) for task in tasks)
+        assert words == ["in-flight"] * 3 + ["replayed"] * 2
+        assert len(home.upstream.requests) == 1
+
+
+@pytest.fixture
+async def dark_store(store: Store) -> Store:
+    """The store section with the durable store where nobody answers."""
+    return {**store, "durable": "postgresql://gateway@127.0.0.1:1/gateway"}
+
+
+@pytest.mark.parametrize("choice", ["refuse", "forward"])
+async def test_rule_8_store_unavailable(dark_store: Store, tmp_path: Path, choice: str) -> None:
+    """Without the durable store nothing new is executed, or visibly without protection; other traffic goes on."""
+    async with house(dark_store, tmp_path, route={"store_unavailable": choice}) as home:
+        assert status_of(await home.send(target="/other")) == (200, None)
+        response = await home.send("k1")
+        if choice == "refuse":
+            assert status_of(response) == (503, "store-unavailable")
+            assert response.header("Retry-After") == "1"
+            assert "Nothing was executed" in response.json()["detail"]
+        else:
+            assert status_of(response) == (200, "unprotected")
+            assert home.upstream.requests[-1].body == BODY
+        assert len(home.upstream.requests) == (1 if choice == "refuse" else 2)
+
+
+async def test_upstream_is_shared_by_recording(store: Store, tmp_path: Path) -> None:
+    """What a gateway recorded, another one replays after the first is gone."""
+    async with RecordingUpstream() as upstream:
+        async with neighbour(store, tmp_path, upstream) as home:
+            first = await home.send("k1")
+        async with neighbour(store, tmp_path / "n", upstream) as home:
+            again = await home.send("k1")
+        assert status_of(again) == (200, "replayed")
+        assert again.body == first.body
+        assert len(upstream.requests) == 1

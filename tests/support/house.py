@@ -1,0 +1,106 @@
+"""A whole gateway in this process, in front of a scripted upstream: what tests of the wire talk to.
+
+Everything is the product's own, put together by `gateway.app`; only the addresses are chosen here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.app.serve import Gateway
+from gateway.config import parse
+from tests.support import http
+from tests.support.http import Response
+from tests.support.upstream import RecordingUpstream
+
+ROUTE: dict[str, Any] = {
+    "name": "charge",
+    "match": {"path": "/charges"},
+    "key": {"header": "Idempotency-Key", "required": True},
+    "scope": {"header": "X-Tenant", "from": "any"},
+    "outcome": {"preset": "standard"},
+}
+BODY = b'{"amount":1000,"currency":"eur"}'
+JSON = ("Content-Type", "application/json")
+
+
+@dataclass
+class House:
+    """A running gateway and the upstream behind it."""
+
+    gateway: Gateway
+    upstream: RecordingUpstream
+    port: int
+    status_port: int
+
+    async def send(
+        self,
+        key: str | None = "k1",
+        body: bytes = BODY,
+        *,
+        tenant: str | None = "t1",
+        headers: Iterable[tuple[str, str]] = (),
+        target: str = "/charges",
+        method: str = "POST",
+        deadline_seconds: float = http.ANSWER_SECONDS,
+    ) -> Response:
+        """A request as a well-behaved client sends it."""
+        fields = [JSON, *headers]
+        if key is not None:
+            fields.append(("Idempotency-Key", key))
+        if tenant is not None:
+            fields.append(("X-Tenant", tenant))
+        return await http.request(self.port, method, target, fields, body, deadline_seconds=deadline_seconds)
+
+    async def status(self, target: str) -> Response:
+        """Ask the status port."""
+        return await http.request(self.status_port, "GET", target)
+
+
+def config_text(upstream_url: str, store: dict[str, Any], directory: Path, **changes: Any) -> str:
+    """The configuration of a house: one route, changed by `route=...`, and other top-level keys as given."""
+    route = copy.deepcopy(ROUTE) | changes.pop("route", {})
+    routes = changes.pop("routes", [route])
+    whole: dict[str, Any] = {
+        "service": "shop",
+        "listen": "127.0.0.1:0",
+        "status": {"listen": "127.0.0.1:0"},
+        "state_dir": str(directory / "state"),
+        "upstream": {"url": upstream_url, **changes.pop("upstream", {})},
+        "store": {**store, **changes.pop("store", {})},
+        "shutdown": {"delay": "0s", "drain_timeout": "5s"},
+        "routes": routes,
+    }
+    return yaml.safe_dump(whole | changes, sort_keys=False)
+
+
+@asynccontextmanager
+async def house(store: dict[str, Any], directory: Path, **changes: Any) -> AsyncIterator[House]:
+    """Run a gateway with this store section; see `config_text` for `changes`."""
+    async with RecordingUpstream() as upstream, neighbour(store, directory, upstream, **changes) as running:
+        yield running
+
+
+@asynccontextmanager
+async def neighbour(
+    store: dict[str, Any], directory: Path, upstream: RecordingUpstream, **changes: Any
+) -> AsyncIterator[House]:
+    """A further gateway in front of an upstream that is there already."""
+    gateway = Gateway(parse(config_text(upstream.url, store, directory, **changes)))
+    await gateway.start()
+    try:
+        yield House(gateway, upstream, gateway.address[1], gateway.status_address[1])
+    finally:
+        await gateway.stop()
+
+
+def status_of(response: Response) -> tuple[int, str | None]:
+    """Status and word."""
+    return response.status, response.header("Idempotency-Status")

@@ -1,0 +1,28 @@
+# Build where there is a pip, run where there is none. Every package is the one of the lock file, by its digest.
+FROM python:3.12-slim AS build
+WORKDIR /src
+RUN python -m venv /opt/idempotency-gateway
+COPY requirements.lock ./
+RUN /opt/idempotency-gateway/bin/python -m pip install --no-cache-dir --no-deps --require-hashes \
+        --only-binary :all: --requirement requirements.lock
+COPY pyproject.toml README.md ./
+COPY gateway ./gateway
+RUN /opt/idempotency-gateway/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && /opt/idempotency-gateway/bin/python -m pip uninstall --yes setuptools pip
+
+FROM python:3.12-slim
+COPY --from=build /opt/idempotency-gateway /opt/idempotency-gateway
+ENV PATH="/opt/idempotency-gateway/bin:${PATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+# A number, so that an orchestrator can see that it is not root. The volume belongs to it from the beginning.
+RUN install -d -m 0700 -o 10001 -g 10001 /var/lib/idempotency-gateway
+USER 10001:10001
+VOLUME /var/lib/idempotency-gateway
+
+# 8080 for callers; 8081 for probes and metrics, to be kept inside. The configuration has to name these ports.
+EXPOSE 8080 8081
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=2); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
+
+ENTRYPOINT ["idempotency-gateway"]
+CMD ["run", "--config", "/etc/idempotency-gateway/gateway.yaml"]

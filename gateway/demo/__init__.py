@@ -1,0 +1,226 @@
+"""The gateway on the embedded store, in front of a small service or of one's own, without any set-up.
+
+It is the real program with a real configuration (`setting`), in one process with the service that charges cards
+(`upstream`). Everything that it keeps is in a directory that goes with it: a demonstration always begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+from gateway.app.serve import EXIT_FAILED, EXIT_OK, Gateway, StartError, run
+from gateway.config import Config
+from gateway.demo import setting
+from gateway.demo.client import Caller
+from gateway.demo.story import NotAsTold, Story
+from gateway.demo.upstream import CardService
+from gateway.observe.logs import configure_logging
+
+LOOPBACK: Final = "127.0.0.1"
+GATEWAY_PORT: Final = 8080
+SERVICE_PORT: Final = 9000
+_REACH_SECONDS: Final = 2.0
+
+
+def demo(
+    *,
+    host: str = LOOPBACK,
+    port: int | None = None,
+    upstream: str | None = None,
+    story: bool = False,
+    upstream_only: bool = False,
+) -> int:
+    """Demonstrate until SIGINT or SIGTERM, or to the end of the story; returns the exit code.
+
+    `port` None is the usual one, and any free one for the story. Raises StartError with what to do, and ConfigError
+    when `upstream` is no URL of a service.
+    """
+    work: Coroutine[Any, Any, int]
+    if upstream_only:
+        work = _serve_cards(host, SERVICE_PORT if port is None else port)
+    elif story:
+        work = _tell(host, 0 if port is None else port)
+    elif upstream is not None:
+        work = _serve_before(upstream, host, GATEWAY_PORT if port is None else port)
+    else:
+        work = _serve(host, GATEWAY_PORT if port is None else port)
+    return run(work)
+
+
+async def _serve(host: str, port: int) -> int:
+    async with AsyncExitStack() as stack:
+        stop = stack.enter_context(_Stop())
+        service = await stack.enter_async_context(CardService(LOOPBACK, 0))
+        with _directory() as directory:
+            config = _config(setting.CARDS, host, port, f"http://{LOOPBACK}:{service.port}", directory, "info")
+            async with _gateway(config) as gateway:
+                _say(_INVITATION.format(url=_url(gateway.address), status=_url(gateway.status_address)))
+                return await _until(stop, gateway)
+
+
+async def _serve_before(upstream: str, host: str, port: int) -> int:
+    with _Stop() as stop, _directory() as directory:
+        config = _config(setting.ANYTHING, host, port, upstream, directory, "info")
+        async with _gateway(config) as gateway:
+            _say(
+                _INVITATION_BEFORE.format(
+                    url=_url(gateway.address), status=_url(gateway.status_address), upstream=config.upstream.url
+                )
+            )
+            if not await _is_reachable(config):
+                _say(f"Nothing answers at {config.upstream.url} yet. Requests get 502 until it does.\n")
+            return await _until(stop, gateway)
+
+
+async def _tell(host: str, port: int) -> int:
+    async with CardService(LOOPBACK, 0) as service:
+        with _directory() as directory:
+            url = f"http://{LOOPBACK}:{service.port}"
+            config = _config(setting.CARDS, host, port, url, directory, "error")
+            async with _gateway(config) as gateway:
+                _say(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
+                _say(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
+                try:
+                    await Story(Caller(*gateway.address), _say).play()
+                except (NotAsTold, OSError) as error:
+                    _say(f"\nThis did not come out as told: {error}")
+                    return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _serve_cards(host: str, port: int) -> int:
+    with _Stop() as stop:
+        try:
+            async with CardService(host, port) as service:
+                _say(f"A service that charges cards is on {_url((host, service.port))}/v1/charges. Ctrl-C ends it.")
+                await stop.told
+        except OSError as error:
+            raise _port_error(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return EXIT_OK
+
+
+@asynccontextmanager
+async def _gateway(config: Config) -> AsyncIterator[Gateway]:
+    """The gateway, serving; stopped in order on the way out."""
+    configure_logging(config.log)
+    gateway = Gateway(config)
+    try:
+        await gateway.start()
+    except StartError as error:
+        if config.listen.address.port != 0 and "listen" in str(error):
+            raise _port_error(str(error)) from error
+        raise
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+def _port_error(text: str) -> StartError:
+    return StartError(f"{text}. Name another port, such as --port 8090 (make run PORT=8090).")
+
+
+class _Stop:
+    """`told` is resolved by the first SIGINT or SIGTERM."""
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self.told: asyncio.Future[None] = loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._tell)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _tell(self) -> None:
+        if not self.told.done():
+            self.told.set_result(None)
+
+
+async def _until(stop: _Stop, gateway: Gateway) -> int:
+    await asyncio.wait((stop.told, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
+    if gateway.failed.done():
+        raise gateway.failed.result()
+    _say("\nEnded. What the gateway kept is gone with it.")
+    return EXIT_OK
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-")
+
+
+def _config(text: str, host: str, port: int, upstream: str, directory: str, log_level: str) -> Config:
+    variables = setting.variables(
+        host=host, port=port, upstream=upstream, directory=Path(directory), log_level=log_level
+    )
+    return setting.read(text, variables)
+
+
+async def _is_reachable(config: Config) -> bool:
+    url = config.upstream.url
+    try:
+        async with asyncio.timeout(_REACH_SECONDS):
+            _, writer = await asyncio.open_connection(url.host, url.port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+_INVITATION: Final = """\
+The gateway is on {url}, in front of a service that charges cards and knows nothing of idempotency.
+Probes and metrics are on {status}. Ctrl-C ends it.
+
+Charge a card, and send the same once more, as often as you like. It is charged once:
+
+  curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
+    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_visa"}}'
+
+The same key for another amount is refused:
+
+  curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
+    -H 'Content-Type: application/json' -d '{{"amount": 9900, "currency": "eur", "card": "tok_visa"}}'
+
+The service charges, and is cut off before it answers. Send it twice. The card is charged once:
+
+  curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1002' \\
+    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_lost_answer"}}'
+
+What was really charged, by the service's own ledger:
+
+  curl {url}/v1/charges
+
+Other cards: tok_declined is refused by the service, tok_slow takes three seconds (send it twice at once).
+"""
+
+_INVITATION_BEFORE: Final = """\
+The gateway is on {url}, in front of {upstream}.
+Probes and metrics are on {status}. Ctrl-C ends it, and what it kept is gone with it.
+
+A POST or PATCH that carries an Idempotency-Key is executed once, and repeats of it get the recorded answer. Everything
+else passes through untouched. Send the same thing twice:
+
+  curl -i {url}/YOUR/PATH -H 'Idempotency-Key: try-1' -H 'Content-Type: application/json' -d '{{}}'
+
+This setting is for trying only: all callers share one key space, so whoever knows a key can get its answer. For real
+use, a configuration of your own says whose key it is: see README.md.
+"""

@@ -1,0 +1,88 @@
+"""The service of the demonstration: it charges cards, and knows nothing of idempotency.
+
+Every request that reaches it is a charge of its own, which is what makes it a good witness: its ledger shows what was
+really executed. It keeps the ledger in memory and answers by itself; what stands in front of it is not its business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiohttp import web
+
+LEDGER_CHARGES_MAX: Final = 10_000
+SLOW_SECONDS: Final = 3.0
+
+CARDS: Final = {
+    "tok_visa": "is charged",
+    "tok_declined": "is declined, and not charged",
+    "tok_slow": f"is charged, {SLOW_SECONDS:g} seconds later",
+    "tok_lost_answer": "is charged, and the connection is cut before the answer",
+}
+"""The cards that it takes, and what becomes of them."""
+
+
+class CardService:
+    """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
+
+    `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
+    the ledger. Raises OSError when it cannot listen.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._ledger: deque[dict[str, Any]] = deque(maxlen=LEDGER_CHARGES_MAX)
+        self._numbers = itertools.count(1)
+        app = web.Application()
+        app.add_routes([web.post("/v1/charges", self._charge), web.get("/v1/charges", self._list)])
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SLOW_SECONDS + 1)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def _charge(self, request: web.Request) -> web.Response:
+        try:
+            asked = await request.json()
+            amount, currency, card = asked["amount"], asked["currency"], asked["card"]
+        except (ValueError, KeyError, TypeError):
+            return _error(400, 'send {"amount": 1200, "currency": "eur", "card": "tok_visa"}')
+        if card not in CARDS or type(amount) is not int or amount <= 0 or not isinstance(currency, str):
+            return _error(400, f"the amount is a whole number of cents, the card one of {', '.join(CARDS)}")
+        if card == "tok_declined":
+            return _error(402, "the card was declined")
+        if card == "tok_slow":
+            await asyncio.sleep(SLOW_SECONDS)
+        charge = {"id": f"ch_{next(self._numbers)}", "amount": amount, "currency": currency, "card": card}
+        self._ledger.append(charge)
+        if card == "tok_lost_answer" and request.transport is not None:
+            request.transport.abort()
+        return web.json_response(charge, status=201, headers={"Location": f"/v1/charges/{charge['id']}"})
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"count": len(self._ledger), "charges": list(self._ledger)})
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

@@ -22,8 +22,8 @@ class RequestAnswered:
     """A request on a protected route has its reply. `duration_seconds` is from its arrival to the head of the reply.
 
     `upstream_status` is what the upstream said to this request's own attempt, None when it was not asked or did not
-    say. `attempt` counts the claims of the operation so far, 0 when none is known. `request_id` and `trace_id` are as
-    sent.
+    say; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims of the
+    operation so far, 0 when none is known. `request_id` and `trace_id` are as sent.
     """
 
     route: str
@@ -36,6 +36,7 @@ class RequestAnswered:
     attempt: int = 0
     request_id: str | None = None
     trace_id: str | None = None
+    upstream_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class RequestPassed:
     `store_unavailable`.
 
     `key_field` names the key field that it carries although no route matches; `path` is then its normalised path.
+    `route` is the name of the one that matched, None for `no_route`.
     """
 
     reason: str
@@ -52,6 +54,7 @@ class RequestPassed:
     duration_seconds: float
     key_field: str | None = None
     path: str | None = None
+    route: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

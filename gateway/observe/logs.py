@@ -1,0 +1,251 @@
+"""What is logged: facts as lines, and the lines of the libraries beside them.
+
+Owns which facts become lines, at which level and in which words. One request on a protected route is one line. A line
+never holds a body, a key, a credential, a scope or a query: facts carry none, and nothing else is asked.
+
+The lines of everybody else come through the root logger, in the same shape. Below `warning` only our own are let
+through: what a library says of its inner life may hold what callers sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Final, Literal, assert_never
+
+from gateway.core.operation import Event
+from gateway.observe.facts import (
+    Fact,
+    LeaseLost,
+    LoopStalled,
+    OperationClaimed,
+    OperationSettled,
+    RequestAnswered,
+    RequestPassed,
+    StoreCalled,
+    SweepDone,
+    TallyTaken,
+    TierChanged,
+    WriteRefused,
+)
+from gateway.observe.lines import Entry, Shape, json_line, text_line
+from gateway.observe.pipe import LinePipe
+
+Level = Literal["debug", "info", "warning", "error"]
+
+_RANKS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_OURS: Final = "gateway"
+# Paths that were warned about; more are counted by the metrics alone.
+_PATHS_MAX: Final = 1000
+_PATH_CHARS_MAX: Final = 200
+_REQUEST_ID_CHARS_MAX: Final = 128
+# W3C Trace Context section 3.2: version, trace id, parent id, flags.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
+
+
+class Logs:
+    """The log of this process, and an observer of facts.
+
+    From its making to `close` it is where all loggers write to.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: Level = "info",
+        format: Literal["json", "text"] = "json",  # noqa: A002 -- the name of the key in the configuration
+        requests: Literal["protected", "all", "none"] = "protected",
+        fd: int = 2,
+        clock: Callable[[], float] = time.time,
+        pipe: Callable[[int, Callable[[int], bytes]], LinePipe] = LinePipe,
+    ) -> None:
+        self._rank = _RANKS[level]
+        self._requests = requests
+        self._clock = clock
+        self._shape: Shape = json_line if format == "json" else text_line
+        self._pipe = pipe(fd, self._tell_dropped)
+        self._warned_paths: set[str] = set()
+        self._handler = _Handler(self._write)
+        root, ours = logging.getLogger(), logging.getLogger(_OURS)
+        self._before = (root.handlers, root.level, ours.level)
+        root.handlers = [self._handler]
+        root.setLevel(max(self._rank, logging.WARNING))
+        ours.setLevel(self._rank)
+        logging.captureWarnings(True)
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were lost."""
+        return self._pipe.dropped
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Write what is left, if that is possible in time, and give the loggers back."""
+        root = logging.getLogger()
+        logging.captureWarnings(False)
+        root.handlers, level, ours = self._before
+        root.setLevel(level)
+        logging.getLogger(_OURS).setLevel(ours)
+        self._pipe.close(timeout_seconds)
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case RequestAnswered():
+                if self._requests != "none" and self._rank <= _RANKS["info"]:
+                    self._write(self._clock(), _answered(fact))
+            case RequestPassed():
+                if self._requests == "all":
+                    self._say("info", f"{fact.method} {fact.status} unprotected", **_passed(fact))
+                if fact.key_field is not None and fact.path is not None:
+                    self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
+            case OperationClaimed():
+                self._say(
+                    "debug",
+                    "claimed",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    attempt=fact.attempt,
+                )
+            case OperationSettled():
+                self._settled(fact)
+            case StoreCalled():
+                if fact.error is not None:
+                    self._say("debug", "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
+            case _:
+                self._take_seldom(fact)
+
+    def _take_seldom(self, fact: WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled) -> None:
+        match fact:
+            case WriteRefused():
+                self._say(
+                    "error",
+                    f"the outcome of an attempt was refused: the record is {fact.state} without it",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    event=fact.event,
+                )
+            case LeaseLost():
+                self._say(
+                    "warning",
+                    "the lease of a running attempt is lost",
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    detail=fact.detail,
+                )
+            case TierChanged(tier, up, detail):
+                level: Level = "info" if up else "warning"
+                self._say(level, f"the {tier} store is {'up' if up else 'down'}", detail=detail or None)
+            case SweepDone():
+                # Leases lapse when a gateway dies: whoever looks into that wants to find it.
+                self._say(
+                    "info" if fact.lapsed else "debug",
+                    "swept",
+                    lapsed=fact.lapsed,
+                    retired=fact.retired,
+                    collected=fact.collected,
+                    duration_ms=_milliseconds(fact.duration_seconds),
+                )
+            case TallyTaken():
+                if fact.in_doubt:
+                    self._say(
+                        "debug",
+                        "operations are in doubt",
+                        in_doubt=sum(count for _, count in fact.in_doubt),
+                        oldest_seconds=fact.oldest_in_doubt_seconds,
+                    )
+            case LoopStalled():
+                self._say("warning", f"the event loop was held up for {fact.lag_seconds:.1f} s")
+            case _:
+                assert_never(fact)
+
+    def _settled(self, fact: OperationSettled) -> None:
+        is_in_doubt = fact.event is Event.ABANDON
+        message = "in doubt" if is_in_doubt else "settled"
+        self._say(
+            "warning" if is_in_doubt or fact.is_late else "debug",
+            f"{message}, recorded late" if fact.is_late else message,
+            route=fact.route,
+            operation_id=str(fact.operation_id),
+            token=fact.token,
+            event=fact.event,
+            detail=fact.detail,
+        )
+
+    def _warn_unprotected(self, path: str, fact: RequestPassed) -> None:
+        """Once per path, and of so many paths."""
+        if path in self._warned_paths or len(self._warned_paths) > _PATHS_MAX:
+            return
+        self._warned_paths.add(path)
+        if len(self._warned_paths) > _PATHS_MAX:
+            self._say("warning", "more requests with a key match no route; their paths are no longer listed")
+            return
+        self._say(
+            "warning",
+            "a request with a key matches no route: it is not protected",
+            method=fact.method,
+            path=path,
+            key_field=fact.key_field,
+        )
+
+    def _say(self, level: Level, message: str, **fields: str | float | None) -> None:
+        if self._rank <= _RANKS[level]:
+            self._write(self._clock(), Entry(level, message, fields))
+
+    def _write(self, seconds: float, entry: Entry) -> None:
+        self._pipe.write(self._shape(seconds, entry), urgent=entry.level not in ("debug", "info"))
+
+    def _tell_dropped(self, count: int) -> bytes:
+        return self._shape(self._clock(), Entry("warning", "lines of the log were dropped", {"dropped": count}))
+
+
+def _answered(fact: RequestAnswered) -> Entry:
+    return Entry(
+        "info",
+        f"{fact.method} {fact.route} {fact.status} {fact.word}",
+        {
+            "upstream_status": fact.upstream_status,
+            "duration_ms": _milliseconds(fact.duration_seconds),
+            "attempt": fact.attempt,
+            "operation_id": None if fact.operation_id is None else str(fact.operation_id),
+            "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
+            "trace_id": _trace_id(fact.trace_id),
+        },
+        {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
+    )
+
+
+def _passed(fact: RequestPassed) -> dict[str, str | float | None]:
+    return {"reason": fact.reason, "route": fact.route, "duration_ms": _milliseconds(fact.duration_seconds)}
+
+
+def _trace_id(traceparent: str | None) -> str | None:
+    """The trace's id, where the field is well-formed."""
+    found = None if traceparent is None else _TRACEPARENT.match(traceparent)
+    return None if found is None else found[1]
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+class _Handler(logging.Handler):
+    """From the loggers of Python to entries."""
+
+    _formatter = logging.Formatter()
+
+    def __init__(self, write: Callable[[float, Entry], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+            traceback = self._formatter.formatException(record.exc_info) if record.exc_info else None
+        except Exception as error:  # noqa: BLE001 -- a message that cannot be made is no reason to fail whoever logs it
+            message, traceback = f"a message could not be made: {type(error).__name__}", None
+        logger = None if record.name == _OURS else record.name
+        level = record.levelname.lower()
+        self._write(record.created, Entry(level, message, {"logger": logger}, traceback=traceback))

@@ -1,0 +1,329 @@
+"""What is counted: facts as Prometheus metrics.
+
+Owns the names of the metrics and is the only importer of `prometheus_client`, which it uses to write the exposition
+formats and nothing else. Nothing is global: each `Metrics` has its own tables, and several may live in one process.
+
+Labels are route names and words of the program, never keys, scopes or paths, so the number of series is known at the
+start; those that an alert needs exist from the start, at 0, because a rate cannot be taken of what is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Final, assert_never
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from gateway.core.operation import Event
+from gateway.core.verdict import Word
+from gateway.observe.facts import (
+    Fact,
+    LeaseLost,
+    LoopStalled,
+    OperationClaimed,
+    OperationSettled,
+    RequestAnswered,
+    RequestPassed,
+    StoreCalled,
+    SweepDone,
+    TallyTaken,
+    TierChanged,
+    WriteRefused,
+)
+from gateway.observe.series import SECONDS_BOUNDS, Labels, Numbers, Spread
+
+# `no_route_keyed`: nothing protects the request although its caller sent a key.
+_REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
+_PASSED_AS: Final = {"unkeyed": Word.UNKEYED, "store_unavailable": Word.UNPROTECTED}
+_ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+_SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
+_LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
+_LE: Final = (*map(str, SECONDS_BOUNDS), "+Inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is not told as facts but read at each scrape. The counts since the start are those of the tiered store."""
+
+    in_flight: int = 0
+    oldest_in_flight_seconds: float = 0.0
+    cache_hits: int = 0
+    fast_hits: int = 0
+    fast_misses: int = 0
+    fast_failures: int = 0
+    copies_shed: int = 0
+    drops_owed: int = 0
+    log_lines_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """An answer to a scrape."""
+
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    kind: type[CounterMetricFamily | GaugeMetricFamily]
+    name: str
+    help: str
+    table: Numbers
+
+    def taken(self) -> Callable[[], Metric]:
+        """What writes the family as it is now."""
+        return partial(self._written, self.table.copy())
+
+    def _written(self, values: dict[Labels, float]) -> Metric:
+        metric = self.kind(self.name, self.help, labels=self.table.label_names)
+        for labels, value in values.items():
+            metric.add_metric(labels, value)
+        return metric
+
+
+@dataclass(frozen=True, slots=True)
+class _SpreadFamily:
+    name: str
+    help: str
+    table: Spread
+
+    def taken(self) -> Callable[[], Metric]:
+        """What writes the family as it is now."""
+        return partial(self._written, self.table.copy())
+
+    def _written(self, rows: dict[Labels, list[float]]) -> Metric:
+        metric = HistogramMetricFamily(self.name, self.help, labels=self.table.label_names)
+        for labels, (*counts, total) in rows.items():
+            below = 0.0
+            buckets = [(le, below := below + count) for le, count in zip(_LE, counts, strict=True)]
+            metric.add_metric(labels, buckets, total)
+        return metric
+
+
+class Metrics:
+    """An observer of facts, and what a scrape gets of them. Belongs to one event loop."""
+
+    def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str) -> None:
+        self._families: list[_Family | _SpreadFamily] = []
+        self._read: Callable[[], Readings] = Readings
+        self._rendering = asyncio.Lock()
+        each_route = [(route,) for route in routes]
+        names = [route for (route,) in each_route]
+
+        self._requests = self._counter(
+            "idempotency_requests_total",
+            "Requests on protected routes, by what they got",
+            ("route", "verdict"),
+            product(names, Word),
+        )
+        self._unprotected = self._counter(
+            "idempotency_unprotected_requests_total",
+            "Requests that were passed through without protection, by why",
+            ("reason",),
+            product(_REASONS),
+        )
+        self._durations = self._spread(
+            "idempotency_request_duration_seconds",
+            "From the arrival of a request on a protected route to the head of its answer, waiting included",
+            ("route",),
+            each_route,
+        )
+        self._overheads = self._spread(
+            "idempotency_overhead_seconds",
+            "The same without the upstream's part, of the requests that were executed",
+            ("route",),
+            each_route,
+        )
+        self._upstream = self._spread(
+            "idempotency_upstream_duration_seconds",
+            "How long the upstream took to answer an attempt",
+            ("route",),
+            each_route,
+        )
+        self._claims = self._counter("idempotency_claims_total", "Claims that were granted", ("route",), each_route)
+        self._settlements = self._counter(
+            "idempotency_settlements_total",
+            "Attempts that ended in the record, by how",
+            ("route", "event"),
+            product(names, _ENDINGS),
+        )
+        self._late = self._counter(
+            "idempotency_late_writes_total",
+            "Attempts whose end had to be written more than once before the store took it",
+            ("route",),
+            each_route,
+        )
+        self._refused = self._counter(
+            "idempotency_refused_writes_total",
+            "Attempts whose end the store refused, because the record had gone on without them",
+            ("route",),
+            each_route,
+        )
+        self._lost = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
+        self._in_doubt = self._gauge(
+            "idempotency_in_doubt", "Operations in doubt in the whole store", ("route",), each_route
+        )
+        self._oldest_in_doubt = self._gauge(
+            "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one"
+        )
+        self._in_flight = self._gauge("idempotency_in_flight", "Operations that this gateway works on")
+        self._oldest_in_flight = self._gauge(
+            "idempotency_oldest_in_flight_seconds", "How long the oldest of them has been worked on, 0 without one"
+        )
+        self._store_up = self._gauge(
+            "idempotency_store_up",
+            "Whether a store answers",
+            ("tier",),
+            [("durable",), ("fast",)] if has_fast_tier else [("durable",)],
+        )
+        self._store_durations = self._spread(
+            "idempotency_store_duration_seconds", "How long a store took to answer, or to fail", ("tier", "verb")
+        )
+        self._store_errors = self._counter(
+            "idempotency_store_errors_total",
+            "Calls of a store that failed, by what is known after it",
+            ("tier", "verb", "error"),
+        )
+        self._lookups = self._counter(
+            "idempotency_copy_lookups_total",
+            "Looks for a recorded answer outside the durable store",
+            ("source", "result"),
+            _LOOKUPS,
+        )
+        self._shed = self._counter(
+            "idempotency_copies_shed_total", "Copies and news for the fast tier that were given up for lack of room"
+        )
+        self._owed = self._gauge(
+            "idempotency_drops_owed", "Purged operations of which the fast tier may still hold a copy"
+        )
+        self._swept = self._counter(
+            "idempotency_swept_total", "Records that a sweep of this gateway moved on", ("event",), product(_SWEPT)
+        )
+        self._sweeps = self._spread("idempotency_sweep_duration_seconds", "How long a sweep took")
+        self._stalls = self._spread(
+            "idempotency_loop_stall_seconds", "How long the event loop was held up, when it was"
+        )
+        self._log_dropped = self._counter(
+            "idempotency_log_lines_dropped_total", "Lines that the log did not take in time"
+        )
+        build = self._gauge("idempotency_build_info", "The program that runs; always 1", ("version", "python"), [])
+        build.put((version, platform.python_version()), 1.0)
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case RequestAnswered():
+                self._requests.add((fact.route, fact.word))
+                self._durations.observe((fact.route,), fact.duration_seconds)
+                if fact.upstream_seconds is not None:
+                    self._overheads.observe((fact.route,), max(0.0, fact.duration_seconds - fact.upstream_seconds))
+            case RequestPassed():
+                is_keyed = fact.reason == "no_route" and fact.key_field is not None
+                self._unprotected.add(("no_route_keyed" if is_keyed else fact.reason,))
+                if fact.route is not None:
+                    self._requests.add((fact.route, _PASSED_AS[fact.reason]))
+            case OperationClaimed():
+                self._claims.add((fact.route,))
+            case OperationSettled():
+                self._settlements.add((fact.route, fact.event))
+                if fact.upstream_seconds:
+                    self._upstream.observe((fact.route,), fact.upstream_seconds)
+                if fact.is_late:
+                    self._late.add((fact.route,))
+            case StoreCalled():
+                self._store_durations.observe((fact.tier, fact.verb), fact.duration_seconds)
+                if fact.error is not None:
+                    self._store_errors.add((fact.tier, fact.verb, fact.error))
+            case _:
+                self._take_seldom(fact)
+
+    def _take_seldom(self, fact: WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled) -> None:
+        match fact:
+            case WriteRefused():
+                self._refused.add((fact.route,))
+            case LeaseLost():
+                self._lost.add()
+            case TierChanged():
+                self._store_up.put((fact.tier,), float(fact.up))
+            case SweepDone():
+                self._swept.add((Event.LAPSE,), fact.lapsed)
+                self._swept.add((Event.RETIRE,), fact.retired)
+                self._swept.add((Event.COLLECT,), fact.collected)
+                self._sweeps.observe((), fact.duration_seconds)
+            case TallyTaken():
+                # Also routes that the configuration no longer has: what is in doubt under them still is.
+                for labels in self._in_doubt.values:
+                    self._in_doubt.put(labels, 0.0)
+                for route, count in fact.in_doubt:
+                    self._in_doubt.put((route,), float(count))
+                self._oldest_in_doubt.put((), fact.oldest_in_doubt_seconds)
+            case LoopStalled():
+                self._stalls.observe((), fact.lag_seconds)
+            case _:
+                assert_never(fact)
+
+    def read_with(self, read: Callable[[], Readings]) -> None:
+        """From now on ask `read`, on the event loop, at each scrape."""
+        self._read = read
+
+    async def render(self, accept: str) -> Exposition:
+        """Everything as it is now, in the format that the `Accept` field asks for.
+
+        The numbers are copied at once and written out in a thread, one scrape after the other: a thousand routes must
+        not hold up the event loop.
+        """
+        async with self._rendering:
+            self._take_readings()
+            taken = [family.taken() for family in self._families]
+            return await asyncio.to_thread(_encode, taken, accept)
+
+    def _take_readings(self) -> None:
+        readings = self._read()
+        self._in_flight.put((), readings.in_flight)
+        self._oldest_in_flight.put((), readings.oldest_in_flight_seconds)
+        counts = (readings.cache_hits, readings.fast_hits, readings.fast_misses, readings.fast_failures)
+        for labels, count in zip(_LOOKUPS, counts, strict=True):
+            self._lookups.put(labels, count)
+        self._shed.put((), readings.copies_shed)
+        self._owed.put((), readings.drops_owed)
+        self._log_dropped.put((), readings.log_lines_dropped)
+
+    def _counter(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
+        table = Numbers(labels, start)
+        self._families.append(_Family(CounterMetricFamily, name, text, table))
+        return table
+
+    def _gauge(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
+        table = Numbers(labels, start)
+        self._families.append(_Family(GaugeMetricFamily, name, text, table))
+        return table
+
+    def _spread(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Spread:
+        table = Spread(labels, start)
+        self._families.append(_SpreadFamily(name, text, table))
+        return table
+
+
+class _Taken(Collector):
+    """The families of one scrape, and what the system says of the process."""
+
+    def __init__(self, taken: list[Callable[[], Metric]]) -> None:
+        self._taken = taken
+
+    def collect(self) -> Iterator[Metric]:
+        for written in self._taken:
+            yield written()
+        yield from ProcessCollector(registry=None).collect()
+
+
+def _encode(taken: list[Callable[[], Metric]], accept: str) -> Exposition:
+    encode, content_type = choose_encoder(accept)
+    return Exposition(content_type, encode(_Taken(taken)))

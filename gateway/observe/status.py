@@ -1,0 +1,180 @@
+"""The status port: whether the gateway lives, whether it serves, and what it counts. For probes and scrapers.
+
+Owns three paths, and changes nothing: only GET and HEAD are answered. It speaks without saying what it is made of, and
+takes little: short lines, no body, few scrapes at once.
+
+The gateway is ready while it serves, with or without its stores: unprotected traffic must not fall with a store, and
+protected requests get an answer that says what to do. Who wants to route by the store asks `/readyz?require=store`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from gateway.observe.facts import Fact, TierChanged
+from gateway.observe.metrics import Exposition
+
+LIVE_PATH: Final = "/livez"
+READY_PATH: Final = "/readyz"
+METRICS_PATH: Final = "/metrics"
+
+_LOG = logging.getLogger("gateway")
+
+_LINE_BYTES_MAX: Final = 2048
+_FIELDS_MAX: Final = 64
+_SCRAPES_MAX: Final = 4
+_IDLE_SECONDS: Final = 75.0
+_STOP_SECONDS: Final = 2.0
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+
+
+@dataclass(slots=True)
+class Health:
+    """What readiness is made of. `fast_up` is None without a fast tier; the stores' parts follow the facts."""
+
+    serving: bool = False
+    draining: bool = False
+    durable_up: bool = False
+    fast_up: bool | None = None
+
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, TierChanged):
+            if fact.tier == "durable":
+                self.durable_up = fact.up
+            else:
+                self.fast_up = fact.up
+
+    def is_ready(self, *, requires_store: bool) -> bool:
+        """Whether new requests are welcome."""
+        return self.serving and not self.draining and (self.durable_up or not requires_store)
+
+    def parts(self) -> dict[str, Any]:
+        """The parts, for people."""
+        return {
+            "listener": _up(self.serving),
+            "durable": _up(self.durable_up),
+            "fast": "absent" if self.fast_up is None else _up(self.fast_up),
+            "draining": self.draining,
+        }
+
+
+def _up(is_up: bool) -> str:
+    return "up" if is_up else "down"
+
+
+class StatusServer:
+    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` field asks for."""
+
+    def __init__(self, health: Health, render: Callable[[str], Awaitable[Exposition]]) -> None:
+        self._health = health
+        self._render = render
+        self._scrapes = 0
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port, which the system chooses for 0. Raises OSError."""
+        # An aiohttp server belongs to the loop that runs when it is made.
+        server = _Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=_IDLE_SECONDS,
+            max_line_size=_LINE_BYTES_MAX,
+            max_field_size=_LINE_BYTES_MAX,
+            max_headers=_FIELDS_MAX,
+            lingering_time=0.0,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_SECONDS)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except BaseException:
+            await self.stop()
+            raise
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Close the listener and every connection. Harmless when it does not listen."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        answers = {LIVE_PATH: self._live, READY_PATH: self._ready, METRICS_PATH: self._metrics}
+        answer = answers.get(request.path)
+        if answer is None:
+            return _said(404, "There is nothing here.\n")
+        if request.method not in ("GET", "HEAD"):
+            response = _said(405, "This port only reads.\n")
+            response.headers["Allow"] = "GET, HEAD"
+            return response
+        return await answer(request)
+
+    async def _live(self, request: web.BaseRequest) -> web.StreamResponse:
+        return _said(200, "live\n")
+
+    async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
+        required = {value for name, value in parse_qsl(request.query_string) if name == "require"}
+        if required - {"store"}:
+            return _said(400, "Only `store` can be required.\n")
+        is_ready = self._health.is_ready(requires_store=bool(required))
+        body = {"status": "ready" if is_ready else "not ready", "parts": self._health.parts()}
+        return _said(200 if is_ready else 503, json.dumps(body) + "\n", _JSON)
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self._scrapes >= _SCRAPES_MAX:
+            return _said(503, "Too many scrapes at once.\n")
+        self._scrapes += 1
+        try:
+            exposition = await self._render(request.headers.get("Accept", ""))
+        finally:
+            self._scrapes -= 1
+        return _said(200, exposition.body, exposition.content_type)
+
+
+def _said(status: int, body: str | bytes, content_type: str = _TEXT) -> web.Response:
+    headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return _Response(status=status, body=body.encode() if isinstance(body, str) else body, headers=headers)
+
+
+class _Response(web.Response):
+    """One that does not name the program and its version, which aiohttp adds last."""
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        self.headers.popall("Server", None)
+
+
+class _Protocol(web.RequestHandler):
+    """Answers what is not HTTP as tersely as the rest, and without filling the log."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        level = logging.ERROR if status >= 500 else logging.DEBUG
+        _LOG.log(level, "the status port answered %d", status, exc_info=exc if status >= 500 else None)
+        response = _said(status, "This request cannot be answered.\n")
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
+        super().__init__(handler)
+        self._options = options
+
+    def __call__(self) -> web.RequestHandler:
+        return _Protocol(self, loop=asyncio.get_running_loop(), **self._options)

@@ -1,0 +1,90 @@
+"""Writes down what time has done: leases that lapsed, answers that expired, keys that are no longer remembered.
+
+Owns how much is swept at once and how often. What is due, and that one gateway sweeps at a time, is the store's to
+know; and since every read is settled, a sweep that is late, or never comes, makes nothing wrong. So it gives way: in
+bounded batches, with a pause after each as long as the batch took, and not at all once the gateway drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from gateway.observe.facts import Herald, SweepDone
+from gateway.store.base import Store, Swept, boot_seconds
+from gateway.upkeep.timer import Sleep, repeat
+
+BATCH_RECORDS_MAX: Final = 500
+_BATCHES_MAX: Final = 20
+# After a pass that left work over.
+_BRISK_PAUSE_SECONDS: Final = 1.0
+# A pause gives way to whoever waits, however short the batch was; and it ends, however long.
+_GIVE_WAY_SECONDS_MIN: Final = 0.01
+_GIVE_WAY_SECONDS_MAX: Final = 5.0
+
+
+class Sweeper:
+    """Sweeps one store, `limit` records at a time, every `pass_seconds`."""
+
+    def __init__(
+        self,
+        store: Store,
+        herald: Herald,
+        *,
+        limit: int = BATCH_RECORDS_MAX,
+        pass_seconds: float = 30.0,
+        clock: Callable[[], float] = boot_seconds,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._herald = herald
+        self._limit = limit
+        self._pass_seconds = pass_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Leave the store alone from now on. A batch that is under way comes to its end; none follows."""
+        self._is_stopped = True
+
+    async def run_once(self) -> Swept:
+        """Sweep what is due, up to a bound, and return the sum; `more` when something is left.
+
+        Raises `StoreError`; what the batches before it wrote down is told all the same. Cancelled, it loses only the
+        count of the batch that was under way.
+        """
+        started = self._clock()
+        total, batches = Swept(), 0
+        try:
+            while not self._is_stopped:
+                batch_started = self._clock()
+                total = _sum(total, await self._store.sweep(self._limit))
+                batches += 1
+                if not total.more or batches == _BATCHES_MAX:
+                    break
+                spent_seconds = self._clock() - batch_started
+                await self._sleep(min(max(spent_seconds, _GIVE_WAY_SECONDS_MIN), _GIVE_WAY_SECONDS_MAX))
+        finally:
+            if batches:
+                duration_seconds = self._clock() - started
+                self._herald.state(SweepDone(total.lapsed, total.retired, total.collected, duration_seconds))
+        return total
+
+    async def run(self) -> NoReturn:
+        """Sweep for ever, until cancelled."""
+        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        swept = await self.run_once()
+        return min(_BRISK_PAUSE_SECONDS, self._pass_seconds) if swept.more else self._pass_seconds
+
+
+def _sum(before: Swept, batch: Swept) -> Swept:
+    return Swept(
+        before.lapsed + batch.lapsed,
+        before.retired + batch.retired,
+        before.collected + batch.collected,
+        batch.more,
+    )

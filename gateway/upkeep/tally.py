@@ -1,0 +1,45 @@
+"""Counts what is in doubt, so that somebody is called: an operation in doubt stays so until it is resolved.
+
+Every gateway counts the whole store, because none can know that another does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from gateway.observe.facts import Herald, TallyTaken
+from gateway.store.base import Store
+from gateway.upkeep.timer import Sleep, repeat
+
+
+class Teller:
+    """Takes the tally of one store every `pass_seconds` and states it."""
+
+    def __init__(
+        self, store: Store, herald: Herald, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._store = store
+        self._herald = herald
+        self._pass_seconds = pass_seconds
+        self._sleep = sleep
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Leave the store alone from now on."""
+        self._is_stopped = True
+
+    async def run_once(self) -> None:
+        """Take the tally. Raises `StoreError`; what was stated before then stands."""
+        if self._is_stopped:
+            return
+        tally = await self._store.tally()
+        self._herald.state(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
+
+    async def run(self) -> NoReturn:
+        """Take the tally for ever, until cancelled."""
+        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        await self.run_once()
+        return self._pass_seconds

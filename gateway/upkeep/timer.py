@@ -1,0 +1,48 @@
+"""The timer of everything that happens by itself: a pass, a pause, again.
+
+It decides when, never what. A pass that fails is told and followed by a longer pause; it never ends the timer, because
+nobody would notice that upkeep has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+from gateway.store.base import StoreError
+
+_LOG = logging.getLogger("gateway")
+
+_FAILURES_DOUBLED_MAX: Final = 5
+_PAUSE_SECONDS_MAX: Final = 300.0
+# Gateways that were started together must not work together for ever.
+_JITTER: Final = 0.2
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+async def repeat(
+    run_pass: Callable[[], Awaitable[float]], *, pause_seconds: float, sleep: Sleep = asyncio.sleep
+) -> NoReturn:
+    """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
+
+    The pause before the first pass, and after a pass that failed, grows out of `pause_seconds`.
+    """
+    failures = 0
+    pause = pause_seconds * random.random()  # noqa: S311 -- spreads load, keeps no secret
+    while True:
+        await sleep(pause * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311
+        try:
+            pause = await run_pass()
+        except StoreError as error:
+            _LOG.debug("upkeep will be tried again: %s", error)
+        except Exception:
+            _LOG.exception("upkeep failed by an error of the program, and will be tried again")
+        else:
+            failures = 0
+            continue
+        failures = min(failures + 1, _FAILURES_DOUBLED_MAX)
+        pause = min(pause_seconds * 2**failures, max(_PAUSE_SECONDS_MAX, pause_seconds))

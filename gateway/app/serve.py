@@ -48,6 +48,7 @@ from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StartRefused
 from gateway.upkeep.sweeper import Sweeper
+from gateway.upkeep.tally import Teller
 
 T = TypeVar("T")
 
@@ -117,6 +118,7 @@ class Gateway:
         self.metrics.read_with(self._readings)
         self._status = StatusServer(self.health, self.metrics.render)
         self._sweeper = Sweeper(self._store, self.herald)
+        self._teller = Teller(self._store, self.herald)
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
         """Resolved when the gateway found out, after its start, that it must not go on."""
@@ -134,6 +136,7 @@ class Gateway:
             raise
         self._spawn(self._leases.run())
         self._spawn(self._sweeper.run())
+        self._spawn(self._teller.run())
         if not is_store_there:
             self._spawn(self._keep_trying())
         self.health.serving = True
@@ -144,6 +147,8 @@ class Gateway:
         config = self._config.shutdown
         self.health.draining = True
         await asyncio.sleep(config.delay)
+        self._sweeper.stop()
+        self._teller.stop()
         self._edge.stop_listening()
         drained = await self.coordinator.drain(config.drain_timeout)
         await self._close()

@@ -43,6 +43,7 @@ class Ending:
     shared: Reply | None
     snapshot: Snapshot | None
     upstream_status: int | None = None
+    upstream_seconds: float | None = None
 
 
 class AnswerStream:
@@ -118,6 +119,8 @@ class Attempt:
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
         target = request.route.target
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         execution = Execution(request.identity.operation_id, self.record.token, target.key, target.key_headers)
         try:
             result = await target.upstream.exchange(
@@ -130,11 +133,12 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    return self._claimed.unknown(reason, detail)
+                    conclusion = self._claimed.unknown(reason, detail)
                 case Answer():
-                    return await self._take(result)
+                    conclusion = await self._take(result)
                 case _:
                     assert_never(result)
+            return replace(conclusion, upstream_seconds=loop.time() - started)
         finally:
             request.body.close()
 
@@ -221,7 +225,9 @@ class Attempt:
                 reply = conclusion.reply
                 if reply.word is Word.STORED and snapshot.record is not None:
                     reply = replace(reply, headers=(*reply.headers, expires_field(snapshot.record)))
-                return Ending(reply, conclusion.shared, snapshot, conclusion.upstream_status)
+                return Ending(
+                    reply, conclusion.shared, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None
+                )
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
@@ -235,7 +241,7 @@ class Attempt:
                     identity.operation_id,
                     free_word=Word.IN_DOUBT,
                 )
-                return Ending(reply, None, snapshot, conclusion.upstream_status)
+                return Ending(reply, None, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None)
             case _:
                 assert_never(result)
 

@@ -75,6 +75,7 @@ class _Trail:
 
     operation_id: UUID | None = None
     upstream_status: int | None = None
+    upstream_seconds: float | None = None
     attempt: int = 0
 
 
@@ -155,6 +156,7 @@ class Coordinator:
                     method=incoming.head.method.decode("latin-1"),
                     operation_id=trail.operation_id,
                     upstream_status=trail.upstream_status,
+                    upstream_seconds=trail.upstream_seconds,
                     attempt=trail.attempt,
                     request_id=incoming.head.text(b"x-request-id"),
                     trace_id=incoming.head.text(b"traceparent"),
@@ -351,6 +353,7 @@ class Coordinator:
             attempt.leave()
             return self._still_running(run, admission, status=504)
         trail.upstream_status = ending.upstream_status
+        trail.upstream_seconds = ending.upstream_seconds
         return ending.reply
 
     async def _join(self, run: _Run, request: KeyedRequest, admission: Granted, trail: _Trail) -> Reply:

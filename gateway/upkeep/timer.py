@@ -39,7 +39,7 @@ async def repeat(
             pause = await run_pass()
         except StoreError as error:
             _LOG.debug("upkeep will be tried again: %s", error)
-        except Exception:
+        except Exception:  # noqa: BLE001 -- told below; a timer that ends is upkeep that stopped unnoticed
             _LOG.exception("upkeep failed by an error of the program, and will be tried again")
         else:
             failures = 0

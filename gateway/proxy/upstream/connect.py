@@ -135,6 +135,8 @@ async def _open_at(
     finally:
         if connection is None and sock is not None:
             sock.close()
+    # Not before: uvloop never tells a connection of its end when its making is cancelled.
+    owner.connection_made(connection)
     if not connection.is_quiet():
         connection.discard()
         return NotSent(SentNothing.UNREACHABLE, f"{where} closed the connection, or spoke, before it was asked")

@@ -35,7 +35,7 @@ _RST_ON_CLOSE = struct.pack("ii", 1, 0)
 class ConnectionOwner(Protocol):
     """Who keeps connections: the pool."""
 
-    def connection_opened(self, connection: UpstreamConnection) -> None: ...
+    def connection_made(self, connection: UpstreamConnection) -> None: ...
     def connection_finished(self, connection: UpstreamConnection) -> None: ...
     def connection_condemned(self, connection: UpstreamConnection) -> None: ...
     def connection_died_on_reuse(self, connection: UpstreamConnection) -> None: ...
@@ -218,7 +218,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver

@@ -181,9 +181,12 @@ class UpstreamPool:
 
     # -- told by connections ------------------------------------------------------------------------------------------
 
-    def connection_opened(self, connection: UpstreamConnection) -> None:
+    def connection_made(self, connection: UpstreamConnection) -> None:
         self.stats.opened += 1
-        self._connections.add(connection)
+        if connection.is_closed:
+            self.stats.closed += 1
+        else:
+            self._connections.add(connection)
 
     def connection_finished(self, connection: UpstreamConnection) -> None:
         self.give_back(connection)
@@ -197,8 +200,10 @@ class UpstreamPool:
         self._history.closed_early(connection.idle_before_seconds, self._loop.time())
 
     def connection_closed(self, connection: UpstreamConnection) -> None:
+        if connection not in self._connections:
+            return
         self.stats.closed += 1
-        self._connections.discard(connection)
+        self._connections.remove(connection)
         self._leave_idle(connection)
         self._note_change()
 

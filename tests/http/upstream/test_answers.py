@@ -68,6 +68,7 @@ async def test_an_answer_without_a_body_is_complete_with_its_head(method: bytes,
 @pytest.mark.parametrize("framing", WIRES)
 async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Framing) -> None:
     """`read_all` says too long, with what it has taken; prefix and rest are the body."""
+
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
         writer.write(WIRES[framing])
@@ -239,7 +240,7 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
         writer.write(sent)
         await reader.read()
 
-    async with serving(handler) as server, upstream_to(server.port, response_timeout_seconds=0.1) as client:
+    async with serving(handler) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
         result = await send(client)
         if late == "head":
             assert result == Lost(Unknown.TIMEOUT, "nothing came in time")

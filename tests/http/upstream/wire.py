@@ -49,14 +49,11 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Hands every connection to the handler; whatever is still running at the end is cancelled."""
     server = Server()
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-                await handler(server, reader, writer)
-        except asyncio.CancelledError:
-            writer.transport.abort()
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            await handler(server, reader, writer)
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
@@ -64,19 +61,24 @@ async def serving(
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.accepted += 1
         task = asyncio.create_task(serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        tasks[task] = writer
+        task.add_done_callback(tasks.pop)
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls, **options)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
+        # What is being accepted must become a task first: asyncio forgets it if its listener goes before.
+        for _ in range(10):
+            await asyncio.sleep(0)
         listener.close()
-        running = list(tasks)
-        for task in running:
+        running = dict(tasks)
+        for task, writer in running.items():
             task.cancel()
+            writer.transport.abort()
         await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(writer.wait_closed() for writer in running.values()), return_exceptions=True)
 
 
 def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:

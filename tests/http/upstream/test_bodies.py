@@ -1,0 +1,269 @@
+"""Request bodies: in memory, in a file, still arriving; and what becomes of one that breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from gateway.proxy.upstream import FileBody, Lost, NotSent, SentNothing, StreamBody, Unknown
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture
+def spooled() -> Iterator[BinaryIO]:
+    """A file without a name, as bodies are spooled to."""
+    with tempfile.TemporaryFile() as file:
+        yield file
+
+
+async def pieces(*parts: bytes | asyncio.Event | Exception) -> AsyncIterator[bytes]:
+    """Bytes to give, events to wait for, an error to end with."""
+    for part in parts:
+        match part:
+            case bytes():
+                yield part
+            case asyncio.Event():
+                await part.wait()
+            case _:
+                raise part
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 5 * MEBIBYTE])
+async def test_a_body_in_memory_arrives_as_it_is(size: int) -> None:
+    """Short ones with the head, long ones behind it."""
+    body = os.urandom(size)
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        for _ in range(2):
+            await answer(client, request(), body)
+        assert [received for _, received in server.requests] == [body, body]
+        assert server.accepted == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * MEBIBYTE + 1])
+async def test_a_body_in_a_file_arrives_as_it_is(size: int, spooled: BinaryIO) -> None:
+    """From its first byte, wherever the file is positioned, and the connection can be used again."""
+    body = os.urandom(size)
+    spooled.write(body + b"what follows is not the body's")
+    spooled.flush()
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        for _ in range(2):
+            await answer(client, request(), FileBody(spooled.fileno(), size))
+        assert [received for _, received in server.requests] == [body, body]
+        assert server.accepted == 1
+
+
+async def test_a_file_that_is_shorter_than_declared_is_never_a_complete_request(spooled: BinaryIO) -> None:
+    """The connection is aborted before the upstream could take it for whole."""
+    spooled.write(b"short")
+    spooled.flush()
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        result = await send(client, request(), FileBody(spooled.fileno(), 6), protected=True)
+        assert isinstance(result, Lost)
+        assert result.reason is Unknown.REQUEST_ABORTED
+        await all_closed(client)
+        assert not server.requests
+
+
+async def test_a_file_that_cannot_be_read_is_not_sent() -> None:
+    """A descriptor that is no longer open is noticed before the first byte."""
+    async with upstream_to(1) as client:
+        result = await send(client, request(), FileBody(-1, 5))
+        assert isinstance(result, NotSent)
+        assert result.reason is SentNothing.LOCAL
+
+
+def descriptors() -> int:
+    """How many are open in this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_file_may_be_closed_when_the_exchange_has_returned(spooled: BinaryIO) -> None:
+    """Its duplicate goes with the exchange, also after an early answer, a refusal, a cancellation."""
+    spooled.truncate(64 * MEBIBYTE)
+    body = FileBody(spooled.fileno(), 64 * MEBIBYTE)
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        if early:
+            writer.write(DONE)
+        await gone.wait()
+
+    arrived, gone, early = asyncio.Event(), asyncio.Event(), True
+    before = descriptors()
+    async with serving(handler) as server:
+        async with upstream_to(server.port) as client:
+            assert (await answer(client, request(), body)).head.status == 200
+            assert isinstance(await send(client, request(), body, may_send=lambda: False), NotSent)
+            arrived.clear()
+            early = False
+            running = asyncio.create_task(send(client, request(), body))
+            await arrived.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            running = asyncio.create_task(send(client, request(), body))
+            await asyncio.sleep(0)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            await all_closed(client)
+        gone.set()
+    await eventually(lambda: descriptors() <= before + 3, what="descriptors of the loop and the threads only")
+
+
+@pytest.mark.parametrize("length", [10, None], ids=["declared", "chunked"])
+async def test_a_body_is_passed_on_as_it_arrives(length: int | None) -> None:
+    """The upstream sees the first part before the second exists, and the connection can be used again."""
+    more = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"01234")
+        more.set()
+        await reader.readuntil(b"56789" if length else b"0\r\n\r\n")
+        writer.write(DONE)
+        await server.read_request(reader)
+        writer.write(DONE)
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        await answer(client, request(), StreamBody(pieces(b"01234", b"", more, b"56789"), length))
+        await answer(client)
+        assert server.accepted == 1
+
+
+async def test_a_streamed_body_arrives_as_it_is() -> None:
+    """Chunks of all sizes add up to the body."""
+    parts = [os.urandom(size) for size in (1, 16, 300_000, 4096)]
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        await answer(client, request(), StreamBody(pieces(*parts), None))
+        await answer(client, request(), StreamBody(pieces(*parts), sum(map(len, parts))))
+        assert [received for _, received in server.requests] == [b"".join(parts)] * 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "length"),
+    [
+        ((b"01234",), 10),
+        ((b"01234", b"567890"), 10),
+        ((b"01234", ConnectionResetError()), 10),
+        ((b"01234", ValueError()), None),
+        ((ValueError(),), None),
+    ],
+    ids=["too-short", "too-long", "source-fails-declared", "source-fails-chunked", "source-fails-at-once"],
+)
+async def test_a_body_that_breaks_off_is_never_a_complete_request(
+    parts: tuple[bytes | Exception, ...], length: int | None
+) -> None:
+    """The connection is aborted, so what arrived has no end."""
+    ended: list[bytes] = []
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            ended.append(await reader.read())
+        except ConnectionError:
+            ended.append(b"reset")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        result = await send(client, request(), StreamBody(pieces(*parts), length))
+        assert isinstance(result, Lost)
+        assert result.reason is Unknown.REQUEST_ABORTED
+        await eventually(lambda: server.accepted == 0 or ended)
+        assert ended in ([b"reset"], [])
+
+
+async def test_a_slow_upstream_slows_the_source_down() -> None:
+    """No more than buffers are taken from the source while the upstream does not read."""
+    given = 0
+    may_read = asyncio.Event()
+    total = 64
+
+    async def source() -> AsyncIterator[bytes]:
+        nonlocal given
+        for _ in range(total):
+            given += 1
+            yield bytes(MEBIBYTE)
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_read.wait()
+        await server.read_request(reader)
+        writer.write(DONE)
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(send(client, request(), StreamBody(source(), total * MEBIBYTE)))
+        await eventually(lambda: any(connection._is_writing_paused for connection in client._pool._connections))
+        assert given < total
+        may_read.set()
+        await running
+        assert given == total
+        assert len(server.requests[0][1]) == total * MEBIBYTE
+
+
+async def test_sending_stops_when_the_answer_has_ended() -> None:
+    """After a complete early answer the source is closed, and the upstream never sees the end of the request."""
+    closed = asyncio.Event()
+    saw: list[bytes] = []
+
+    async def source() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first\r\n")
+        writer.write(DONE)
+        saw.append(await reader.read())
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        assert await (await answer(client, request(), StreamBody(source(), None))).body.read_all(10) == b"done"
+        await closed.wait()
+        await all_closed(client)
+    assert saw in ([], [b""])
+
+
+async def test_sending_goes_on_while_the_answer_does() -> None:
+    """An upstream that answers as it reads gets the rest of the request."""
+    turn = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"ping")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npong\r\n")
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.write(b"3\r\nend\r\n0\r\n\r\n")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, request(), StreamBody(pieces(b"ping", turn, b"ping"), None))
+        assert await got.body.read() == b"pong"
+        turn.set()
+        assert await got.body.read_all(10) == b"end"
+
+
+async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece() -> None:
+    """An upload that moves may take longer than the answer may; one that stands still is given up."""
+    loop = asyncio.get_running_loop()
+
+    async def source() -> AsyncIterator[bytes]:
+        until = loop.time() + 0.8
+        while loop.time() < until:
+            yield b"x"
+            await asyncio.sleep(0.01)
+
+    async with serving(answering(DONE)) as server, upstream_to(server.port, response_timeout_seconds=0.5) as client:
+        await answer(client, request(), StreamBody(source(), None))
+        for protected, body in ((True, source()), (False, pieces(b"x", asyncio.Event()))):
+            result = await send(client, request(), StreamBody(body, None), protected=protected)
+            assert isinstance(result, Lost)
+            assert result.reason is Unknown.TIMEOUT
+        assert len(server.requests) == 1

@@ -1,0 +1,294 @@
+"""Which connection serves the next request, and which never serves one again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown
+from gateway.proxy.upstream.pool import IdleHistory
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
+
+FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
+
+
+@contextlib.contextmanager
+def in_a_thread(*after_answer: bytes | None) -> Iterator[tuple[int, list[threading.Event]]]:
+    """A server that does something right after its n-th answer, with the loop standing still: bytes, or FIN for None.
+
+    Gives its port and, for each connection, the event that it was done.
+    """
+    done = [threading.Event() for _ in after_answer]
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connections = []
+        with contextlib.suppress(OSError):
+            for then, event in zip(after_answer, done, strict=True):
+                connection, _ = listener.accept()
+                connections.append(connection)
+                connection.recv(65536)
+                connection.sendall(DONE)
+                if then is None:
+                    connection.close()
+                else:
+                    connection.sendall(then)
+                event.set()
+        for connection in connections:
+            connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], done
+    finally:
+        # Wakes a server that still waits for somebody.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+async def test_a_connection_serves_request_after_request() -> None:
+    """Unprotected requests share one connection as long as it stays open."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        for _ in range(5):
+            assert await (await answer(client)).body.read_all(10) == b"done"
+        assert (server.accepted, client.stats.opened, client.stats.reused) == (1, 1, 4)
+
+
+async def test_protected_requests_use_fresh_connections_until_one_was_seen_to_last() -> None:
+    """Without experience a used connection is not trusted; with some it is."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        await answer(client, protected=True)
+        await answer(client, protected=True)
+        assert server.accepted == 2
+
+        async def is_reused() -> bool:
+            await answer(client, protected=True)
+            return client.stats.reused > 0
+
+        await eventually(is_reused)
+        accepted = server.accepted
+        await answer(client, protected=True)
+        assert server.accepted == accepted
+        assert client.stats.died_on_reuse == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b"Connection: close\r\n", b"Keep-Alive: timeout=1\r\n", b"Connection: close\r\nKeep-Alive: timeout=9\r\n"],
+    ids=["close", "announced-too-short", "close-beats-announced"],
+)
+async def test_what_the_upstream_says_of_its_connection_is_believed(fields: bytes) -> None:
+    """A connection that is about to be closed serves no second request."""
+    wire = DONE.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n")
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        for _ in range(2):
+            await answer(client)
+        assert server.accepted == 2
+
+
+async def test_http_1_0_is_not_kept() -> None:
+    """Without an explicit keep-alive the connection ends with the answer."""
+    async with serving(answering(DONE.replace(b"1.1", b"1.0"))) as server, upstream_to(server.port) as client:
+        for _ in range(2):
+            await answer(client)
+        assert server.accepted == 2
+
+
+async def test_a_connection_that_was_idle_for_too_long_is_closed() -> None:
+    """Nothing is kept beyond the keepalive time, and having lasted so long is experience."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port, keepalive_seconds=0.5) as client:
+        await answer(client)
+        await all_closed(client)
+        assert client._pool._history.allows(0.4, asyncio.get_running_loop().time())
+        await answer(client, protected=True)
+        await answer(client, protected=True)
+        assert (server.accepted, client.stats.reused) == (2, 1)
+
+
+async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
+    """An unsolicited answer condemns its connection, and the next request gets its own answer."""
+    async with serving(answering(DONE + FOREIGN, DONE)) as server, upstream_to(server.port) as client:
+        assert await (await answer(client)).body.read_all(10) == b"done"
+        assert await (await answer(client)).body.read_all(10) == b"done"
+        assert (server.accepted, client.stats.condemned) == (2, 2)
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(DONE)
+        await later.wait()
+        writer.write(FOREIGN)
+        await reader.read()
+
+    later = asyncio.Event()
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        await answer(client)
+        later.set()
+        await eventually(lambda: client.stats.condemned == 1)
+        await all_closed(client)
+        assert await (await answer(client)).body.read_all(10) == b"done"
+
+
+@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
+async def test_what_the_loop_has_not_seen_yet_is_seen_before_the_first_byte(then: bytes | None) -> None:
+    """An end or bytes that wait in the kernel are found, and the request goes out on another connection."""
+    with in_a_thread(then, b"") as (port, done):
+        async with upstream_to(port) as client:
+            first = await answer(client)
+            # The loop stands still until the server has done it, so only the socket itself can tell.
+            done[0].wait(10)
+            second = await answer(client)
+            assert await first.body.read_all(10) == await second.body.read_all(10) == b"done"
+            # Bytes right behind the answer may have come with it.
+            assert client.stats.reused == 0
+            assert client.stats.opened == 2
+
+
+async def test_a_lost_keep_alive_race_is_in_doubt_and_teaches() -> None:
+    """A connection that dies under its second request is not retried, and no used one is trusted for a while."""
+    ends = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(DONE)
+        await reader.readexactly(1)
+        if not ends.is_set():
+            ends.set()
+            return
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        await answer(client)
+        result = await send(client)
+        assert isinstance(result, Lost)
+        assert result.reason in (Unknown.CLOSED, Unknown.RESET)
+        assert (server.accepted, len(server.requests), client.stats.died_on_reuse) == (1, 1, 1)
+        for _ in range(3):
+            await answer(client, protected=True)
+        assert client.stats.reused == 1
+
+
+async def test_an_upstream_that_closes_after_each_answer_never_causes_doubt() -> None:
+    """Whoever closes silently gets a fresh connection for each protected request."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(DONE)
+        await writer.drain()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        for _ in range(300):
+            assert await (await answer(client, protected=True)).body.read_all(10) == b"done"
+        assert len(server.requests) == 300
+
+
+async def test_answers_belong_to_their_own_requests() -> None:
+    """Under concurrency, cancellations and unsolicited bytes every caller gets the answer to what it asked."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        count = 0
+        while True:
+            _, body = await server.read_request(reader)
+            count += 1
+            wire = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            writer.write(wire + FOREIGN if count % 7 == 0 else wire)
+
+    async with serving(handler) as server, upstream_to(server.port, connections_max=8) as client:
+
+        async def ask(number: int) -> None:
+            body = b"%d" % number
+            asking = asyncio.create_task(send(client, body=body))
+            if number % 5 == 0:
+                for _ in range(number % 11):
+                    await asyncio.sleep(0)
+                asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                result = await asking
+                assert isinstance(result, Answer)
+                assert await result.body.read_all(100) == body
+
+        await asyncio.gather(*(ask(number) for number in range(400)))
+        assert client.stats.condemned > 0
+
+
+async def test_connections_are_bounded_and_waiting_ends() -> None:
+    """Beyond the limit a request waits for a place, and gives up in time without having sent anything."""
+    release = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await server.read_request(reader)
+            await release.wait()
+            writer.write(DONE)
+
+    async with serving(handler) as server:
+        async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=0.5) as client:
+            running = [asyncio.create_task(send(client)) for _ in range(2)]
+            await eventually(lambda: len(server.requests) == 2)
+            result = await send(client)
+            assert isinstance(result, NotSent)
+            assert result.reason is SentNothing.POOL_TIMEOUT
+            release.set()
+            assert all(isinstance(result, Answer) for result in await asyncio.gather(*running))
+        release.clear()
+        async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=30) as client:
+            running = [asyncio.create_task(send(client)) for _ in range(9)]
+            await eventually(lambda: len(server.requests) == 4)
+            assert len(client._pool._waiting) == 7
+            running[5].cancel()
+            running[6].cancel()
+            release.set()
+            results = await asyncio.gather(*running, return_exceptions=True)
+            assert sum(isinstance(result, Answer) for result in results) == 7
+            assert client.stats.opened == 2
+
+
+async def test_a_place_is_taken_from_a_connection_that_may_not_serve() -> None:
+    """At the limit an idle connection that is not trusted makes room for a fresh one."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port, connections_max=1) as client:
+        for _ in range(3):
+            await answer(client, protected=True)
+        assert client.stats.opened == 3 - client.stats.reused
+
+
+async def test_a_place_returns_after_a_failure() -> None:
+    """Connections that could not be opened, or broke, do not use the limit up."""
+    async with upstream_to(1, connections_max=1) as client:
+        for _ in range(3):
+            assert isinstance(await send(client), NotSent)
+    async with serving(answering(b"nonsense")) as server, upstream_to(server.port, connections_max=1) as client:
+        for _ in range(3):
+            assert isinstance(await send(client, request()), Lost)
+
+
+def test_history_trusts_only_what_it_has_seen() -> None:
+    """A time is allowed when a connection has clearly survived it."""
+    history = IdleHistory()
+    assert not history.allows(0.0, now=100.0)
+    history.survived(1.0)
+    assert history.allows(0.9, now=100.0)
+    assert not history.allows(0.96, now=100.0)
+    history.survived(0.5)
+    assert history.allows(0.9, now=100.0)
+
+
+def test_history_remembers_an_early_end_for_a_while() -> None:
+    """After an early end nothing that old is trusted, longer each time it happens again, and not for ever."""
+    history = IdleHistory()
+    history.survived(2.0)
+    history.closed_early(0.3, now=100.0)
+    assert history.allows(0.2, now=101.0)
+    assert not history.allows(0.3, now=101.0)
+    assert history.allows(0.3, now=110.0)
+    history.closed_early(0.0, now=120.0)
+    history.closed_early(1.0, now=121.0)
+    assert not history.allows(0.0, now=140.0)
+    assert history.allows(0.0, now=141.0)

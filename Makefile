@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 UPSTREAM ?=
+PORT ?=
 ARGS ?=
 
 PIP := "$(VENV)/bin/python" -m pip --disable-pip-version-check --no-input
@@ -11,18 +12,23 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run test lint lock
+.PHONY: help run story test lint readme lock
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run                                  try the gateway in front of a small upstream that charges cards'
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
+	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
+	@echo 'make readme                               write the tables of the README anew'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
 
 run: $(VENV)/.installed
-	@"$(VENV)/bin/idempotency-gateway" demo $(if $(UPSTREAM),--upstream '$(UPSTREAM)')
+	@"$(VENV)/bin/idempotency-gateway" demo $(if $(UPSTREAM),--upstream '$(UPSTREAM)') $(if $(PORT),--port '$(PORT)')
+
+story: $(VENV)/.installed
+	@"$(VENV)/bin/idempotency-gateway" demo --story
 
 test: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m pytest $(ARGS)
@@ -32,6 +38,9 @@ lint: $(VENV)/.installed-test
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/mypy"
 	"$(VENV)/bin/lint-imports"
+
+readme: $(VENV)/.installed
+	@"$(VENV)/bin/python" -m tests.support.readme
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@echo 'Installing the gateway into $(VENV) ...'

@@ -65,10 +65,19 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
-    demo.add_argument("--story", action="store_true", help="play the story by itself, and stop")
-    demo.add_argument("--upstream", metavar="URL", help="serve in front of this service instead")
-    demo.add_argument("--port", type=int, default=8080, help="where the gateway listens; default: %(default)s")
+    kind = demo.add_mutually_exclusive_group()
+    kind.add_argument("--story", action="store_true", help="play the story by itself, and stop")
+    kind.add_argument("--upstream", metavar="URL", help="serve in front of this service instead")
+    kind.add_argument("--upstream-only", action="store_true", help="serve the small upstream alone")
+    demo.add_argument("--host", default="127.0.0.1", help="where to listen; default: %(default)s")
+    demo.add_argument("--port", type=_port, help="default: 8080; 9000 with --upstream-only; any free one with --story")
     return whole
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError("expected a port from 0 to 65535")
+    return int(text)
 
 
 def _run(path: Path) -> int:
@@ -114,7 +123,13 @@ def _demo(chosen: argparse.Namespace) -> int:
     # Imported when asked for: the demo is no part of what serves.
     from gateway.demo import demo
 
-    return demo(port=chosen.port, upstream=chosen.upstream, story=chosen.story)
+    return demo(
+        host=chosen.host,
+        port=chosen.port,
+        upstream=chosen.upstream,
+        story=chosen.story,
+        upstream_only=chosen.upstream_only,
+    )
 
 
 def _load(path: Path) -> Config:

@@ -21,7 +21,7 @@ from gateway.demo import setting
 from gateway.demo.client import Caller
 from gateway.demo.story import NotAsTold, Story
 from gateway.demo.upstream import CardService
-from gateway.observe.logs import configure_logging
+from gateway.observe.logs import Logs
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY_PORT: Final = 8080
@@ -109,18 +109,21 @@ async def _serve_cards(host: str, port: int) -> int:
 @asynccontextmanager
 async def _gateway(config: Config) -> AsyncIterator[Gateway]:
     """The gateway, serving; stopped in order on the way out."""
-    configure_logging(config.log)
-    gateway = Gateway(config)
+    logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
     try:
-        await gateway.start()
-    except StartError as error:
-        if config.listen.address.port != 0 and "listen" in str(error):
-            raise _port_error(str(error)) from error
-        raise
-    try:
-        yield gateway
+        gateway = Gateway(config, (logs,), lambda: logs.dropped)
+        try:
+            await gateway.start()
+        except StartError as error:
+            if "cannot listen" in str(error):
+                raise _port_error(str(error)) from error
+            raise
+        try:
+            yield gateway
+        finally:
+            await gateway.stop()
     finally:
-        await gateway.stop()
+        logs.close()
 
 
 def _port_error(text: str) -> StartError:

@@ -80,7 +80,7 @@ class Story:
         words = Counter(answer.word for answer in answers)
         bodies = {(answer.status, answer.body) for answer in answers}
         counted = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
-        self._say(f"   -> {counted}; {len(bodies)} different answer{'s' if len(bodies) > 1 else ''}")
+        self._say(f"   -> {counted}; {'all equal' if len(bodies) == 1 else f'{len(bodies)} different answers'}")
         if words != {"stored": 1, "replayed": COPIES - 1} or len(bodies) != 1:
             raise NotAsTold(f"expected 1 stored, {COPIES - 1} replayed, and all answers equal")
         await self._ledger_shows(3)

@@ -89,7 +89,7 @@ class Passthrough:
                 status = 504 if result.reason is Unknown.TIMEOUT else 502
             case _:
                 assert_never(result)
-        self._tell(incoming, word, status, loop.time() - started)
+        self._tell(incoming, route, word, status, loop.time() - started)
         if isinstance(result, NotSent):
             return _not_sent(result, status)
         if isinstance(result, Lost):
@@ -99,7 +99,9 @@ class Passthrough:
         await _switch(client, result, result.upgraded)
         return None
 
-    def _tell(self, incoming: Incoming, word: Word | None, status: int, duration_seconds: float) -> None:
+    def _tell(
+        self, incoming: Incoming, route: Route | None, word: Word | None, status: int, duration_seconds: float
+    ) -> None:
         key_field: str | None = None
         path: str | None = None
         if word is None:
@@ -115,6 +117,7 @@ class Passthrough:
                 duration_seconds=duration_seconds,
                 key_field=key_field,
                 path=path,
+                route=None if route is None else route.name,
             )
         )
 

@@ -1,8 +1,8 @@
 """The edge: from a client's request to a reply on its connection.
 
 Owns listening, the order of what is asked of a request before anybody works on it (framing, route, ambiguity), and
-what a client gets when all else fails. What a protected request means is the coordinator's business, what is not protected
-goes to the passthrough; both are given from outside.
+what a client gets when all else fails. What a protected request means is the coordinator's business, what is not
+protected goes to the passthrough; both are given from outside.
 
 A client that goes cancels nothing here: a handler ends by itself when there is nobody left to write to, and what
 was begun for the client is supervised elsewhere.

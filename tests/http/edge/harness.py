@@ -1,0 +1,163 @@
+"""The real edge on loopback, with a handler of the test's own behind it, or with a real upstream."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.core.message import Headers, RequestHead
+from gateway.core.routing import PathPattern, RouteTable, Rule
+from gateway.core.verdict import Word
+from gateway.observe.facts import Fact, Herald
+from gateway.proxy.client_exchange import Client, EdgeSettings
+from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.proxy.passthrough import Passthrough
+from gateway.proxy.problem import Shape, plain
+from gateway.proxy.reply import BodyCut, Incoming, Reply, Untouched
+from gateway.proxy.route import Target
+from gateway.proxy.server import Edge
+from gateway.proxy.upstream import Upstream, UpstreamSettings
+from tests.support.upstream import RecordingUpstream
+
+PROTECTED = "/v1/payments"
+HOST = b"Host: gateway.test\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRoute:
+    """As much of a route as the edge asks for."""
+
+    name: str = "payments"
+    once: frozenset[bytes] = frozenset((b"authorization", b"idempotency-key", b"x-tenant-id"))
+    shape: Shape = "problem"
+    shows_status: bool = True
+    target: Any = None
+
+
+@dataclass(slots=True)
+class Taken:
+    """A request that reached the handler, its body read to the end."""
+
+    head: RequestHead
+    body: bytes
+    incoming: Incoming
+
+
+Handler = Callable[[Incoming], Awaitable[Reply | Untouched]]
+
+
+@dataclass(slots=True)
+class RunningEdge:
+    """An edge that listens on `port`. `taken` are the requests that its handler got whole, `facts` what was told."""
+
+    edge: Edge[PlainRoute]
+    port: int
+    route: PlainRoute
+    taken: list[Taken] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    upstream: RecordingUpstream | None = None
+
+
+class Stream:
+    """A body of the test's own making. It ends properly, or is cut."""
+
+    def __init__(self, *pieces: bytes, cut: bool = False) -> None:
+        self._pieces = list(pieces)
+        self._cut = cut
+        self.aborted = 0
+
+    async def read(self) -> bytes:
+        if self._pieces:
+            return self._pieces.pop(0)
+        if self._cut:
+            raise BodyCut("as the test wants it")
+        return b""
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def reply(
+    body: bytes | Stream = b"done",
+    *,
+    status: int = 200,
+    reason: bytes = b"OK",
+    headers: Headers = (),
+    word: Word | None = Word.STORED,
+    length: int | None = None,
+) -> Reply:
+    return Reply(status, reason, headers, body, word, length)
+
+
+def table(route: PlainRoute, host: str | None = None) -> RouteTable[PlainRoute]:
+    methods = frozenset((b"POST", b"HEAD"))
+    spelt = None if host is None else host.encode()
+    return RouteTable(
+        [
+            (Rule(methods, PathPattern.parse(PROTECTED), spelt), route),
+            (Rule(methods, PathPattern.parse("/pay/{id}"), spelt), route),
+        ]
+    )
+
+
+@asynccontextmanager
+async def serving(
+    answer: Reply | Handler | None = None,
+    *,
+    settings: EdgeSettings | None = None,
+    tls: ssl.SSLContext | None = None,
+    route: PlainRoute | None = None,
+    host: str | None = None,
+    upstream: RecordingUpstream | None = None,
+    upstream_settings: UpstreamSettings | None = None,
+    key_fields: frozenset[bytes] = frozenset(),
+) -> AsyncIterator[RunningEdge]:
+    """An edge whose protected route is `PROTECTED`.
+
+    `answer` is what its requests get once their bodies are read, or who gives it. What is not protected goes to the
+    upstream, or gets a 404 if there is none.
+    """
+    route = route or PlainRoute()
+    facts: list[Fact] = []
+    taken: list[Taken] = []
+
+    async def protect(incoming: Incoming, _: PlainRoute) -> Reply | Untouched:
+        if callable(answer):
+            return await answer(incoming)
+        body = b"".join([chunk async for chunk in incoming.body.stream()])
+        taken.append(Taken(incoming.head, body, incoming))
+        return answer if answer is not None else reply()
+
+    async def nowhere(incoming: Incoming, client: Client, at: PlainRoute | None, word: Word | None) -> Reply | None:
+        return plain(404, "no upstream in this test")
+
+    async with AsyncExitStack() as stack:
+        herald = Herald(facts.append)
+        forward: Any = nowhere
+        if upstream is not None or upstream_settings is not None:
+            chosen = upstream_settings
+            if chosen is None:
+                assert upstream is not None
+                chosen = UpstreamSettings(host="127.0.0.1", port=upstream.port)
+            client = Upstream(chosen)
+            stack.push_async_callback(client.close)
+            policy = ForwardingPolicy(authority=b"upstream.test")
+            target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
+            forward = Passthrough(target, herald, key_fields)
+            route = replace(route, target=target)
+        edge: Edge[PlainRoute] = Edge(
+            select=table(route, host).match, protect=protect, forward=forward, herald=herald, settings=settings
+        )
+        _, port = await edge.start(host="127.0.0.1", tls=tls)
+        stack.push_async_callback(edge.close)
+        running = RunningEdge(edge, port, route, taken, facts, upstream)
+        yield running
+
+
+def post(headers: bytes = b"Idempotency-Key: k\r\n", body: bytes = b"{}", target: bytes = PROTECTED.encode()) -> bytes:
+    """A protected request as bytes."""
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"POST " + target + b" HTTP/1.1\r\n" + HOST + headers + length + b"\r\n" + body

@@ -88,6 +88,9 @@ class _Announce:
 
 _Write = _Put | _Drop | _Announce
 
+# The operation, and since when its caller waits.
+_Get = tuple[UUID, float]
+
 
 class RedisFastTier:
     """The `FastTier` on Redis. Satisfies the protocol of `base`; an unreachable server never fails `start`."""
@@ -101,7 +104,7 @@ class RedisFastTier:
         self._reader = make_link(url, self._era_key, clock)
         self._writer = make_link(url, self._era_key, clock)
         self._news = News(make_link(url, self._era_key, clock), self._key, self._drops_channel, self._tell_drop)
-        self._gets: Batcher[UUID, Snapshot | None] = Batcher(
+        self._gets: Batcher[_Get, Snapshot | None] = Batcher(
             self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
         self._writes: Batcher[_Write, None] = Batcher(
@@ -145,7 +148,7 @@ class RedisFastTier:
 
     async def get(self, operation_id: UUID) -> Snapshot | None:
         self._check_up()
-        return await self._gets.submit(operation_id)
+        return await self._gets.submit((operation_id, self._clock()))
 
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         if snapshot.record is None or snapshot.state is not State.COMPLETED:
@@ -183,8 +186,17 @@ class RedisFastTier:
             self._set_up(False)
             raise
 
-    async def _execute_gets(self, asked: list[UUID]) -> list[Snapshot | None]:
-        operation_ids = list(dict.fromkeys(asked))
+    async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
+        """One question for all. Who has waited for as long as an answer may take is not made to wait on."""
+        oldest_seconds = self._clock() - GET_SECONDS
+        asked = dict.fromkeys(operation_id for operation_id, since_seconds in gets if since_seconds > oldest_seconds)
+        found = await self._find(list(asked)) if asked else {}
+        return [
+            found.get(operation_id) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
+            for operation_id, since_seconds in gets
+        ]
+
+    async def _find(self, operation_ids: list[UUID]) -> dict[UUID, Snapshot | None]:
         commands: list[Words] = [("MGET", self._era_key, *map(self._key, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
@@ -192,14 +204,13 @@ class RedisFastTier:
         held_era, *entries = values
         if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
             await self._look(self._reader)
-            return [None] * len(asked)
+            return {}
         now_us = time_us(time)
-        found = {
+        return {
             operation_id: _believed(entry, operation_id, self._reader.era, now_us)
             for operation_id, entry in zip(operation_ids, entries, strict=True)
             if entry is not None
         }
-        return [found.get(operation_id) for operation_id in asked]
 
     async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
         """All puts by one script, the others by one command each. What the server refuses fails those it was for."""

@@ -252,17 +252,19 @@ class Tiered:
             self.stats.shed += 1
             return
         self._spreading_bytes += size_bytes
-        task = asyncio.create_task(self._spread_now(say(fast), size_bytes))
+        task = asyncio.create_task(self._spread_now(fast, say))
         self._spreading.add(task)
-        task.add_done_callback(self._spreading.discard)
+        task.add_done_callback(lambda task: self._note_spread(task, size_bytes))
 
-    async def _spread_now(self, said: Awaitable[None], size_bytes: int) -> None:
+    async def _spread_now(self, fast: FastTier, say: Callable[[FastTier], Awaitable[None]]) -> None:
         try:
-            await said
+            await say(fast)
         except StoreError:
             self.stats.fast_failures += 1
-        finally:
-            self._spreading_bytes -= size_bytes
+
+    def _note_spread(self, task: asyncio.Task[None], size_bytes: int) -> None:
+        self._spreading.discard(task)
+        self._spreading_bytes -= size_bytes
 
     async def _apply_dropping(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id

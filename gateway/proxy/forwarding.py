@@ -172,5 +172,5 @@ def _unmapped(peer: Peer) -> Peer:
 def _without_wait(value: bytes) -> bytes:
     """The preferences but `wait`, which was meant for the gateway (RFC 7240); unchanged bytes if it is not there."""
     preferences = [preference.strip(b" \t") for preference in _PREFERENCE.findall(value)]
-    kept = [preference for preference in preferences if preference and not _WAIT_PREFERENCE.match(preference)]
+    kept = [preference for preference in preferences if not _WAIT_PREFERENCE.match(preference)]
     return value if len(kept) == len(preferences) else b", ".join(kept)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Who signs the certificates here."""
     directory: Path = tmp_path_factory.mktemp("upstream-tls")
     return Authority(directory)
+
+
+@pytest.fixture
+def deaf_port() -> Iterator[int]:
+    """A port whose listener accepts nobody any more: the handshake of a new connection never ends."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+        for filler in fillers:
+            filler.close()

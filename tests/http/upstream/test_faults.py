@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,22 +14,6 @@ from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.ports import free_port
 from tests.support.relay import reset
-
-
-@pytest.fixture
-def deaf_port() -> Iterator[int]:
-    """A port whose listener accepts nobody any more: the handshake of a new connection never ends."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-        yield port
-        for filler in fillers:
-            filler.close()
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:

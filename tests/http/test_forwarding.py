@@ -1,0 +1,232 @@
+"""Which header fields cross the gateway: nobody speaks in its name, and everything else keeps its bytes."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from uuid import UUID
+
+import pytest
+
+from gateway.core.message import Headers, RequestHead
+from gateway.proxy.forwarding import (
+    Execution,
+    ForwardingPolicy,
+    UpstreamKey,
+    protected_request,
+    response_fields,
+    unprotected_request,
+)
+from gateway.proxy.reply import Peer
+
+CLIENT = ip_address("203.0.113.9")
+PROXY = ip_address("10.0.0.7")
+HOST = (b"Host", b"api.example")
+POLICY = ForwardingPolicy(authority=b"upstream:9000", trusted_proxies=(ip_network("10.0.0.0/8"),))
+OPERATION_ID = UUID("6f1c1f3e-8a5b-5a6f-9c0d-2b7a3e4d5c6b")
+OPERATION = str(OPERATION_ID).encode()
+ADDED = ((b"Idempotency-Operation", OPERATION), (b"Idempotency-Fencing-Token", b"42"))
+
+
+def hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
+    """The fields that a request from a client gets on its way."""
+    return ((b"X-Forwarded-For", peer), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", host))
+
+
+def unprotected(
+    *fields: tuple[bytes, bytes], peer: Peer = CLIENT, policy: ForwardingPolicy = POLICY, host: Headers = (HOST,)
+) -> Headers:
+    """What an unprotected request with these fields becomes, without the host if that is unchanged."""
+    request = RequestHead(b"POST", b"/a/../b", (*host, *fields))
+    sent = unprotected_request(request, peer, "https", policy)
+    assert (sent.method, sent.target) == (request.method, request.target)
+    return sent.headers[1:] if sent.headers[:1] == (HOST,) else sent.headers
+
+
+def protected(
+    *fields: tuple[bytes, bytes],
+    key: UpstreamKey = UpstreamKey.ORIGINAL,
+    key_headers: tuple[bytes, ...] = (b"Idempotency-Key",),
+) -> Headers:
+    """What a protected request with these fields becomes, without what every one of them gets."""
+    execution = Execution(OPERATION_ID, 42, key, key_headers)
+    sent = protected_request(RequestHead(b"POST", b"/", (HOST, *fields)), CLIENT, "https", POLICY, execution).headers
+    assert sent[0] == HOST
+    assert sent[-2:] == ADDED
+    assert [field for field in sent if field in hop()] == list(hop())
+    return tuple(field for field in sent[1:-2] if field not in hop())
+
+
+def test_fields_keep_their_bytes_their_order_and_their_repeats() -> None:
+    """What is not named anywhere is passed on as it is."""
+    fields = (
+        (b"x-B", b"\xff"),
+        (b"Cookie", b"a=b"),
+        (b"x-B", b""),
+        (b"Authorization", b"Bearer x"),
+        (b"traceparent", b"00"),
+    )
+    assert unprotected(*fields) == (*fields, *hop())
+    assert protected(*fields) == fields
+
+
+def test_hop_by_hop_fields_and_those_that_connection_names_stay() -> None:
+    """They belong to the client's connection; but `Connection` cannot take the host away."""
+    fields = (
+        (b"Connection", b"close, X-Mine, Host"),
+        (b"x-mine", b"1"),
+        (b"Keep-Alive", b"timeout=5"),
+        (b"TE", b"trailers"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Proxy-Authorization", b"secret"),
+        (b"Upgrade", b"h2c"),
+        (b"Expect", b"100-continue"),
+    )
+    assert unprotected(*fields) == hop()
+    assert protected(*fields) == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Idempotency-Status",
+        b"idempotent-replayed",
+        b"Idempotency-Operation",
+        b"Idempotency-Fencing-Token",
+        b"idempotency_status",
+        b"IDEMPOTENT_REPLAYED",
+        b"Idempotency_Operation",
+        b"Idempotency-Fencing_Token",
+    ],
+)
+def test_no_caller_speaks_as_the_gateway(name: bytes) -> None:
+    """Whatever the spelling, on protected and other requests alike."""
+    assert unprotected((name, b"x")) == hop()
+    assert protected((name, b"x")) == ()
+
+
+def test_an_upgrade_is_passed_on_unprotected_only() -> None:
+    """Upgrade stays and Connection names it and nothing else."""
+    fields = ((b"Connection", b"keep-alive, Upgrade"), (b"Upgrade", b"websocket"), (b"Sec-WebSocket-Key", b"k"))
+    assert unprotected(*fields) == (fields[2], *hop(), fields[1], (b"Connection", b"Upgrade"))
+    assert protected(*fields) == (fields[2],)
+
+
+@pytest.mark.parametrize(
+    ("policy", "sent"),
+    [
+        (ForwardingPolicy(b"upstream:9000"), b"api.example"),
+        (ForwardingPolicy(b"upstream:9000", host=b"upstream:9000"), b"upstream:9000"),
+        (ForwardingPolicy(b"upstream:9000", host=b"other.example"), b"other.example"),
+    ],
+    ids=["preserve", "upstream", "name"],
+)
+def test_the_host_is_what_the_policy_says(policy: ForwardingPolicy, sent: bytes) -> None:
+    """In its place; the caller's is told in X-Forwarded-Host."""
+    assert unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),)) == (
+        (b"hOST", sent),
+        (b"A", b"b"),
+        *hop(),
+    )
+
+
+def test_a_request_without_a_host_gets_the_upstreams() -> None:
+    """HTTP/1.0 has none, HTTP/1.1 needs one."""
+    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *hop()[:2])
+
+
+def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
+    """Also in the spelling that CGI-like servers take for the same."""
+    forged = (
+        (b"X-Forwarded-For", b"1.1.1.1"),
+        (b"x-forwarded-proto", b"http"),
+        (b"X-Forwarded-Host", b"evil"),
+        (b"X_Forwarded_For", b"1.1.1.1"),
+    )
+    assert unprotected(*forged) == hop()
+    assert unprotected(*forged, peer=None) == hop()[1:]
+
+
+def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
+    """Its chain gets its own address, its scheme and host stay."""
+    said = ((b"X-Forwarded-For", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2"), (b"X-Forwarded-Proto", b"http"))
+    assert unprotected(*said, peer=PROXY) == (
+        said[0],
+        (b"x-forwarded-for", b"2.2.2.2, 10.0.0.7"),
+        said[2],
+        (b"X-Forwarded-Host", b"api.example"),
+    )
+    mapped = ip_address("::ffff:10.0.0.7")
+    assert unprotected((b"X-Forwarded-For", b""), peer=mapped)[0] == (b"X-Forwarded-For", b"10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("key", "key_headers", "sent"),
+    [
+        (UpstreamKey.ORIGINAL, (b"Idempotency-Key",), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"))),
+        (UpstreamKey.OPERATION_ID, (b"Idempotency-Key",), ((b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
+        (UpstreamKey.OPERATION_ID, (b"Other-Key", b"Idempotency-Key"), ((b"Other-Key", OPERATION),)),
+        (
+            UpstreamKey.OPERATION_ID,
+            (),
+            ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION)),
+        ),
+        (UpstreamKey.NONE, (b"Idempotency-Key",), ((b"Other-Key", b"o"),)),
+        (UpstreamKey.NONE, (b"Other-Key", b"Idempotency_Key"), ()),
+    ],
+    ids=["original", "operation-id", "operation-id-first-name", "operation-id-composed", "none", "none-folded"],
+)
+def test_the_upstream_gets_the_key_that_the_route_says(
+    key: UpstreamKey, key_headers: tuple[bytes, ...], sent: Headers
+) -> None:
+    """As it came, the operation's id in its place, or none."""
+    assert protected((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), key=key, key_headers=key_headers) == sent
+
+
+@pytest.mark.parametrize(
+    ("prefer", "sent"),
+    [
+        (b"wait=10", None),
+        (b"respond-async, WAIT = 10", b"respond-async"),
+        (b"wait=5;x=y, return=minimal", b"return=minimal"),
+        (b"wait", None),
+        (b'note="a, wait=1", wait=2', b'note="a, wait=1"'),
+        (b"waiting=1 ,  handling=lenient", b"waiting=1 ,  handling=lenient"),
+        (b"", b""),
+    ],
+    ids=["alone", "with-another", "with-parameters", "without-a-value", "inside-quotes", "untouched", "empty"],
+)
+def test_the_wait_preference_is_for_the_gateway(prefer: bytes, sent: bytes | None) -> None:
+    """It is not passed on from a protected request; other preferences are."""
+    assert protected((b"prefer", prefer)) == (((b"prefer", sent),) if sent else ())
+    assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *hop())
+
+
+def test_retry_instructions_for_a_proxy_behind_us_are_not_passed_on() -> None:
+    """On a protected route nobody but the gateway decides about another attempt."""
+    fields = ((b"x-envoy-retry-on", b"5xx"), (b"X-Envoy-Max-Retries", b"3"))
+    assert protected(*fields) == ()
+    assert unprotected(*fields) == (*fields, *hop())
+
+
+def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None:
+    """Order, repeats and bytes stay; hop-by-hop fields and instructions to the gateway go."""
+    kept = ((b"set-cookie", b"a=1"), (b"X", b"\xff"), (b"Set-Cookie", b"b=2"), (b"Content-Length", b"3"))
+    gone = (
+        (b"Connection", b"close, X-Internal"),
+        (b"x-internal", b"1"),
+        (b"Keep-Alive", b"timeout=5"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Upgrade", b"h2c"),
+        (b"Idempotency-Status", b"stored"),
+        (b"idempotent-replayed", b"true"),
+        (b"Idempotency-Outcome", b"final"),
+        (b"Idempotency-Retention", b"60"),
+    )
+    assert response_fields((*gone, *kept)) == kept
+    assert response_fields((*kept, *gone)) == kept
+
+
+def test_a_101_says_to_the_client_what_it_switches_to() -> None:
+    """Upgrade stays and Connection names it."""
+    fields = ((b"Upgrade", b"websocket"), (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
+    assert response_fields(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))

@@ -1,0 +1,196 @@
+"""A cancellation in every phase: nothing is left behind, and nothing that may be half-used is used again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, Unknown
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    """Cancels the task, which must then be cancelled."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_while_it_waits_for_a_place() -> None:
+    """Whoever waited leaves the queue, and the next one gets the place."""
+    release = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await server.read_request(reader)
+            await release.wait()
+            writer.write(DONE)
+
+    async with serving(handler) as server, upstream_to(server.port, connections_max=1) as client:
+        running = asyncio.create_task(send(client))
+        await eventually(lambda: len(server.requests) == 1)
+        waiting = [asyncio.create_task(send(client)) for _ in range(3)]
+        await eventually(lambda: len(client._pool._waiting) == 3)
+        await cancelled(waiting[0])
+        assert len(client._pool._waiting) == 2
+        release.set()
+        assert isinstance(await running, Answer)
+        assert [type(await other) for other in waiting[1:]] == [Answer, Answer]
+
+
+async def test_at_the_moment_in_which_its_turn_comes() -> None:
+    """A turn that was given to one who was just cancelled goes to the next."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port, connections_max=1) as client:
+        connection = await client._pool.acquire(protected=False)
+        assert not isinstance(connection, NotSent)
+        waiting = [asyncio.create_task(send(client)) for _ in range(2)]
+        await eventually(lambda: len(client._pool._waiting) == 2)
+        client._pool.give_back(connection)
+        await cancelled(waiting[0])
+        assert isinstance(await waiting[1], Answer)
+
+
+async def test_while_the_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver may go on; nothing waits for it."""
+    asked, over = threading.Event(), threading.Event()
+
+    def lookup(*_: object) -> list[object]:
+        asked.set()
+        over.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    try:
+        async with upstream_to(1, host="slow.example", connect_timeout_seconds=30) as client:
+            running = asyncio.create_task(send(client))
+            await eventually(asked.is_set)
+            await cancelled(running)
+    finally:
+        over.set()
+
+
+async def test_while_it_connects(deaf_port: int) -> None:
+    """The socket is closed, and its place is free."""
+    async with upstream_to(deaf_port, connections_max=1, connect_timeout_seconds=30) as client:
+        for _ in range(2):
+            running = asyncio.create_task(send(client))
+            await eventually(lambda: client._pool._opening == 1)
+            await asyncio.sleep(0)
+            await cancelled(running)
+            assert client._pool._opening == 0
+        assert client.stats.opened == 0
+
+
+async def test_at_every_step_of_a_fresh_exchange() -> None:
+    """However many steps of the loop it got, it leaves no connection that is neither idle nor closed."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        for steps in range(40):
+            running = asyncio.create_task(send(client, protected=True))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await eventually(lambda: len(client._pool._connections) == len(client._pool._idle))
+            assert client._pool._opening == 0
+        # The pool is as good as new.
+        assert await (await answer(client)).body.read_all(10) == b"done"
+
+
+async def test_while_it_waits_for_the_answer() -> None:
+    """The connection is aborted: the upstream hears a reset, and nobody gets the late answer."""
+    heard: list[str] = []
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        try:
+            heard.append(repr(await reader.read()))
+        except ConnectionResetError:
+            heard.append("reset")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(send(client))
+        await eventually(lambda: len(server.requests) == 1)
+        await cancelled(running)
+        await eventually(lambda: heard)
+        await all_closed(client)
+    assert heard == ["reset"]
+
+
+async def test_while_it_sends() -> None:
+    """The source is closed, what was not sent stays unsent."""
+    closed = asyncio.Event()
+
+    async def source() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 100_000
+        finally:
+            closed.set()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(send(client, request(), StreamBody(source(), None)))
+        await eventually(lambda: any(connection._is_writing_paused for connection in client._pool._connections))
+        await cancelled(running)
+        await closed.wait()
+        await all_closed(client)
+
+
+@pytest.mark.parametrize("how", ["read", "read_all"])
+async def test_while_the_body_is_read(how: str) -> None:
+    """Reading may be taken up again without loss."""
+    more = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n0123")
+        await more.wait()
+        writer.write(b"4567")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body._buffered_bytes == 4)
+        if how == "read":
+            assert await got.body.read() == b"0123"
+            reading: asyncio.Task[object] = asyncio.create_task(got.body.read())
+        else:
+            reading = asyncio.create_task(got.body.read_all(8))
+        await eventually(lambda: got.body._waiter is not None)
+        await cancelled(reading)
+        more.set()
+        assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
+
+
+async def test_at_the_moment_in_which_the_answer_ended() -> None:
+    """A connection that has gone back, and serves another, is not harmed by a late cancellation."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        await answer(client)
+        for _ in range(50):
+            first = asyncio.create_task(send(client))
+            await asyncio.sleep(0)
+            for _ in range(100_000):
+                if client._pool._idle:
+                    break
+                await asyncio.sleep(0)
+            second = asyncio.create_task(send(client))
+            first.cancel()
+            result = await second
+            assert isinstance(result, Answer)
+            assert await result.body.read_all(10) == b"done"
+            await asyncio.gather(first, return_exceptions=True)
+        assert client.stats.opened == 1
+
+
+async def test_a_body_that_was_given_up_says_so() -> None:
+    """Reading on after `close` is a loss of one's own."""
+    async with serving(answering(DONE[:-1])) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        got.close()
+        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "given up by the caller")

@@ -47,6 +47,8 @@ _JOINS_MAX: Final = 4
 # How long a drain tries to get the last word of an attempt into the store.
 _LAST_WORD_SECONDS: Final = 5.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
+# RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
+_CHALLENGE: Final = b'Bearer realm="service"'
 
 
 @dataclass(slots=True)
@@ -128,6 +130,11 @@ class Coordinator:
     def in_flight(self) -> int:
         """Operations that this process is working on."""
         return len(self._runs)
+
+    @property
+    def waiters(self) -> int:
+        """Duplicates that wait for one of them, here or in another gateway."""
+        return sum(run.waiters for run in self._runs.values()) + self._waiting.waiters_total
 
     @property
     def oldest_in_flight_seconds(self) -> float:
@@ -482,10 +489,10 @@ def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
     """Rule 5."""
     match scope:
         case ScopeMissing(detail, is_credential):
-            status = 401 if is_credential else 400
-            return refuse(Word.SCOPE_MISSING, shape=route.shape, status=status, detail=detail)
+            challenge = _CHALLENGE if is_credential else None
+            return refuse(Word.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
         case ScopeUnsuitable(detail):
-            return refuse(Word.SCOPE_UNSUITABLE, shape=route.shape, status=400, detail=detail)
+            return refuse(Word.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)
         case _:
             assert_never(scope)
 

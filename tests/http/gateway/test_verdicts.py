@@ -204,6 +204,7 @@ async def test_rule_13_in_flight(store: Store, tmp_path: Path, status: int) -> N
                 assert int(response.header("Retry-After") or 0) >= 1
                 assert response.json()["retryable"] is True
             waiting = [asyncio.create_task(each.send("k1", headers=[("Prefer", "wait=20")])) for each in (home, other)]
+            await eventually(lambda: home.gateway.coordinator.waiters == other.gateway.coordinator.waiters == 1)
             hold.set()
             assert status_of(await first) == (200, "stored")
             for response in await asyncio.gather(*waiting):
@@ -290,7 +291,7 @@ async def test_waiters_are_bounded(store: Store, tmp_path: Path) -> None:
         await eventually(lambda: sum(task.done() for task in tasks) == 3)
         hold.set()
         assert status_of(await first) == (200, "stored")
-        words = sorted(str(status_of(await task)[1]) for task in tasks)
+        words = sorted(str(status_of(response)[1]) for response in await asyncio.gather(*tasks))
         assert words == ["in-flight"] * 3 + ["replayed"] * 2
         assert len(home.upstream.requests) == 1
 

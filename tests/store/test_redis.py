@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.codec import encode
-from gateway.store.redis import ENTRY_BYTES_MAX, PUT_AGE_SECONDS_MAX, RedisFastTier
+from gateway.store.redis import ENTRY_BYTES_MAX, GET_SECONDS, PUT_AGE_SECONDS_MAX, RedisFastTier
 from tests.store.copies import (
     client,
     completed,
@@ -28,6 +29,7 @@ from tests.store.copies import (
     with_token,
 )
 from tests.support.eventually import eventually
+from tests.support.relay import Relay
 from tests.support.redis import RedisServer
 
 _numbers = itertools.count(1)
@@ -223,6 +225,31 @@ async def test_many_callers_share_few_questions(tier: RedisFastTier, redis_url: 
         found = await asyncio.gather(*(tier.get(id_of(snapshot)) for snapshot in snapshots * 5))
         assert [record_of(each) for each in found] == [record_of(snapshot) for snapshot in snapshots * 5]
         assert redis.info("commandstats")["cmdstat_mget"]["calls"] <= 10
+
+
+async def test_nobody_waits_for_more_than_one_slow_answer_before_his_own(redis_url: str) -> None:
+    """A get that has waited in the queue for as long as an answer may take fails instead of being asked."""
+    ahead_seconds = [0.0]
+    async with Relay(urlsplit(redis_url).port or 6379) as relay:
+        tier = RedisFastTier(f"redis://127.0.0.1:{relay.port}/0", clock=lambda: boot_seconds() + ahead_seconds[0])
+        await tier.start()
+        try:
+            first, second = completed(), completed()
+            await asyncio.gather(*(tier.put(each, boot_seconds()) for each in (first, second)))
+            relay.to_client.hold()
+            under_way = asyncio.create_task(tier.get(id_of(first)))
+            sent_bytes = relay.to_target.forwarded_bytes
+            await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the first get is under way")
+            queued = asyncio.create_task(tier.get(id_of(second)))
+            await asyncio.sleep(0)
+            ahead_seconds[0] += GET_SECONDS
+            relay.to_client.release()
+            assert record_of(await under_way) == record_of(first)
+            with pytest.raises(NotApplied, match="slow"):
+                await queued
+            assert record_of(await tier.get(id_of(second))) == record_of(second)
+        finally:
+            await tier.close()
 
 
 async def test_a_caller_who_leaves_takes_nobodys_answer(tier: RedisFastTier) -> None:

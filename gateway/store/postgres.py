@@ -210,16 +210,19 @@ class PostgresStore:
 
         return Executor(link.fetch, make_room, self._clock_us, self._windows)
 
-    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot]:
+    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception]:
         rows = await link.fetch(_READ, self._clock_us(), list(set(operation_ids)))
         now_us = rows[0][0]
-        found = {}
+        found: dict[UUID, Snapshot | Exception] = {}
         for row in rows:
-            record = record_of(row[1 : 1 + WIDTH])
-            if record is not None:
-                if record.state is State.COMPLETED:
+            try:
+                record = record_of(row[1 : 1 + WIDTH])
+                if record is not None and record.state is State.COMPLETED:
                     record = with_answer(record, *row[1 + WIDTH :])
-                found[record.identity.operation_id] = Snapshot(settle(record, now_us), now_us)
+            except NotApplied as error:
+                found[row[1]] = error
+            else:
+                found[row[1]] = Snapshot(settle(record, now_us), now_us)
         absent = Snapshot(None, now_us)
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
@@ -250,7 +253,7 @@ class _Opened:
         link: Callable[[], Link],
         upkeep: Link,
         executor: Callable[[Link], Executor],
-        read_all: Callable[[Link, list[UUID]], Awaitable[list[Snapshot]]],
+        read_all: Callable[[Link, list[UUID]], Awaitable[list[Snapshot | Exception]]],
         watchers: Watchers,
     ) -> None:
         claims, answers, others, reads = self._links = [link() for _ in range(4)]
@@ -355,17 +358,15 @@ async def _prepare(upkeep: Link) -> list[str]:
     """Connect for the first time, and bring the schema up to date."""
     try:
         await upkeep.open()
-    except Refused as refused:
-        if refused.is_misconfigured:
-            raise StartRefused(*refused.args) from refused
-        raise
-    try:
         return await upkeep.run(bring_up_to_date, _MIGRATE_SECONDS)
     except Refused as refused:
         if refused.sqlstate == "42501":
             raise StartRefused(
-                f"{refused}: this role may not change the schema; run `idempotency-gateway migrate` with one that may"
+                f"{refused}: run `idempotency-gateway migrate` with a role that may create the schema, and grant this "
+                "role the use of what is in it"
             ) from refused
+        if refused.is_misconfigured:
+            raise StartRefused(*refused.args) from refused
         raise
 
 

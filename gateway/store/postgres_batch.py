@@ -24,6 +24,7 @@ from uuid import UUID
 from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
     EVENT_OF,
+    Applied,
     Claim,
     Command,
     Complete,
@@ -37,7 +38,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import Indefinite, NotApplied, Rejected
 from gateway.store.postgres_link import Refused
-from gateway.store.postgres_rows import WIDTH, record_of
+from gateway.store.postgres_rows import NO_VALUES, WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
 
 # Rows of one statement of the driver.
@@ -110,7 +111,7 @@ class Executor:
         except (NotApplied, Indefinite) as fault:
             return [type(fault)(*fault.args) for _ in commands]
 
-    async def _persist(self, commands: list[Any]) -> list[Answer]:
+    async def _persist(self, commands: list[Any]) -> list[Answer | Exception]:
         """The statement, said again as long as it was refused for something that passes."""
         added = False
         for tries_left in reversed(range(_CONTENTION_TRIES)):
@@ -125,7 +126,7 @@ class Executor:
                     raise
         raise NotApplied("the statement lost to others every time")
 
-    async def _say(self, commands: list[Any]) -> list[Answer]:
+    async def _say(self, commands: list[Any]) -> list[Answer | Exception]:
         kind = type(commands[0])
         if kind is Claim:
             columns = claim_columns(commands, self._windows.due_in_us)
@@ -136,9 +137,9 @@ class Executor:
             self._learn(commands, answers)
         return answers
 
-    def _learn(self, commands: Sequence[Complete], answers: Sequence[Answer]) -> None:
+    def _learn(self, commands: Sequence[Complete], answers: Sequence[Answer | Exception]) -> None:
         for command, answer in zip(commands, answers, strict=True):
-            if not isinstance(answer, Unclear) and answer.snapshot.record is not None:
+            if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
 
 
@@ -163,53 +164,61 @@ def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
         yield part
 
 
-def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer]:
+def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
     """The answers of a `claim` statement: grants, and records that were seen."""
     grants: dict[UUID, tuple[int, int, int]] = {}
-    seen: dict[UUID, tuple[Record | None, int]] = {}
+    seen: dict[UUID, tuple[Sequence[Any], int]] = {}
     for row in rows:
         granted_id, token, attempts, now_us, *values = row
         if granted_id is not None:
             grants[granted_id] = (token, attempts, now_us)
         else:
-            seen[values[0]] = (record_of(values), now_us)
-    answers: list[Answer] = []
+            seen[values[0]] = (values, now_us)
+    answers: list[Answer | Exception] = []
     for command in commands:
         operation_id = command.identity.operation_id
+        values, now_us = seen.get(operation_id, (NO_VALUES, 0))
+        try:
+            before = record_of(values)
+        except NotApplied as error:
+            answers.append(error)
+            continue
         if (grant := grants.get(operation_id)) is not None:
-            token, attempts, now_us = grant
-            before = seen.get(operation_id, (None, 0))[0] if attempts > 1 else None
-            if attempts > 1 and (before is None or before.attempts + 1 != attempts):
-                answers.append(Unclear())
-                continue
-            result, _ = step(before, command, now_us, lambda token=token: token)  # type: ignore[misc]
-            answers.append(result)
-        elif operation_id in seen:
-            before, now_us = seen[operation_id]
-            answers.append(judge(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
-        else:
+            answers.append(_grant(command, before, *grant))
+        elif before is None:
             answers.append(Unclear())
+        else:
+            answers.append(judge(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
     return answers
 
 
-def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer]:
+def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Answer:
+    """The answer to a claim that was granted: the first attempt found nothing, a later one a released record."""
+    if attempts == 1:
+        before = None
+    elif before is None or before.attempts + 1 != attempts:
+        return Unclear()
+    return step(before, command, now_us, lambda: token)[0]
+
+
+def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception]:
     """The answers of every other statement: what the table makes of the records as they were."""
     now_us, changed_by_statement = rows[0][0], rows[0][1]
-    before: dict[UUID, tuple[Record | None, int | None]] = {}
-    for row in rows:
-        values = row[2 : 2 + WIDTH]
-        if values[0] is not None:
-            before[values[0]] = (record_of(values), row[2 + WIDTH] if len(row) > 2 + WIDTH else None)
-    answers: list[Answer] = []
+    before = {row[2]: row for row in rows}
+    answers: list[Answer | Exception] = []
     changed = 0
     for command in commands:
-        record, token = before.get(operation_id_of(command), (None, None))
-        settled = settle(record, now_us)
+        row = before.get(operation_id_of(command))
+        try:
+            settled = settle(record_of(row[2 : 2 + WIDTH]), now_us) if row is not None else None
+        except NotApplied as error:
+            answers.append(error)
+            continue
+        # A takeover's row ends with the token that was drawn.
+        token = row[-1] if isinstance(command, Takeover) and row is not None else None
         result, after = step(settled, command, now_us, lambda token=token: token or 0)  # type: ignore[misc]
         if after is not settled:
             changed += 1
-            if isinstance(command, Takeover) and token is None:
-                changed = -1
             answers.append(result)
         else:
             answers.append(Unclear() if _lacks_answer(settled) else result)

@@ -42,7 +42,7 @@ CREATE TABLE idempotency_gateway.operation (
     key_id            text,
     location          bytea
 ) WITH (
-    fillfactor = 60,
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05

@@ -1,0 +1,233 @@
+"""What a Postgres must be before operations are entrusted to it, and what happens when it is not, or not there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from gateway.core.operation import Applied, State
+from gateway.store.base import NotApplied, StartRefused, StoreError
+from gateway.store.postgres import PostgresStore, migrate
+from tests.conformance.hand import Hand, do, state
+from tests.store.postgres_pooler import Pooler
+from tests.support.eventually import eventually
+from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, **options)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def complaint(store: PostgresStore) -> str:
+    """What the store says to a claim that it does not take, empty when it does."""
+    try:
+        await store.apply(Hand().claim())
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def with_password(url: str, password: str, path: str | None = None) -> str:
+    parts = urlsplit(url)
+    netloc = f"nobody:{password}@{parts.hostname}:{parts.port}"
+    return parts._replace(netloc=netloc, path=path or parts.path).geturl()
+
+
+async def test_nobody_listening_is_said_at_once() -> None:
+    """A server that cannot be reached is no refusal: the start can be tried again. The text has no password."""
+    store = PostgresStore(f"postgresql://gateway:s3cret@127.0.0.1:{free_port()}/gateway")
+    for _ in range(2):
+        with pytest.raises(NotApplied) as told:
+            await store.start()
+        assert "127.0.0.1" in str(told.value)
+        assert "s3cret" not in str(told.value)
+    await store.close()
+
+
+async def test_a_start_that_failed_can_succeed_later(own_postgres: PostgresServer) -> None:
+    """The same store object starts when the server is there."""
+    own_postgres.stop()
+    store = PostgresStore(own_postgres.url)
+    with pytest.raises(NotApplied):
+        await store.start()
+    own_postgres.start()
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+    finally:
+        await store.close()
+
+
+async def test_a_wrong_user_or_database_is_refused_in_words(postgres_url: str) -> None:
+    """What waiting cannot heal is a refusal that names the culprit and no password."""
+    for url, culprit in (
+        (with_password(postgres_url, "s3cret"), "nobody"),
+        (urlsplit(postgres_url)._replace(path="/nowhere").geturl(), "nowhere"),
+    ):
+        with pytest.raises(StartRefused, match=culprit) as told:
+            await PostgresStore(url).start()
+        assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes", "synchronous_commit"])
+async def test_a_server_that_forgets_is_refused(setting: str, own_postgres: PostgresServer) -> None:
+    """A server whose commits are not durable gets no operation, and the text says what to set."""
+    async with session(own_postgres.url) as connection:
+        await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+    own_postgres.restart()
+    with pytest.raises(StartRefused, match=f"{setting} = off"):
+        await PostgresStore(own_postgres.url).start()
+
+
+async def test_a_server_that_begins_to_forget_is_noticed(postgres_url: str) -> None:
+    """Durability is asked of every new connection, not only of the first."""
+    async with opened(postgres_url) as store, session(postgres_url) as connection:
+        await do(store, Hand(), Hand.claim)
+        name = urlsplit(postgres_url).path.removeprefix("/")
+        await connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency-gateway'"
+            " AND datname = current_database()"
+        )
+
+        async def is_noticed() -> bool:
+            return "synchronous_commit = off" in await complaint(store)
+
+        await eventually(is_noticed)
+
+
+async def test_a_read_only_server_is_not_used(postgres_url: str) -> None:
+    """A standby, or a database set to read-only, is a store that is not there now."""
+    async with session(postgres_url) as connection:
+        name = urlsplit(postgres_url).path.removeprefix("/")
+        await connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with pytest.raises(NotApplied, match="read-only"):
+        await PostgresStore(postgres_url).start()
+
+
+async def test_migrating_is_done_once_and_by_one(postgres_url: str) -> None:
+    """Of many programs that come at the same time one migrates, and the next call finds nothing to do."""
+    names = [name for names in await asyncio.gather(*(migrate(postgres_url) for _ in range(5))) for name in names]
+    assert names == ["0001_operations"]
+    assert await migrate(postgres_url) == []
+
+
+async def test_gateways_that_start_at_once_share_the_schema(postgres_url: str) -> None:
+    """The first start of several gateways needs no order."""
+    stores = [PostgresStore(postgres_url) for _ in range(4)]
+    await asyncio.gather(*(store.start() for store in stores))
+    hand = Hand()
+    await do(stores[0], hand, Hand.claim)
+    assert [await state(store, hand) for store in stores] == [State.CLAIMED] * 4
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
+    """A role that owns nothing but the schema can migrate and run; one that may only write can run."""
+    owner, writer = (urlsplit(postgres_url).path.removeprefix("/") + suffix for suffix in ("_owner", "_writer"))
+    parts = urlsplit(postgres_url)
+
+    def url_of(role: str) -> str:
+        return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
+
+    async with session(postgres_url) as admin:
+        try:
+            for role in (owner, writer):
+                await admin.execute(f"CREATE ROLE {role} LOGIN")
+            await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+            with pytest.raises(StartRefused, match="migrate"):
+                await PostgresStore(url_of(writer)).start()
+            async with opened(url_of(owner)) as store:
+                await do(store, Hand(), Hand.claim, Hand.complete)
+            await admin.execute(
+                f"GRANT USAGE ON SCHEMA idempotency_gateway TO {writer};"
+                f"GRANT ALL ON ALL TABLES IN SCHEMA idempotency_gateway TO {writer};"
+                f"GRANT ALL ON ALL SEQUENCES IN SCHEMA idempotency_gateway TO {writer}"
+            )
+            async with opened(url_of(writer)) as store:
+                await do(store, Hand(), Hand.claim, Hand.complete)
+        finally:
+            for role in (owner, writer):
+                await admin.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+async def test_a_schema_one_ahead_serves_and_two_ahead_refuses(postgres_url: str) -> None:
+    """After an upgrade the program before it goes on; an older one must not touch what it does not know."""
+    await migrate(postgres_url)
+    async with session(postgres_url) as connection:
+        insert = "INSERT INTO idempotency_gateway.migration (version, name) VALUES ($1, 'later')"
+        await connection.execute(insert, 2)
+        async with opened(postgres_url) as store:
+            await do(store, Hand(), Hand.claim)
+        await connection.execute(insert, 3)
+    with pytest.raises(StartRefused, match="newer program"):
+        await PostgresStore(postgres_url).start()
+
+
+@pytest.mark.parametrize("change", ["state = 'settling'", "version = 2"])
+async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_url: str) -> None:
+    """What this program does not know is neither read as something else nor changed."""
+    hand = Hand()
+    async with opened(postgres_url) as store, session(postgres_url) as connection:
+        await do(store, hand, Hand.claim)
+        await connection.execute(f"UPDATE idempotency_gateway.operation SET {change}")
+        before = await connection.fetchrow("SELECT * FROM idempotency_gateway.operation")
+        with pytest.raises(NotApplied, match="newer program"):
+            await store.read(hand.operation_id)
+        for command in (hand.claim(), hand.retry(), hand.complete(), hand.renew(), hand.erase()):
+            with pytest.raises(NotApplied, match="newer program"):
+                await store.apply(command)
+        assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
+
+
+@pytest.mark.parametrize("query", ["?pgbouncer=true", ""], ids=["told", "noticed"])
+async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postgres: PostgresServer) -> None:
+    """Every verb works where each transaction has another session, whether the URL says so or not."""
+    async with Pooler(own_postgres.port, "gateway", "postgres") as pooler:
+        url = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres{query}"
+        async with opened(url) as store, opened(url) as other:
+            hands = [Hand() for _ in range(20)]
+            await asyncio.gather(*(do(store, hand, Hand.claim, Hand.renew, Hand.complete) for hand in hands))
+            assert [await state(other, hand) for hand in hands] == [State.COMPLETED] * 20
+            await do(other, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete, Hand.purge, Hand.erase)
+            await do(other, Hand(), Hand.claim, Hand.abandon, Hand.prove)
+            await do(other, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+            await store.sweep(100)
+            await store.tally()
+            assert await store.agree_recipes({"charges": b"one"}, frozenset()) == []
+            assert len(await store.agree_recipes({"charges": b"two"}, frozenset())) == 1
+            async with store.watch(hands[0].operation_id) as watch:
+                assert await watch.wait_changed(0.01) is False
+        assert pooler.transactions > 20
+
+
+async def test_a_stores_texts_hold_no_key(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a log line nor an error text repeats what a statement was given."""
+    caplog.set_level(logging.DEBUG)
+    hand = Hand()
+    async with opened(postgres_url) as store:
+        assert isinstance(await store.apply(hand.claim()), Applied)
+    assert str(hand.operation_id) not in caplog.text

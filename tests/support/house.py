@@ -90,7 +90,7 @@ async def house(store: dict[str, Any], directory: Path, **changes: Any) -> Async
 
 @asynccontextmanager
 async def neighbour(
-    store: dict[str, Any], directory: Path, upstream: RecordingUpstream, **changes: Any
+    store: dict[str, Any], directory: Path, upstream: RecordingUpstream, /, **changes: Any
 ) -> AsyncIterator[House]:
     """A further gateway in front of an upstream that is there already."""
     gateway = Gateway(parse(config_text(upstream.url, store, directory, **changes)))

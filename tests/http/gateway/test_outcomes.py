@@ -1,0 +1,370 @@
+"""Every row of the outcome table, over HTTP, on every store: what a client gets, and what a retry does."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.house import house, neighbour, status_of
+from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
+from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
+
+Store = dict[str, Any]
+
+
+async def test_nothing_sent(store: Store, tmp_path: Path) -> None:
+    """An upstream that refuses: 502, nothing was sent, and the retry runs when it is back."""
+    port = free_port()
+    async with house(store, tmp_path, upstream={"url": f"http://127.0.0.1:{port}"}) as home:
+        response = await home.send("k1")
+        assert status_of(response) == (502, "upstream-unreachable")
+        assert response.json()["retryable"] is True
+        assert "nothing was sent" in response.json()["detail"]
+        async with RecordingUpstream(port=port) as upstream:
+            assert status_of(await home.send("k1")) == (200, "stored")
+            assert status_of(await home.send("k1")) == (200, "replayed")
+            assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "status", "word"),
+    [
+        ("standard", 201, "stored"),
+        ("standard", 302, "stored"),
+        ("standard", 404, "stored"),
+        ("standard", 429, "released"),
+        ("standard", 500, "released"),
+        ("standard", 502, "in-doubt"),
+        ("payments", 402, "stored"),
+        ("payments", 500, "in-doubt"),
+        ("payments", 503, "in-doubt"),
+        ("success_only", 404, "released"),
+        ("success_only", 200, "stored"),
+    ],
+    ids=str,
+)
+async def test_complete_response(store: Store, tmp_path: Path, preset: str, status: int, word: str) -> None:
+    """The client gets the response as it is; whether a retry runs is what the preset says of its status."""
+    secrets = {"fingerprint_key": {"id": "k", "key": "0123456789abcdef0123456789abcdef"}}
+    async with house(store, tmp_path, route={"outcome": {"preset": preset}}, secrets=secrets) as home:
+        home.upstream.on("/charges", Answer(status, body=b"first"), Answer(status, body=b"second"))
+        first = await home.send("k1")
+        assert (status_of(first), first.body) == ((status, word), b"first")
+        again = await home.send("k1")
+        match word:
+            case "stored":
+                assert (status_of(again), again.body) == ((status, "replayed"), b"first")
+            case "released":
+                assert (status_of(again), again.body) == ((status, "released"), b"second")
+            case _:
+                assert status_of(again) == (409, "in-doubt")
+        assert len(home.upstream.requests) == (2 if word == "released" else 1)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_stranger_poisons_nothing(store: Store, tmp_path: Path, status: int) -> None:
+    """A first attempt that was refused at the door leaves the key free for its owner, whatever the stranger sent."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", Answer(status), Answer(200))
+        assert status_of(await home.send("k1", b"stranger")) == (status, "released")
+        assert status_of(await home.send("k1", b"owner")) == (200, "stored")
+        assert status_of(await home.send("k1", b"owner")) == (200, "replayed")
+        assert status_of(await home.send("k1", b"stranger")) == (422, "key-reused")
+
+
+async def test_later_attempt_at_the_door_keeps_the_fingerprint(store: Store, tmp_path: Path) -> None:
+    """When the owner was there first, a 401 of a later attempt does not free the key for others."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", Answer(503), Answer(401), Answer(200))
+        assert status_of(await home.send("k1")) == (503, "released")
+        assert status_of(await home.send("k1")) == (401, "released")
+        assert status_of(await home.send("k1", b"stranger")) == (422, "key-reused")
+        assert status_of(await home.send("k1")) == (200, "stored")
+
+
+CUT = 20
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(bytes_max=0, ending=Ending.CLOSE),
+        Answer(bytes_max=0, ending=Ending.RESET),
+        Answer(bytes_max=CUT, ending=Ending.CLOSE),
+        Answer(body=b"x" * 50, bytes_max=130, ending=Ending.RESET),
+        Answer(body=(b"a" * 200, b"b"), framing=Framing.CHUNKED, bytes_max=250, ending=Ending.CLOSE),
+        Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+        Answer(raw=b"HTTP/1.1 20x OK\r\n\r\n"),
+        Answer(headers=(("X-Long", "x" * 70_000),)),
+    ],
+    ids=["close", "reset", "head-cut", "body-reset", "chunk-cut", "two-lengths", "bad-status", "head-too-long"],
+)
+async def test_no_complete_response(store: Store, tmp_path: Path, answer: Answer) -> None:
+    """When a byte may have left and no complete response came, the key is in doubt and no retry runs it again."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", answer, Answer())
+        first = await home.send("k1")
+        assert status_of(first) == (502, "in-doubt")
+        assert "Do not send it again under a new key" in first.json()["detail"]
+        for _ in range(2):
+            assert status_of(await home.send("k1")) == (409, "in-doubt")
+        assert len(home.upstream.effects) == 1
+
+
+async def test_silence(store: Store, tmp_path: Path) -> None:
+    """An upstream that never answers: the attempt is given up in doubt, after the connection was aborted."""
+    upstream = {"answer_within": "300ms", "response_timeout": "300ms"}
+    async with house(store, tmp_path, upstream=upstream) as home:
+        home.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.SILENCE))
+        first = await home.send("k1")
+        # Which of the two clocks ends first is a race; both say that it is not over.
+        assert status_of(first) in [(504, "in-doubt"), (504, "in-flight")]
+
+        async def in_doubt() -> bool:
+            return status_of(await home.send("k1")) == (409, "in-doubt")
+
+        await eventually(in_doubt)
+        assert len(home.upstream.requests) == 1
+
+
+async def test_client_time_is_over_and_the_attempt_goes_on(store: Store, tmp_path: Path) -> None:
+    """After `answer_within` the client hears `in-flight`; the attempt is recorded, and the retry gets its answer."""
+    async with house(store, tmp_path, upstream={"answer_within": "100ms"}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(201, hold=hold))
+        response = await home.send("k1")
+        assert status_of(response) == (504, "in-flight")
+        assert response.json()["retryable"] is True
+        retry = asyncio.create_task(home.send("k1"))
+        await eventually(lambda: home.gateway.coordinator.waiters == 1)
+        hold.set()
+        assert status_of(await retry) == (201, "replayed")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_client_disconnect_cancels_nothing(store: Store, tmp_path: Path) -> None:
+    """A client that goes away before its answer finds it when it comes back."""
+    async with house(store, tmp_path) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(201, hold=hold, body=b"answer"))
+        async with http.Connection(home.port) as connection:
+            fields = [("Idempotency-Key", "k1"), ("X-Tenant", "t1"), ("Content-Type", "application/json")]
+            await connection.send(http.request_bytes("POST", "/charges", fields, b'{"amount":1000,"currency":"eur"}'))
+            await home.upstream.wait_for_requests(1)
+            connection.reset()
+        hold.set()
+        again = await home.send("k1")
+        assert (status_of(again), again.body) == ((201, "replayed"), b"answer")
+        assert len(home.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED, Framing.CLOSE], ids=lambda framing: framing.name)
+async def test_too_long_is_recorded_before_its_first_byte(store: Store, tmp_path: Path, framing: Framing) -> None:
+    """A body over the limit is streamed after its outcome was recorded; a truncation later changes no state."""
+    body = b"x" * 5000
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 1000}}) as home:
+        rest = asyncio.Event()
+        home.upstream.on("/charges", Answer(body=(body, rest, body), framing=framing))
+        task = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+
+        async def recorded() -> bool:
+            return status_of(await home.send("k1")) == (409, "response-not-stored")
+
+        await eventually(recorded)
+        assert not task.done()
+        rest.set()
+        first = await task
+        assert (status_of(first), first.body, first.complete) == ((200, "response-not-stored"), body * 2, True)
+
+
+async def test_truncated_stream_breaks_visibly(store: Store, tmp_path: Path) -> None:
+    """A streamed answer that is cut short does not end cleanly, and stays recorded as it was."""
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:
+        home.upstream.on(
+            "/charges", Answer(body=b"x" * 3000, framing=Framing.CHUNKED, bytes_max=1000, ending=Ending.RESET)
+        )
+        first = await home.send("k1")
+        assert not first.complete
+        assert status_of(await home.send("k1")) == (409, "response-not-stored")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_event_stream(store: Store, tmp_path: Path) -> None:
+    """An event stream is remembered without its body and delivered as it comes, once."""
+    async with house(store, tmp_path) as home:
+        second = asyncio.Event()
+        headers = (("Content-Type", "text/event-stream"),)
+        home.upstream.on(
+            "/charges", Answer(headers=headers, body=(b"data: 1\n\n", second, b"data: 2\n\n"), framing=Framing.CHUNKED)
+        )
+        task = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        await eventually(lambda: home.gateway.coordinator.in_flight == 0)
+        assert status_of(await home.send("k1")) == (409, "response-not-stored")
+        second.set()
+        first = await task
+        assert (status_of(first), first.body) == ((200, "response-not-stored"), b"data: 1\n\ndata: 2\n\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "retry"),
+    [(503, "released", (200, "stored")), (502, "in-doubt", (409, "in-doubt"))],
+    ids=["retryable", "in-doubt"],
+)
+async def test_streamed_head_has_the_event_of_its_status(
+    store: Store, tmp_path: Path, status: int, word: str, retry: tuple[int, str]
+) -> None:
+    """A response too long to keep is what its status says."""
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:
+        home.upstream.on("/charges", Answer(status, body=b"x" * 100), Answer(body=b"ok"))
+        first = await home.send("k1")
+        assert (status_of(first), first.body) == ((status, word), b"x" * 100)
+        assert status_of(await home.send("k1")) == retry
+
+
+async def test_upstream_declares_outcome_and_retention(store: Store, tmp_path: Path) -> None:
+    """The upstream's own word decides over the preset, and its fields never reach the client."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on(
+            "/charges",
+            Answer(500, headers=(("Idempotency-Outcome", "final"), ("Idempotency-Retention", "1"))),
+            Answer(200),
+        )
+        first = await home.send("k1")
+        assert status_of(first) == (500, "stored")
+        assert first.values("Idempotency-Outcome") == first.values("Idempotency-Retention") == []
+
+        async def expired() -> bool:
+            return status_of(await home.send("k1")) == (410, "key-expired")
+
+        await eventually(expired)
+        assert len(home.upstream.requests) == 1
+
+
+async def test_waiters_of_a_failing_request_do_not_run_it(store: Store, tmp_path: Path) -> None:
+    """Duplicates that wait for a request which is then released share its answer, and none of them executes."""
+    async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
+        async with neighbour(store, tmp_path / "n", home.upstream, route={"in_flight": {"wait": "20s"}}) as other:
+            hold = asyncio.Event()
+            home.upstream.on("/charges", Answer(503, hold=hold, body=b"later"))
+            first = asyncio.create_task(home.send("k1"))
+            await home.upstream.wait_for_requests(1)
+            here = [asyncio.create_task(home.send("k1")) for _ in range(5)]
+            there = [asyncio.create_task(other.send("k1")) for _ in range(5)]
+            await eventually(lambda: home.gateway.coordinator.waiters == other.gateway.coordinator.waiters == 5)
+            hold.set()
+            assert status_of(await first) == (503, "released")
+            for response in await asyncio.gather(*here):
+                assert (status_of(response), response.body) == ((503, "released"), b"later")
+            for response in await asyncio.gather(*there):
+                assert status_of(response) == (503, "released")
+                assert response.header("Retry-After") == "1"
+        assert len(home.upstream.requests) == 1
+
+
+async def test_waiters_of_a_forgotten_request_share_nothing(store: Store, tmp_path: Path) -> None:
+    """What a stranger was told at the door is not told to those who waited."""
+    async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(401, hold=hold, body=b"who are you"))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        waiting = asyncio.create_task(home.send("k1"))
+        await eventually(lambda: home.gateway.coordinator.waiters == 1)
+        hold.set()
+        assert status_of(await first) == (401, "released")
+        response = await waiting
+        assert status_of(response) == (503, "released")
+        assert b"who are you" not in response.body
+
+
+async def test_personal_fields_are_the_first_callers(store: Store, tmp_path: Path) -> None:
+    """Cookies reach the first caller and neither a waiter nor a replay, unless the route keeps them."""
+    headers = (("Set-Cookie", "session=1"), ("Set-Cookie", "b=2"), ("X-Kept", "1"))
+    async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(headers=headers, hold=hold))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        waiting = asyncio.create_task(home.send("k1"))
+        await eventually(lambda: home.gateway.coordinator.waiters == 1)
+        hold.set()
+        assert (await first).values("Set-Cookie") == [b"session=1", b"b=2"]
+        for response in (await waiting, await home.send("k1")):
+            assert status_of(response) == (200, "replayed")
+            assert response.values("Set-Cookie") == []
+            assert response.header("X-Kept") == "1"
+
+
+async def test_replay_in_an_accepted_coding(store: Store, tmp_path: Path) -> None:
+    """A stored coding is replayed byte for byte to who accepts it, and decoded for who does not."""
+    body = b'{"id":1}' * 50
+    coded = gzip.compress(body)
+    headers = (("Content-Encoding", "gzip"), ("ETag", '"a"'), ("Content-Type", "application/json"))
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", Answer(headers=headers, body=coded))
+        assert (await home.send("k1", headers=[("Accept-Encoding", "gzip")])).body == coded
+        same = await home.send("k1", headers=[("Accept-Encoding", "br, gzip")])
+        assert (same.body, same.header("Content-Encoding"), same.header("ETag")) == (coded, "gzip", '"a"')
+        plain = await home.send("k1", headers=[("Accept-Encoding", "identity")])
+        assert (plain.body, plain.header("Content-Encoding"), plain.header("ETag")) == (body, None, 'W/"a"')
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(204, framing=Framing.NONE, body=b""), Answer(200, body=b"")], ids=["204", "empty"]
+)
+async def test_empty_answers_are_answers(store: Store, tmp_path: Path, answer: Answer) -> None:
+    """An answer without a body is recorded and replayed as such."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", answer)
+        for word in ("stored", "replayed"):
+            response = await home.send("k1")
+            assert (status_of(response), response.body) == ((answer.status, word), b"")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_what_is_forwarded(store: Store, tmp_path: Path) -> None:
+    """The upstream sees the request as sent, the operation and its token, and nobody else may say those."""
+    async with house(store, tmp_path) as home:
+        forged = [("Idempotency-Operation", "forged"), ("Idempotency_Fencing_Token", "9"), ("X-Mine", "1")]
+        home.upstream.on("/charges", Answer(503), Answer(200))
+        await home.send("k1", headers=forged)
+        await home.send("k1", headers=forged)
+        one, two = home.upstream.requests
+        assert one.body == two.body == b'{"amount":1000,"currency":"eur"}'
+        assert one.values("Idempotency-Key") == [b"k1"]
+        assert one.values("Idempotency_Fencing_Token") == []
+        assert one.values("Idempotency-Operation") == two.values("Idempotency-Operation") != [b"forged"]
+        tokens = [int(each.values("Idempotency-Fencing-Token")[0]) for each in (one, two)]
+        assert tokens[0] < tokens[1]
+        assert one.values("X-Mine") == [b"1"]
+
+
+async def test_durable_store_dies_before_the_record(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """Answered, and nothing durable took it: the client hears `in-doubt`, and after the store is back the answer."""
+    async with house({"durable": own_postgres.url}, tmp_path) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(201, hold=hold, body=b"charged"))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        own_postgres.crash()
+        hold.set()
+        response = await first
+        assert status_of(response) == (503, "in-doubt")
+        assert b"could not be recorded" in response.body
+        own_postgres.start()
+
+        async def replayed() -> bool:
+            again = await home.send("k1")
+            return (status_of(again), again.body) == ((201, "replayed"), b"charged")
+
+        await eventually(replayed, deadline_seconds=20)
+        assert len(home.upstream.requests) == 1

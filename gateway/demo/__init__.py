@@ -116,7 +116,7 @@ async def _gateway(config: Config) -> AsyncIterator[Gateway]:
             await gateway.start()
         except StartError as error:
             if "cannot listen" in str(error):
-                raise _port_error(str(error)) from error
+                raise _port_error(str(error.__cause__ or error)) from error
             raise
         try:
             yield gateway

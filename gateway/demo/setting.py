@@ -32,7 +32,7 @@ CARDS: Final = (
 routes:
   - name: create_charge
     match: {methods: [POST], path: /v1/charges}
-    key: {header: Idempotency-Key}
+    key: {header: Idempotency-Key, required: true}
     scope: {api_key: Authorization}
     outcome: {preset: payments}
 """
@@ -52,6 +52,11 @@ routes:
 )
 """In front of a service of which nothing is known: a POST or PATCH that carries a key is protected."""
 
+_OPTIONS: Final = {
+    "upstream.url": ("--upstream", "without a path or query: paths are never rewritten"),
+    "listen": ("--host", "a host name or address alone"),
+}
+
 
 def variables(*, host: str, port: int, upstream: str, directory: Path, log_level: str) -> Mapping[str, str]:
     """What the texts leave open. The key of the fingerprints is made anew: nothing outlives the demonstration."""
@@ -67,5 +72,15 @@ def variables(*, host: str, port: int, upstream: str, directory: Path, log_level
 
 
 def read(text: str, environ: Mapping[str, str]) -> config.Config:
-    """The configuration. Raises ConfigError where what was filled in does not fit, such as a malformed upstream URL."""
-    return config.parse(text, file="demo", environ=environ)
+    """The configuration. Raises ConfigError in the words of the command line where what was filled in does not fit."""
+    try:
+        return config.parse(text, file="demo", environ=environ)
+    except config.ConfigError as error:
+        raise config.ConfigError(map(_by_option, error.mistakes)) from None
+
+
+def _by_option(mistake: config.Mistake) -> config.Mistake:
+    if mistake.path not in _OPTIONS:
+        return mistake
+    option, hint = _OPTIONS[mistake.path]
+    return config.Mistake(option, None, None, "", mistake.message, hint)

@@ -68,7 +68,13 @@ class CardService:
             amount, currency, card = asked["amount"], asked["currency"], asked["card"]
         except (ValueError, KeyError, TypeError):
             return _error(400, 'send {"amount": 1200, "currency": "eur", "card": "tok_visa"}')
-        if card not in CARDS or type(amount) is not int or amount <= 0 or not isinstance(currency, str):
+        if (
+            not isinstance(card, str)
+            or card not in CARDS
+            or type(amount) is not int
+            or amount <= 0
+            or not isinstance(currency, str)
+        ):
             return _error(400, f"the amount is a whole number of cents, the card one of {', '.join(CARDS)}")
         if card == "tok_declined":
             return _error(402, "the card was declined")

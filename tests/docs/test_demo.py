@@ -1,0 +1,161 @@
+"""The demonstration does what it says, and says what to do when it cannot."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gateway.demo import setting
+from gateway.demo.upstream import CARDS, CardService
+from tests.support import http
+from tests.support.curl import curl, curl_lines
+from tests.support.demo import DemoProcess, run_program
+from tests.support.ports import free_port
+from tests.support.upstream import RecordingUpstream
+
+
+def test_the_story_comes_out_as_told() -> None:
+    """Every scene of the story is played against the real gateway and ends well."""
+    said = run_program("demo", "--story")
+    assert len(re.findall(r"^\d\. ", said, re.MULTILINE)) == 6
+    assert said.rstrip().endswith("The ledger shows 5.")
+
+
+async def test_the_lines_that_it_prints_do_what_it_says(tmp_path: Path) -> None:
+    """Each printed curl line, sent twice in order, gets the announced verdicts, and the ledger counts two charges."""
+    with DemoProcess(tmp_path) as demo:
+        charge, reuse, lost, ledger = curl_lines(demo.output)
+        assert all(f"127.0.0.1:{demo.port}/" in line for line in (charge, reuse, lost, ledger))
+        answers = [await curl(line, demo.port) for line in (charge, charge, reuse, reuse, lost, lost)]
+        assert [(answer.status, answer.header("Idempotency-Status")) for answer in answers] == [
+            (201, "stored"),
+            (201, "replayed"),
+            (422, "key-reused"),
+            (422, "key-reused"),
+            (502, "in-doubt"),
+            (409, "in-doubt"),
+        ]
+        assert (await curl(ledger, demo.port)).json()["count"] == 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_it_ends_when_told_and_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    """Told to end, it ends well, and what it kept is gone."""
+    kept = set(Path(tempfile.gettempdir()).glob("idempotency-gateway-demo-*"))
+    with DemoProcess(tmp_path) as demo:
+        assert set(Path(tempfile.gettempdir()).glob("idempotency-gateway-demo-*")) != kept
+        assert demo.stop(how) == 0
+    assert "Traceback" not in demo.output
+    assert set(Path(tempfile.gettempdir()).glob("idempotency-gateway-demo-*")) == kept
+
+
+@pytest.mark.parametrize("arguments", [(), ("--upstream-only",)], ids=["gateway", "upstream only"])
+def test_a_port_that_is_taken_is_named_with_a_way_out(arguments: tuple[str, ...]) -> None:
+    """On a port that another program has, it fails, names the port and says how to choose another."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError, match=f"failed with 1:(.|\n)*:{port}(.|\n)*--port 8090") as failed:
+            run_program("demo", "--port", str(port), *arguments)
+    assert "Traceback" not in str(failed.value)
+
+
+async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
+    """In front of another service a POST with a key runs once, and without a key every time."""
+    async with RecordingUpstream() as upstream:
+        with DemoProcess(tmp_path, "--upstream", upstream.url) as demo:
+            assert "share one key space" in demo.output
+            assert "Nothing answers" not in demo.output
+            keyed = [("Idempotency-Key", "one")]
+            answers = [await http.request(demo.port, "POST", "/a/b?c=d", keyed, b"{}") for _ in range(2)]
+            assert [answer.header("Idempotency-Status") for answer in answers] == ["stored", "replayed"]
+            for _ in range(2):
+                await http.request(demo.port, "POST", "/a/b?c=d", [], b"{}")
+            assert len(upstream.requests) == 3
+
+
+def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
+    """In front of a port where nothing listens it serves, and says that requests will get 502."""
+    with DemoProcess(tmp_path, "--upstream", f"http://127.0.0.1:{free_port()}") as demo:
+        assert "Nothing answers" in demo.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--upstream", "localhost:9000"), "expected a URL such as http://127.0.0.1:9000"),
+        (("--upstream", "http://localhost:9000/api"), "paths are never rewritten"),
+        (("--story", "--upstream", "http://localhost:9000"), "not allowed with argument"),
+        (("--port", "99999"), "expected a port"),
+    ],
+    ids=["no scheme", "a path", "story of another service", "no port"],
+)
+def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str) -> None:
+    """A mistake on the command line ends with exit code 2 and says what was expected."""
+    with pytest.raises(RuntimeError, match="failed with 2:") as failed:
+        run_program("demo", *arguments)
+    assert said in str(failed.value)
+    assert "Traceback" not in str(failed.value)
+
+
+async def test_the_service_alone_charges_every_time(tmp_path: Path) -> None:
+    """Without the gateway the small service charges as often as it is asked, keys or not."""
+    with DemoProcess(tmp_path, "--upstream-only") as demo:
+        body = b'{"amount": 1200, "currency": "eur", "card": "tok_visa"}'
+        for _ in range(2):
+            answer = await http.request(demo.port, "POST", "/v1/charges", [("Idempotency-Key", "one")], body)
+            assert answer.status == 201
+        assert (await http.request(demo.port, "GET", "/v1/charges")).json()["count"] == 2
+        assert demo.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"amount": 1200, "currency": "eur", "card": "tok_declined"}', 402),
+        (b'{"amount": 1200, "currency": "eur", "card": "tok_other"}', 400),
+        (b'{"amount": 1.5, "currency": "eur", "card": "tok_visa"}', 400),
+        (b'{"amount": true, "currency": "eur", "card": "tok_visa"}', 400),
+        (b'{"amount": 1200}', 400),
+        (b"[]", 400),
+        (b"{", 400),
+        (b'{"amount": 1200, "currency": "eur", "card": []}', 400),
+    ],
+    ids=["declined", "unknown card", "fraction", "truth", "fields missing", "list", "no json", "list as card"],
+)
+async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: int) -> None:
+    """A refused request leaves the ledger empty."""
+    async with CardService("127.0.0.1", 0) as service:
+        answer = await http.request(service.port, "POST", "/v1/charges", [], body)
+        assert answer.status == status
+        assert (await http.request(service.port, "GET", "/v1/charges")).json()["count"] == 0
+
+
+async def test_a_lost_answer_is_a_charge_all_the_same() -> None:
+    """The card whose answer is lost is charged before the connection is cut."""
+    async with CardService("127.0.0.1", 0) as service:
+        body = b'{"amount": 1200, "currency": "eur", "card": "tok_lost_answer"}'
+        with pytest.raises(ConnectionError):
+            await http.request(service.port, "POST", "/v1/charges", [], body)
+        assert (await http.request(service.port, "GET", "/v1/charges")).json()["count"] == 1
+
+
+def test_the_invitation_names_cards_that_there_are(tmp_path: Path) -> None:
+    """Every card that the demonstration speaks of is one that the service knows."""
+    with DemoProcess(tmp_path) as demo:
+        assert set(re.findall(r"tok_[a-z_]+", demo.output)) == set(CARDS)
+
+
+def test_the_directory_may_have_any_name(tmp_path: Path) -> None:
+    """A temporary directory with characters that mean something in URLs holds the store all the same."""
+    variables = setting.variables(
+        host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=tmp_path / "a #?%41 b", log_level="info"
+    )
+    config = setting.read(setting.CARDS, variables)
+    assert config.store.durable.path == tmp_path / "a #?%41 b" / "operations.db"

@@ -1,0 +1,72 @@
+"""The demonstration as a child process, as somebody starts it in a terminal."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from tests.support.eventually import eventually_blocking
+from tests.support.ports import free_port
+from tests.support.processes import end, run, spawn
+
+START_SECONDS = 30.0
+_ROOT = Path(__file__).parents[2]
+
+
+class DemoProcess:
+    """`with DemoProcess(directory, *arguments) as demo`: `demo ARGUMENTS` on a port of its own, ready to be called."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.port = free_port()
+        self._arguments = arguments
+        self._output = directory / "demo.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        command = program("demo", "--port", str(self.port), *self._arguments)
+        self._process = spawn(command, output=self._output, directory=_ROOT)
+        try:
+            eventually_blocking(self._is_ready, START_SECONDS, "the demonstration says where it is")
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGKILL)
+
+    @property
+    def output(self) -> str:
+        """Everything that it has written so far."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    @property
+    def status_port(self) -> int:
+        """Where its probes and metrics are."""
+        found = re.search(r"metrics are on http://127\.0\.0\.1:(\d+)", self.output)
+        assert found, self.output
+        return int(found[1])
+
+    def stop(self, how: signal.Signals) -> int:
+        """End it in this way; returns its exit status."""
+        process, self._process = self._process, None
+        return end(process, how) if process is not None else 0
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"it ended: {self.output}"
+        return "Ctrl-C ends it" in self.output
+
+
+def program(*arguments: str) -> list[str]:
+    """The command line of the program, from this checkout."""
+    return [sys.executable, "-m", "gateway", *arguments]
+
+
+def run_program(*arguments: str) -> str:
+    """Run the program to its end and return what it said; raises RuntimeError with that text when it fails."""
+    return run(program(*arguments), directory=_ROOT)

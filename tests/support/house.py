@@ -64,7 +64,7 @@ class House:
         return await http.request(self.status_port, "GET", target)
 
 
-def config_text(upstream_url: str, store: dict[str, Any], directory: Path, **changes: Any) -> str:
+def config_text(upstream_url: str, store: dict[str, Any], directory: Path, /, **changes: Any) -> str:
     """The configuration of a house: one route, changed by `route=...`, and other top-level keys as given."""
     route = copy.deepcopy(ROUTE) | changes.pop("route", {})
     routes = changes.pop("routes", [route])
@@ -82,7 +82,7 @@ def config_text(upstream_url: str, store: dict[str, Any], directory: Path, **cha
 
 
 @asynccontextmanager
-async def house(store: dict[str, Any], directory: Path, **changes: Any) -> AsyncIterator[House]:
+async def house(store: dict[str, Any], directory: Path, /, **changes: Any) -> AsyncIterator[House]:
     """Run a gateway with this store section; see `config_text` for `changes`."""
     async with RecordingUpstream() as upstream, neighbour(store, directory, upstream, **changes) as running:
         yield running

@@ -1,0 +1,217 @@
+"""Real gateways as processes, killed and ended: what was acknowledged is kept, what was sent is never sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, JSON, config_text, status_of
+from tests.support.http import Response
+from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
+from tests.support.upstream import Answer, RecordingUpstream
+
+Store = dict[str, Any]
+
+
+@pytest.fixture(params=["sqlite", "postgres-redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """The `store` section of a configuration, on an empty store."""
+    if request.param == "sqlite":
+        return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    return {
+        "durable": request.getfixturevalue("postgres_url"),
+        "fast": request.getfixturevalue("redis_url"),
+    }
+
+
+@asynccontextmanager
+async def process(
+    store: Store, directory: Path, upstream: RecordingUpstream, /, **changes: Any
+) -> AsyncIterator[GatewayProcess]:
+    """A gateway process, ready."""
+    config = yaml.safe_load(config_text(upstream.url, store, directory, **changes))
+    async with GatewayProcess(config, directory) as gateway:
+        yield gateway
+
+
+async def send(port: int, key: str, body: bytes = BODY, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A request as a well-behaved client sends it."""
+    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), *headers]
+    return await http.request(port, "POST", "/charges", fields, body)
+
+
+async def test_kill_keeps_what_was_answered(store: Store, tmp_path: Path) -> None:
+    """After `kill -9` of a gateway with 50 answered operations, all replay byte for byte."""
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
+        upstream.on("/charges", lambda received: Answer(201, body=b"\0\xff" + received.body))
+        keys = [f"key-{number}" for number in range(50)]
+        answers = await asyncio.gather(*[send(gateway.port, key, key.encode()) for key in keys])
+        assert {status_of(answer) for answer in answers} == {(201, "stored")}
+        gateway.kill()
+        await gateway.start()
+        for key, first in zip(keys, answers, strict=True):
+            again = await send(gateway.port, key, key.encode())
+            assert status_of(again) == (201, "replayed")
+            assert (again.body, again.header("X-Nonce")) == (first.body, first.header("X-Nonce"))
+        assert len(upstream.requests) == 50
+
+
+async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Path) -> None:
+    """The key of a gateway that died with a request under way is in doubt after its lease, with one effect for ever."""
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, store={"lease": "3s"}) as gateway:
+        upstream.on("/charges", Answer(hold=asyncio.Event()))
+        request = asyncio.create_task(send(gateway.port, "k1"))
+        await upstream.wait_for_requests(1)
+        gateway.kill()
+        with pytest.raises(http.NoAnswerError):
+            await request
+        await gateway.start()
+        words = set()
+
+        async def in_doubt() -> bool:
+            response = await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))
+            words.add(status_of(response))
+            return status_of(response) == (409, "in-doubt")
+
+        await eventually(in_doubt, deadline_seconds=15)
+        assert words <= {(409, "in-flight"), (409, "in-doubt")}
+        assert len(upstream.effects) == 1
+
+
+async def test_herd_through_two_processes(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+    """100 simultaneous duplicates through two gateways on Postgres and Redis: one request, 100 equal answers."""
+    store = {"durable": postgres_url, "fast": redis_url}
+    route = {"in_flight": {"wait": "20s"}}
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path / "a", upstream, route=route) as one,
+        process(store, tmp_path / "b", upstream, route=route) as two,
+    ):
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold, body=b"once"))
+        tasks = [asyncio.create_task(send((one, two)[number % 2].port, "k1")) for number in range(100)]
+        await upstream.wait_for_requests(1)
+        hold.set()
+        answers = await asyncio.gather(*tasks)
+        assert {(answer.status, answer.body) for answer in answers} == {(201, b"once")}
+        assert sorted(str(status_of(answer)[1]) for answer in answers) == ["replayed"] * 99 + ["stored"]
+        assert len(upstream.requests) == 1
+
+
+async def test_drain_finishes_what_is_in_flight(store: Store, tmp_path: Path) -> None:
+    """After SIGTERM readiness falls, what is in flight is answered and recorded, and the exit code is 0."""
+    shutdown = {"delay": "300ms", "drain_timeout": "10s"}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold))
+        request = asyncio.create_task(send(gateway.port, "k1"))
+        await upstream.wait_for_requests(1)
+        gateway.ask_to_stop()
+
+        async def unready() -> bool:
+            try:
+                return (await gateway.status("/readyz")).status == 503
+            except (OSError, http.NoAnswerError):
+                return False
+
+        await eventually(unready)
+        hold.set()
+        assert status_of(await request) == (201, "stored")
+        assert await gateway.wait_exit() == 0
+        await gateway.start()
+        assert status_of(await send(gateway.port, "k1")) == (201, "replayed")
+        assert len(upstream.requests) == 1
+
+
+async def test_drain_abandons_what_does_not_end(store: Store, tmp_path: Path) -> None:
+    """What outlives the drain is said to be in doubt, so that the next gateway need not wait for a lease to lapse."""
+    shutdown = {"delay": "0s", "drain_timeout": "200ms"}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
+        upstream.on("/charges", Answer(hold=asyncio.Event()))
+        request = asyncio.create_task(send(gateway.port, "k1"))
+        await upstream.wait_for_requests(1)
+        gateway.ask_to_stop()
+        response = await request
+        assert status_of(response)[1] == "in-doubt"
+        assert await gateway.wait_exit() == 0
+        await gateway.start()
+        again = await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))
+        assert status_of(again) == (409, "in-doubt")
+        assert len(upstream.effects) == 1
+
+
+async def test_redis_lost_and_frozen(tmp_path: Path, postgres_url: str, own_redis: RedisServer) -> None:
+    """Without Redis, or with one that does not answer, everything is slower and still right."""
+    store = {"durable": postgres_url, "fast": own_redis.url}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
+        assert status_of(await send(gateway.port, "before")) == (200, "stored")
+        own_redis.pause()
+        try:
+            for key in ("before", "frozen", "frozen"):
+                response = await send(gateway.port, key)
+                assert response.status == 200
+        finally:
+            own_redis.resume()
+        own_redis.kill()
+        for key in ("before", "frozen", "lost", "lost"):
+            assert (await send(gateway.port, key)).status == 200
+        gateway.kill()
+        await gateway.start()
+        for key in ("before", "frozen", "lost"):
+            assert status_of(await send(gateway.port, key)) == (200, "replayed")
+        assert len(upstream.requests) == 3
+
+
+async def test_postgres_away_at_the_start(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """A gateway starts without its Postgres, refuses what needs it, passes the rest, and serves once it is back."""
+    own_postgres.stop()
+    async with RecordingUpstream() as upstream, process({"durable": own_postgres.url}, tmp_path, upstream) as gateway:
+        assert (await gateway.status("/readyz?require=store")).status == 503
+        assert status_of(await send(gateway.port, "k1")) == (503, "store-unavailable")
+        assert (await http.request(gateway.port, "GET", "/other")).status == 200
+        own_postgres.start()
+
+        async def stored() -> bool:
+            return status_of(await send(gateway.port, "k1")) == (200, "stored")
+
+        await eventually(stored, deadline_seconds=20)
+        assert (await gateway.status("/readyz?require=store")).status == 200
+        assert len([each for each in upstream.requests if each.method == "POST"]) == 1
+
+
+async def test_postgres_crash_keeps_what_was_answered(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """A crash and restart of Postgres forgets nothing that was acknowledged."""
+    async with RecordingUpstream() as upstream, process({"durable": own_postgres.url}, tmp_path, upstream) as gateway:
+        answers = [await send(gateway.port, f"k{number}") for number in range(10)]
+        own_postgres.crash()
+        assert status_of(await send(gateway.port, "new")) == (503, "store-unavailable")
+        own_postgres.start()
+        gateway.kill()
+        await gateway.start()
+        for number, first in enumerate(answers):
+            again = await send(gateway.port, f"k{number}")
+            assert status_of(again) == (200, "replayed")
+            assert again.header("X-Nonce") == first.header("X-Nonce")
+        assert len(upstream.requests) == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_idle_stop_is_clean(tmp_path: Path, number: signal.Signals) -> None:
+    """Without work, either signal ends the program with exit code 0 and without a traceback."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
+        os.kill(gateway.pid, number)
+        assert await gateway.wait_exit() == 0
+        assert "Traceback" not in gateway.output()

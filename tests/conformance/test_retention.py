@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from gateway.core.operation import Lapsed, State, microseconds
+from gateway.core.operation import Claim, Lapsed, State, microseconds
 from gateway.store.base import Store, Swept
 from tests.conformance.hand import (
     LEASE_SECONDS,
+    OTHER,
     REMEMBER_SECONDS,
     REPLAY_SECONDS,
+    SAME,
     Hand,
     Script,
     do,
@@ -67,6 +69,33 @@ async def test_a_token_is_never_used_again_after_the_record_is_gone(store: Store
     assert increasing(hand.tokens)
     assert hand.record is not None
     assert hand.record.attempts == 1
+
+
+async def test_the_successor_of_a_forgotten_operation_is_a_new_one(store: Store, database: Database) -> None:
+    """A claim on a key whose time is over, swept or not, has its own identity and history; a retry has not."""
+    kept, swept, unswept = Hand(), Hand(), Hand()
+
+    def renamed(hand: Hand) -> Claim:
+        claim = hand.claim()
+        return replace(claim, identity=replace(claim.identity, route="renamed", key=None), fingerprint=OTHER)
+
+    await do(store, swept, Hand.claim, Hand.complete)
+    await database.advance(2 * REMEMBER_SECONDS)
+    await sweep_all(store)
+    await do(store, unswept, Hand.claim, Hand.complete)
+    await database.advance(2 * REMEMBER_SECONDS)
+    await do(store, kept, Hand.claim, Hand.release)
+    for hand in (swept, unswept):
+        await do(store, hand, renamed)
+        assert await state(store, hand) is State.CLAIMED
+        assert hand.record is not None
+        assert hand.record.identity == renamed(hand).identity
+        assert (hand.record.fingerprint, hand.record.attempts) == (OTHER, 1)
+        assert hand.record.first_claimed_us == hand.record.claimed_us
+        assert (hand.record.response, hand.record.completed_us) == (None, None)
+    await do(store, kept, lambda hand: replace(renamed(hand), read_token=hand.token, fingerprint=SAME))
+    assert kept.record is not None
+    assert kept.record.identity == kept.script.identity
 
 
 async def test_a_sweep_writes_down_what_everybody_already_sees(store: Store, database: Database) -> None:

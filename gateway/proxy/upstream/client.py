@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from gateway.core.message import RequestHead, ResponseHead, asks_upgrade
+from gateway.core.message import RequestHead, ResponseHead
 from gateway.proxy.upstream.answer import AnswerReceiver
 from gateway.proxy.upstream.connect import UpstreamSettings
 from gateway.proxy.upstream.connection import UpstreamConnection
@@ -149,8 +149,8 @@ class Upstream:
         on_interim: Callable[[ResponseHead], None] | None,
         timeout_seconds: float,
     ) -> Answer | NotSent | Lost:
-        head = request_bytes(request, body)
-        if head is None:
+        written = request_bytes(request, body)
+        if written is None:
             return NotSent(SentNothing.REQUEST_INVALID, "the method, the target or a field cannot be sent as it is")
         source: bytes | FileReader | StreamBody
         if isinstance(body, FileBody):
@@ -175,11 +175,11 @@ class Upstream:
         started = self._loop.time()
         receiver = AnswerReceiver(self._loop, connection, started + timeout_seconds, timeout_seconds)
         connection.send(
-            head,
+            written.head,
             source,
             receiver,
             method=request.method,
-            wants_upgrade=asks_upgrade(request.headers),
+            wants_upgrade=written.wants_upgrade,
             sending_restarts_clock=not protected,
         )
         return await self._wait_answer(connection, receiver, on_interim, started)

@@ -20,6 +20,7 @@ from gateway.proxy.upstream.result import Framing, Unknown
 
 INTERIM_ANSWERS_MAX = 32
 CHUNK_LINE_BYTES_MAX = 4096
+_LENGTH_DIGITS_MAX = 18
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _VERSION = b"HTTP/1."
@@ -326,10 +327,12 @@ class AnswerParser:
 
 def _content_length(values: list[bytes]) -> int:
     """The one length that all values agree on (RFC 9112 section 6.3: a list of equal ones may be taken as one)."""
+    if len(values) == 1 and values[0].isdigit() and len(values[0]) <= _LENGTH_DIGITS_MAX:
+        return int(values[0])
     members = set(list_members(values))
     if len(members) != 1 or any(not value for value in values):
         raise _malformed("Content-Length fields that disagree")
     length = members.pop()
-    if not length.isdigit() or len(length) > 18:
+    if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
         raise _malformed("Content-Length is not a length")
     return int(length)

@@ -6,6 +6,7 @@ Pure. Owns which fields a hop writes for itself and the refusal of anything that
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from gateway.core.message import HOP_BY_HOP, RequestHead, asks_upgrade
 from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
@@ -17,21 +18,30 @@ _OWN = HOP_BY_HOP | {b"content-length", b"expect"}
 _BODILESS = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1\r\n")
-_NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++\n)*+")
+_NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++(?:\n|\Z))*+")
 _FIELD_LINES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\x00\r\n]*+\r\n)*+")
 
 
-def request_bytes(request: RequestHead, body: RequestBody) -> bytes | None:
-    """The head up to and with its empty line; None when it cannot be written unambiguously.
+@dataclass(frozen=True, slots=True)
+class RequestBytes:
+    """The head up to and with its empty line, and whether it asks to leave HTTP."""
+
+    head: bytes
+    wants_upgrade: bool
+
+
+def request_bytes(request: RequestHead, body: RequestBody) -> RequestBytes | None:
+    """The head as it is sent; None when it cannot be written unambiguously.
 
     Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
     a framing of its own.
     """
-    upgrade = asks_upgrade(request.headers)
+    names = [name.lower() for name, _ in request.headers]
+    upgrade = b"upgrade" in names and asks_upgrade(request.headers)
     lines = [
         b"%b: %b\r\n" % field
-        for field in request.headers
-        if (name := field[0].lower()) not in _OWN or (upgrade and name == b"upgrade")
+        for name, field in zip(names, request.headers, strict=True)
+        if name not in _OWN or (upgrade and name == b"upgrade")
     ]
     if upgrade:
         lines.append(b"Connection: Upgrade\r\n")
@@ -45,15 +55,14 @@ def request_bytes(request: RequestHead, body: RequestBody) -> bytes | None:
             lines.append(b"Transfer-Encoding: chunked\r\n")
     request_line = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
     fields = b"".join(lines)
-    # A name that ends early would make a field of another name; it shows only before the colons are there.
-    names = b"".join([b"%b\n" % name for name, _ in request.headers])
-    # A value that smuggles a line would make the block well formed with one line more than there are fields.
+    # A name with a colon in it would make a field of another name, which shows only before the colons are there. A value
+    # that smuggles a line would leave the block well formed, with one line more than there are fields.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
-        or not _NAMES.fullmatch(names)
+        or not _NAMES.fullmatch(b"\n".join(names))
         or not _FIELD_LINES.fullmatch(fields)
         or fields.count(b"\n") != len(lines)
         or request.method == b"CONNECT"
     ):
         return None
-    return b"%b%b\r\n" % (request_line, fields)
+    return RequestBytes(b"%b%b\r\n" % (request_line, fields), upgrade)

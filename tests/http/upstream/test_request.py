@@ -23,7 +23,7 @@ def head_of(
     """The bytes of a request that can be sent."""
     wire = request_bytes(RequestHead(method, target, fields), body)
     assert wire is not None
-    return wire
+    return wire.head
 
 
 def test_target_and_fields_keep_their_bytes_and_order() -> None:

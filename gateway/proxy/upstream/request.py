@@ -55,8 +55,8 @@ def request_bytes(request: RequestHead, body: RequestBody) -> RequestBytes | Non
             lines.append(b"Transfer-Encoding: chunked\r\n")
     request_line = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
     fields = b"".join(lines)
-    # A name with a colon in it would make a field of another name, which shows only before the colons are there. A value
-    # that smuggles a line would leave the block well formed, with one line more than there are fields.
+    # A name with a colon in it would make a field of another name, which shows only before the colons are there. A
+    # value that smuggles a line would leave the block well formed, with one line more than there are fields.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
         or not _NAMES.fullmatch(b"\n".join(names))

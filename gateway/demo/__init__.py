@@ -7,6 +7,7 @@ It is the real program with a real configuration (`setting`), in one process wit
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -102,7 +103,8 @@ async def _serve_cards(host: str, port: int) -> int:
                 _say(f"A service that charges cards is on {_url((host, service.port))}/v1/charges. Ctrl-C ends it.")
                 await stop.told
         except OSError as error:
-            raise _port_error(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            reason = os.strerror(error.errno).lower() if error.errno else error
+            raise _port_error(f"cannot listen on {host}:{port}: {reason}") from error
     return EXIT_OK
 
 
@@ -127,7 +129,7 @@ async def _gateway(config: Config) -> AsyncIterator[Gateway]:
 
 
 def _port_error(text: str) -> StartError:
-    return StartError(f"{text}. Name another port, such as --port 8090 (make run PORT=8090).")
+    return StartError(f"{text}. Listen somewhere else, as with --port 8090 (make run PORT=8090).")
 
 
 class _Stop:

@@ -53,7 +53,7 @@ routes:
 """In front of a service of which nothing is known: a POST or PATCH that carries a key is protected."""
 
 _OPTIONS: Final = {
-    "upstream.url": ("--upstream", "without a path or query: paths are never rewritten"),
+    "upstream.url": ("--upstream", "scheme, host and port alone, since paths are never rewritten"),
     "listen": ("--host", "a host name or address alone"),
 }
 

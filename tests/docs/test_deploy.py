@@ -1,0 +1,352 @@
+"""The files for running the gateway elsewhere agree with the program and with each other.
+
+They cannot be started here, so every command line, port, path, variable and time in them is compared with what the
+program takes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway import __version__, config
+from gateway.cli import CONFIG_PATH, EXIT_WRONG, parser
+from gateway.config import Config, PostgresUrl, RedisUrl
+from gateway.config.unit import duration_seconds
+from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
+from tests.support.demo import DemoProcess
+
+ROOT = Path(__file__).parents[2]
+# After the delay and the drain: the last words of attempts, and closing.
+LAST_WORDS_SECONDS = 10.0
+DEFAULTS = Config.model_fields
+
+
+def stopping_seconds(asked: Config) -> float:
+    """How long a gateway may take to stop."""
+    return asked.shutdown.delay + asked.shutdown.drain_timeout + LAST_WORDS_SECONDS
+
+
+def config_of(arguments: list[str]) -> PurePosixPath:
+    """The configuration that a command line of the program names."""
+    chosen = parser().parse_args(arguments)
+    assert chosen.command in ("run", "check")
+    return PurePosixPath(chosen.config)
+
+
+def state_dir() -> str:
+    """The default place of what is written."""
+    return str(DEFAULTS["state_dir"].default)
+
+
+# -- Dockerfile -------------------------------------------------------------------------------------------------------
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile, continued lines joined."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in whole.splitlines() if line)]
+
+
+def final(instruction: str) -> str:
+    """The instruction's only argument in the stage that is shipped."""
+    stages = [index for index, (word, _) in enumerate(dockerfile()) if word == "FROM"]
+    found = [rest for word, rest in dockerfile()[stages[-1] :] if word == instruction]
+    assert len(found) == 1, (instruction, found)
+    return found[0]
+
+
+def test_the_image_runs_the_program_with_its_usual_configuration() -> None:
+    """Entry point and command together are a command line of the program, and name its default configuration."""
+    program, *arguments = json.loads(final("ENTRYPOINT")) + json.loads(final("CMD"))
+    assert program == "idempotency-gateway"
+    assert config_of(arguments) == CONFIG_PATH
+
+
+def test_the_image_runs_as_a_number_that_is_not_root_and_may_write_its_volume() -> None:
+    """The user is a number above zero, and the volume is the state directory, made for this user."""
+    user, group = map(int, final("USER").split(":"))
+    assert user > 0 < group
+    assert final("VOLUME") == state_dir()
+    assert final("RUN") == f"install -d -m 0700 -o {user} -g {group} {state_dir()}"
+
+
+def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> None:
+    """Every file that is copied exists and is let through by .dockerignore, and the base is one and the same."""
+    copied = [rest.split()[:-1] for word, rest in dockerfile() if word == "COPY" and "--from" not in rest]
+    filters = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in filters
+    for source in (name.removeprefix("./") for names in copied for name in names):
+        assert (ROOT / source).exists()
+        assert f"!{source}" in filters or f"!{source}/" in filters
+    bases = {rest.split()[0] for word, rest in dockerfile() if word == "FROM"}
+    assert len(bases) == 1
+    assert re.fullmatch(r"python:3\.1[1-4]-slim", bases.pop())
+
+
+def test_the_health_check_of_the_image_is_right_about_health(tmp_path: Path) -> None:
+    """The very code of the check succeeds at a living gateway's status port and fails where nobody listens."""
+    command = json.loads(final("HEALTHCHECK").partition("CMD ")[2])
+    assert command[:2] == ["python", "-c"]
+    exposed = final("EXPOSE").split()
+    assert f"', {exposed[1]}," in command[2]
+    assert f"'{LIVE_PATH}'" in command[2]
+    with DemoProcess(tmp_path) as demo:
+        assert check_health(command, exposed[1], demo.status_port) == 0
+    assert check_health(command, exposed[1], demo.status_port) != 0
+
+
+def check_health(command: list[str], its_port: str, port: int) -> int:
+    """The exit status of a check, asked of another port."""
+    code = command[2].replace(its_port, str(port))
+    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode
+
+
+# -- docker-compose ---------------------------------------------------------------------------------------------------
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def environment(service: str) -> dict[str, str]:
+    """What a service has in its environment when nothing is set outside."""
+    return {name: _VARIABLE.sub(r"\2", value) for name, value in SERVICES[service].get("environment", {}).items()}
+
+
+def mounts(service: str) -> dict[str, str]:
+    """What is mounted where: target to source."""
+    return {(parts := volume.split(":"))[1]: parts[0] for volume in SERVICES[service].get("volumes", [])}
+
+
+@pytest.fixture
+def composed() -> Config:
+    """The configuration that the composed gateway reads, in the environment that it has."""
+    source = mounts("gateway")[str(CONFIG_PATH)]
+    return config.load(ROOT / source, environment("gateway"))
+
+
+def test_the_composed_gateway_is_reached_at_the_ports_of_its_configuration(composed: Config) -> None:
+    """Ports are those of the configuration and of the image, published on loopback only, and not bound to it inside."""
+    published = [tuple(port.split(":")) for port in SERVICES["gateway"]["ports"]]
+    ports = (composed.listen.address.port, composed.status.listen.port)
+    assert published == [("127.0.0.1", str(port), str(port)) for port in ports]
+    assert final("EXPOSE").split() == [str(port) for port in ports]
+    assert composed.listen.address.host == composed.status.listen.host == "0.0.0.0"
+
+
+def test_the_composed_gateway_finds_its_stores(composed: Config) -> None:
+    """Host, user, password and database are those of the composed Postgres, and the host is that of the Redis."""
+    durable, fast = composed.store.durable, composed.store.fast
+    assert isinstance(durable, PostgresUrl)
+    assert isinstance(fast, RedisUrl)
+    postgres = environment("postgres")
+    assert durable.dsn.get_secret_value() == (
+        f"postgresql://{postgres['POSTGRES_USER']}:{postgres['POSTGRES_PASSWORD']}@postgres/{postgres['POSTGRES_DB']}"
+    )
+    assert fast.url.get_secret_value() == "redis://redis:6379/0"
+    assert SERVICES["postgres"]["image"].startswith("postgres:")
+    assert SERVICES["redis"]["image"].startswith("redis:")
+    check = SERVICES["postgres"]["healthcheck"]["test"]
+    assert [postgres["POSTGRES_USER"], postgres["POSTGRES_DB"]] == [check[3], check[5]]
+
+
+def test_the_composed_upstream_is_the_one_of_the_demonstration(composed: Config) -> None:
+    """The upstream's command line is the program's, and it listens where the gateway looks for it."""
+    chosen = parser().parse_args(SERVICES["upstream"]["command"])
+    assert (chosen.command, chosen.upstream_only, chosen.host) == ("demo", True, "0.0.0.0")
+    assert str(composed.upstream.url) == f"http://upstream:{chosen.port}"
+
+
+def test_the_health_check_of_the_upstream_is_right_about_health(tmp_path: Path) -> None:
+    """The very code of the check succeeds at the small service and fails where nobody listens."""
+    kind, *command = SERVICES["upstream"]["healthcheck"]["test"]
+    assert kind == "CMD"
+    port = str(parser().parse_args(SERVICES["upstream"]["command"]).port)
+    with DemoProcess(tmp_path, "--upstream-only") as demo:
+        assert check_health(command, port, demo.port) == 0
+    assert check_health(command, port, demo.port) != 0
+
+
+def test_the_composed_gateway_waits_for_what_it_needs_and_may_end_in_peace(composed: Config) -> None:
+    """Everything it depends on has a health check, and it is given the time that stopping takes."""
+    needed = SERVICES["gateway"]["depends_on"]
+    assert set(needed) == set(SERVICES) - {"gateway"}
+    assert all(need == {"condition": "service_healthy"} for need in needed.values())
+    assert all("healthcheck" in SERVICES[name] for name in needed)
+    assert (duration_seconds(SERVICES["gateway"]["stop_grace_period"]) or 0) >= stopping_seconds(composed)
+
+
+def test_the_composed_volumes_are_those_that_are_written(composed: Config) -> None:
+    """The state directory is a volume, and every named volume is declared."""
+    assert mounts("gateway")[str(composed.state_dir)] == "gateway-state"
+    used = {source for service in SERVICES for source in mounts(service).values() if not source.startswith(".")}
+    assert used == set(COMPOSE["volumes"])
+
+
+# -- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def manifests(name: str) -> dict[str, dict[str, Any]]:
+    """The documents of a manifest by kind."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text()))
+    kinds = {document["kind"]: document for document in documents}
+    assert len(kinds) == len(documents)
+    return kinds
+
+
+def containers(kinds: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The containers of the pod by name."""
+    return {each["name"]: each for each in kinds["Deployment"]["spec"]["template"]["spec"]["containers"]}
+
+
+def deployed(kinds: Mapping[str, dict[str, Any]]) -> Config:
+    """The configuration in the manifest, read in the environment of its container."""
+    provided = {each["name"]: "k" * 32 for each in containers(kinds)["gateway"]["env"]}
+    (text,) = kinds["ConfigMap"]["data"].values()
+    return config.parse(text, environ=provided)
+
+
+both = pytest.mark.parametrize("name", ["sidecar", "edge"])
+
+
+@both
+def test_the_pod_reads_the_configuration_of_the_manifest(name: str) -> None:
+    """The command line names the key of the ConfigMap, where it is mounted, and nothing is to be remarked on it."""
+    kinds = manifests(name)
+    gateway = containers(kinds)["gateway"]
+    (file,) = kinds["ConfigMap"]["data"]
+    asked = config_of(gateway["args"])
+    assert asked.name == file
+    assert {"name": "config", "mountPath": str(asked.parent), "readOnly": True} in gateway["volumeMounts"]
+    volumes = {each["name"]: each for each in kinds["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
+    assert {each["name"] for each in gateway["volumeMounts"]} == set(volumes)
+    assert config.notices(deployed(kinds)) == ()
+
+
+@both
+def test_the_pod_provides_the_variables_that_the_configuration_reads(name: str) -> None:
+    """Every variable comes from a secret, each is read, and the comment that makes the secret names them all."""
+    kinds = manifests(name)
+    (text,) = kinds["ConfigMap"]["data"].values()
+    provided = containers(kinds)["gateway"]["env"]
+    assert {each["name"] for each in provided} == set(re.findall(r"\$\{(\w+)\}", text))
+    comment = (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text().partition("apiVersion")[0]
+    for each in provided:
+        secret = each["valueFrom"]["secretKeyRef"]
+        assert secret["key"] == each["name"]
+        assert f"generic {secret['name']} " in comment
+        assert f"--from-literal={each['name']}=" in comment
+
+
+@both
+def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> None:
+    """Container ports, probes, scrape annotations and service ports lead to the listeners of the configuration."""
+    kinds = manifests(name)
+    gateway, asked = containers(kinds)["gateway"], deployed(kinds)
+    ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
+    assert ports == {"http": asked.listen.address.port, "status": asked.status.listen.port}
+    assert asked.listen.address.host == asked.status.listen.host == "0.0.0.0"
+    paths = {"startupProbe": LIVE_PATH, "livenessProbe": LIVE_PATH, "readinessProbe": READY_PATH}
+    assert {probe: gateway[probe]["httpGet"] for probe in paths} == {
+        probe: {"path": path, "port": "status"} for probe, path in paths.items()
+    }
+    annotations = kinds["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(asked.status.listen.port)
+    assert annotations["prometheus.io/path"] == METRICS_PATH
+    assert [port["targetPort"] for port in kinds["Service"]["spec"]["ports"]] == ["http"]
+    # Not ready before the listener closes: the delay is longer than the probe needs to notice.
+    probe = gateway["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < asked.shutdown.delay
+
+
+@both
+def test_the_pod_is_given_the_time_that_stopping_takes(name: str) -> None:
+    """The grace period is longer than the delay, the drain and the last words together."""
+    kinds = manifests(name)
+    grace = kinds["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= stopping_seconds(deployed(kinds))
+
+
+@both
+def test_the_pod_runs_the_image_as_it_is_built(name: str) -> None:
+    """The image is of this version, its user the image's, its root file system read-only and its state mounted."""
+    kinds = manifests(name)
+    gateway = containers(kinds)["gateway"]
+    assert gateway["image"] == f"idempotency-gateway:{__version__}"
+    security = gateway["securityContext"]
+    assert f"{security['runAsUser']}:{security['runAsGroup']}" == final("USER")
+    assert security["runAsNonRoot"] is security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert kinds["Deployment"]["spec"]["template"]["spec"]["securityContext"]["fsGroup"] == security["runAsGroup"]
+    assert {"name": "state", "mountPath": str(deployed(kinds).state_dir)} in gateway["volumeMounts"]
+
+
+@both
+def test_labels_select_the_pods_of_the_manifest(name: str) -> None:
+    """Every selector is the label of the pods."""
+    kinds = manifests(name)
+    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [kinds["Deployment"]["spec"]["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"]]
+    if "PodDisruptionBudget" in kinds:
+        selectors.append(kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
+        assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < kinds["Deployment"]["spec"]["replicas"]
+    assert selectors == [labels] * len(selectors)
+
+
+def test_the_service_beside_the_gateway_outlives_it() -> None:
+    """The service listens where the gateway looks for it, and its preStop hook is as long as the gateway's stopping."""
+    kinds = manifests("sidecar")
+    service, asked = containers(kinds)["service"], deployed(kinds)
+    assert f"http://{service['env'][0]['value']}" == str(asked.upstream.url)
+    program, seconds = service["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    grace = kinds["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert stopping_seconds(asked) <= int(seconds) < grace
+
+
+# -- systemd ----------------------------------------------------------------------------------------------------------
+
+
+def unit() -> dict[str, list[str]]:
+    """The settings of the unit, with every value of those that are repeated."""
+    settings: dict[str, list[str]] = {}
+    for line in (ROOT / "deploy" / "idempotency-gateway.service").read_text().splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting and not line.startswith("#"):
+            settings.setdefault(name, []).append(value)
+    return settings
+
+
+@pytest.mark.parametrize("setting", ["ExecStartPre", "ExecStart"])
+def test_the_unit_starts_the_program_with_its_usual_configuration(setting: str) -> None:
+    """Both command lines are the program's, with the default configuration."""
+    (line,) = unit()[setting]
+    program, *arguments = shlex.split(line)
+    assert PurePosixPath(program).name == "idempotency-gateway"
+    assert config_of(arguments) == CONFIG_PATH
+
+
+def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
+    """The state directory is the default one, stopping may take as long as it does, and a wrong file is not retried."""
+    settings = {name: values[-1] for name, values in unit().items()}
+    assert f"/var/lib/{settings['StateDirectory']}" == state_dir()
+    assert settings["DynamicUser"] == "yes"
+    defaults = config.load(ROOT / "config" / "compose.yaml", environment("gateway"))
+    assert (duration_seconds(settings["TimeoutStopSec"]) or 0) >= stopping_seconds(defaults)
+    assert settings["KillSignal"] == "SIGTERM"
+    assert settings["Restart"] == "on-failure"
+    assert settings["RestartPreventExitStatus"] == str(EXIT_WRONG)
+    assert PurePosixPath(settings["EnvironmentFile"].removeprefix("-")).parent == CONFIG_PATH.parent

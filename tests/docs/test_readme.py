@@ -1,0 +1,165 @@
+"""What the README says is what the program does: its tables, files, commands, names and numbers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gateway import config
+from gateway.cli import parser
+from gateway.config import Config, Route
+from gateway.config.unit import duration_text, size_text
+from gateway.core.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, VALUES_MAX
+from gateway.core.verdict import Word
+from gateway.observe.metrics import Metrics
+from tests.support.curl import curl, curl_lines
+from tests.support.demo import DemoProcess
+from tests.support.readme import README, filled
+
+ROOT = README.parent
+TEXT = README.read_text()
+PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+ENVIRONMENT = {"HOME": "/home/you", "DATABASE_PASSWORD": "secret", "FINGERPRINT_KEY": "k" * 32}
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+CONFIGS = [config.parse(text, environ=ENVIRONMENT) for text in blocks("yaml")]
+FIRST, SHARED = CONFIGS
+ROUTE: Route = FIRST.routes[0]
+
+
+def test_the_tables_are_those_of_the_program() -> None:
+    """Filled anew from the program's tables, the README stays as it is; `make readme` does it."""
+    assert filled(TEXT) == TEXT
+
+
+def test_it_opens_with_three_sentences_and_two_commands() -> None:
+    """What it does stands in three sentences before the picture, and the two commands come before everything else."""
+    opening = TEXT.split("\n\n")[1]
+    assert len(re.findall(r"\.(?=\s|$)", opening)) == 3
+    commands = [line.split("#")[0].strip() for line in blocks("sh")[0].splitlines()]
+    assert commands == ["make run", "make test"]
+
+
+def test_ten_lines_are_enough_to_begin_with() -> None:
+    """The first configuration has ten lines at most and needs no secret."""
+    assert len(blocks("yaml")[0].splitlines()) <= 10
+    config.parse(blocks("yaml")[0], environ={"HOME": "/home/you"})
+
+
+def test_every_configuration_is_free_of_second_thoughts() -> None:
+    """`check` has nothing to remark on the configurations that the README shows."""
+    assert [config.notices(shown) for shown in CONFIGS] == [(), ()]
+
+
+def test_every_target_of_make_exists() -> None:
+    """Whatever follows `make` in the README is a target of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"\bmake (\w+)", "\n".join([*blocks("sh"), *re.findall(r"`(make [^`]*)`", PROSE)])))
+    assert {"run", "test", "story"} <= named
+    assert named <= set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+
+
+def test_every_variable_of_make_exists() -> None:
+    """The variables that the README gives to make are read by the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    for variable in re.findall(r"`(?:make run )?([A-Z]+)=", PROSE):
+        assert f"$({variable})" in makefile
+
+
+def test_every_command_line_is_understood() -> None:
+    """The program's own parser takes every command line of the README."""
+    lines = re.findall(r"^\S*idempotency-gateway (.+)$", "\n".join(blocks("sh")), re.MULTILINE)
+    lines += re.findall(r"`idempotency-gateway ([^`]*)`", PROSE)
+    assert len(lines) >= 3
+    for line in lines:
+        parser().parse_args(shlex.split(line))
+
+
+async def test_the_lines_for_curl_do_what_it_says(tmp_path: Path) -> None:
+    """Sent to the demonstration in order, they get what the README announces."""
+    first, ledger, other = curl_lines("\n".join(blocks("sh")))
+    with DemoProcess(tmp_path) as demo:
+        assert {first, ledger, other} <= set(
+            curl_lines(demo.output.replace(f":{demo.port}/", ":8080/").replace(" \\\n    ", " \\\n  "))
+        )
+        words = [(await curl(first, demo.port)).header("Idempotency-Status") for _ in range(3)]
+        assert words == ["stored", "replayed", "replayed"]
+        assert (await curl(ledger, demo.port)).json()["count"] == 1
+        refused = await curl(other, demo.port)
+        assert (refused.status, refused.json()["code"]) == (422, "key-reused")
+
+
+def test_every_link_leads_to_a_file() -> None:
+    """No link of the README leads nowhere."""
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert len(links) > 8
+    assert [link for link in links if "://" not in link and not (ROOT / link).is_file()] == []
+
+
+def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
+    """What is written like a key of the configuration is one."""
+    names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {"gateway.yaml"}
+    assert len(names) > 5
+    for name in names:
+        assert _is_key(Config, name) or _is_key(Route, name), name
+
+
+def _is_key(model: type, name: str) -> bool:
+    section, _, rest = name.partition(".")
+    field = model.model_fields.get(section)
+    if field is None or not rest:
+        return field is not None
+    return isinstance(field.annotation, type) and _is_key(field.annotation, rest)
+
+
+async def test_every_metric_is_exposed() -> None:
+    """The metrics that the README names are exposed from the start."""
+    exposition = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
+    named = set(re.findall(r"`(idempotency_[a-z_]+)`", PROSE))
+    assert named
+    assert named <= set(re.findall(r"^# TYPE (\w+)", exposition.body.decode(), re.MULTILINE))
+
+
+def test_every_word_is_explained_to_callers() -> None:
+    """Each verdict stands in the README."""
+    assert [word for word in Word if f"`{word}`" not in TEXT] == []
+
+
+def spoken(text: str) -> str:
+    """A duration or size as prose writes it: `5 s`, `24 hours`, `1 MiB`."""
+    number, unit = re.fullmatch(r"(\d+)(\w+)", text).groups()
+    return f"{number} {({'h': 'hours', 'd': 'days'}).get(unit, unit)}"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "value"),
+    [
+        ("a duplicate of a running request waits for its answer ({}", spoken(duration_text(ROUTE.in_flight.wait))),
+        ("took longer than `answer_within` ({})", spoken(duration_text(FIRST.upstream.answer_within))),
+        ("A response is replayed for {}", spoken(duration_text(ROUTE.retention.replay))),
+        ("and a key remembered for {}", spoken(duration_text(ROUTE.retention.remember))),
+        ("Answers over {} (`response.max_stored_bytes`)", spoken(size_text(ROUTE.response.max_stored_bytes))),
+        ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
+        ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
+        ("`shutdown.drain_timeout` ({})", spoken(duration_text(FIRST.shutdown.drain_timeout))),
+        ("The status port (default `{}`)", str(FIRST.status.listen)),
+        ("compared by meaning up to {}", spoken(size_text(CANONICAL_BYTES_MAX))),
+        ("({} fields of a form)", str(PAIRS_MAX)),
+        ("some {} thousand values", str(VALUES_MAX // 1000)),
+    ],
+    ids=[
+        *("wait", "answer_within", "replay", "remember", "max_stored_bytes", "lease", "delay", "drain_timeout"),
+        *("status.listen", "canonical bytes", "form fields", "json values"),
+    ],
+)
+def test_the_numbers_are_the_defaults(sentence: str, value: str) -> None:
+    """A number in the README is the one in the program."""
+    assert sentence.format(value) in " ".join(PROSE.split())

@@ -76,6 +76,8 @@ class News:
         self._wanted = asyncio.Event()
         self._interests = _Recent(_INTEREST_SECONDS, _INTERESTS_MAX)
         self._changes = _Recent(_RECENT_SECONDS, _RECENT_MAX)
+        # Heard by the others long enough: many who wait for one operation say so once.
+        self._announced = _Recent(_INTEREST_SECONDS / 2, _INTERESTS_MAX)
         self._listening = asyncio.Event()
 
     def start(self, link: Link) -> None:
@@ -118,7 +120,9 @@ class News:
     async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
         """Listen to one operation while the context is open."""
         async with self._watchers.watch(operation_id) as watch:
-            self._send(INTEREST, operation_id)
+            if operation_id not in self._announced:
+                self._announced.add(operation_id)
+                self._send(INTEREST, operation_id)
             yield watch
 
     def tell(self, operation_id: UUID) -> None:

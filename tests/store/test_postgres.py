@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
 from gateway.core.operation import Applied, State
@@ -17,28 +13,10 @@ from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.postgres import PostgresStore, migrate
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
+from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
-
-
-@asynccontextmanager
-async def session(url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url, **options)
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def complaint(store: PostgresStore) -> str:

@@ -1,0 +1,32 @@
+"""Store objects and plain sessions on one Postgres, opened and closed around a test's steps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from gateway.store.postgres import PostgresStore
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Any]:
+    """A connection of the test's own."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
+    """A started store."""
+    store = PostgresStore(url, **options)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()

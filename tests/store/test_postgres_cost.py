@@ -1,0 +1,288 @@
+"""What operations cost Postgres: plans, heap-only updates, round trips, and answers that leave with their partition."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Forget,
+    Identity,
+    Prove,
+    Purge,
+    Release,
+    Renew,
+    State,
+    Takeover,
+    microseconds,
+)
+from gateway.store.base import Swept
+from gateway.store.postgres import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, PostgresStore
+from gateway.store.postgres_batch import STATEMENTS
+from gateway.store.postgres_link import Connection
+from gateway.store.postgres_statements import COLUMNS, claim_columns, load
+from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, SAME, Hand, do, state
+from tests.store.postgres_sessions import opened, session
+from tests.support.eventually import eventually
+from tests.support.memory_store import EPOCH_US, ManualClock
+
+DAY_SECONDS = 86_400.0
+BATCH = 64
+
+FILL = """
+INSERT INTO idempotency_gateway.operation (
+    operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us,
+    completed_us, due_us, attempts, drop_day, version, status, carries_doubt, state, last_event, holder, route,
+    operation, scope_digest, key_digest, recipe, digest, raw, key_id
+)
+SELECT
+    gen_random_uuid(), gen_random_uuid(), nextval('idempotency_gateway.token'), 1, 1, 0, 9e15, 9e15,
+    1, 9e15, 1, 20000, 1, 200, false, 'completed', 'complete', 'h', 'r', 'o', 's', 'k', 'r', 'd', 'w', ''
+FROM generate_series(1, 10000)
+"""
+FILL_ANSWERS = """
+CREATE TABLE idempotency_gateway.response_20000 PARTITION OF idempotency_gateway.response FOR VALUES IN (20000);
+INSERT INTO idempotency_gateway.response SELECT token, 20000, 'OK', '\\x01', 'x' FROM idempotency_gateway.operation;
+UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT max(token) FROM idempotency_gateway.operation);
+ANALYZE
+"""
+
+
+# One command of each verb, on an operation that does not exist: the plan is the same.
+COMMANDS: dict[type[Command], Callable[[], Command]] = {
+    Claim: lambda: Hand().claim(),
+    Renew: lambda: Renew(uuid4(), 1, uuid4(), LEASE_US),
+    Complete: lambda: Complete(uuid4(), 1, uuid4(), ANSWER, 1, 1),
+    Release: lambda: Release(uuid4(), 1, uuid4(), 1),
+    Forget: lambda: Forget(uuid4(), 1, uuid4()),
+    Abandon: lambda: Abandon(uuid4(), 1, uuid4(), "reset"),
+    Takeover: lambda: Takeover(uuid4(), 1, uuid4(), "h", LEASE_US),
+    Prove: lambda: Prove(uuid4(), 1, uuid4(), ANSWER, 1, 1),
+    Disprove: lambda: Disprove(uuid4(), 1, uuid4(), 1),
+    Purge: lambda: Purge(uuid4()),
+    Erase: lambda: Erase(uuid4()),
+}
+
+
+def scans_of_tables(plan: dict[str, Any]) -> list[str]:
+    """How the plan gets at stored rows, as "kind of scan: table"."""
+    is_own = "Relation Name" in plan and "Scan" in plan["Node Type"]
+    own = [f"{plan['Node Type']}: {plan['Relation Name']}"] if is_own else []
+    return own + [scan for part in plan.get("Plans", []) for scan in scans_of_tables(part)]
+
+
+async def plan_of(connection: Connection, statement: str, *arguments: Any) -> list[str]:
+    ((text,),) = await connection.fetch(f"EXPLAIN (FORMAT JSON) {statement}", *arguments)
+    return scans_of_tables(json.loads(text)[0]["Plan"])
+
+
+@pytest.mark.parametrize("mode", ["plain", "pgbouncer"])
+async def test_hot_statements_go_by_index(mode: str, postgres_url: str) -> None:
+    """No statement of a command, and no read, looks through a table of ten thousand records, whoever plans it."""
+    async with opened(postgres_url), session(postgres_url) as admin:
+        await admin.execute(FILL)
+        await admin.execute(FILL_ANSWERS)
+    url = f"{postgres_url}?pgbouncer=true" if mode == "pgbouncer" else postgres_url
+    link = Dialer(url, CONNECT_SECONDS, COMMAND_SECONDS).link()
+    try:
+        for kind, statement in STATEMENTS.items():
+            batch: list[Any] = [COMMANDS[kind]() for _ in range(BATCH)]
+            columns = claim_columns(batch, lambda _: 1) if kind is Claim else COLUMNS[kind](batch)
+            scans = await link.run(lambda c, s=statement, a=columns: plan_of(c, s, None, *a))
+            assert any("operation" in scan for scan in scans), kind
+            assert [scan for scan in scans if not scan.startswith("Index")] == [], kind
+        scans = await link.run(lambda c: plan_of(c, load("read"), None, [uuid4() for _ in range(32)]))
+        assert {scan.partition(":")[0] for scan in scans} == {"Index Scan"}
+        for name, arguments in (("lapse", (100, 5000)), ("expire", (100,)), ("tally", ())):
+            scans = await link.run(lambda c, n=name, a=arguments: plan_of(c, load(n), None, *a))
+            assert [scan for scan in scans if scan == "Seq Scan: operation"] == [], name
+    finally:
+        await link.close()
+
+
+async def test_a_completion_touches_no_index(postgres_url: str) -> None:
+    """From claim to complete and to a renewal's end, whatever ends well is updated on its page: heap-only."""
+    async with opened(postgres_url) as store:
+        # The first completion of an operation name teaches the window.
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        for _ in range(10):
+            await asyncio.gather(*(do(store, Hand(), Hand.claim, Hand.complete) for _ in range(BATCH)))
+    async with session(postgres_url) as admin:
+
+        async def counted() -> Any:
+            row = await admin.fetchrow(
+                "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'operation'"
+            )
+            return row if row["n_tup_upd"] >= 10 * BATCH else None
+
+        # A session's counters are published when it ends, a moment after its client has gone.
+        stored = await eventually(counted, 20)
+    assert stored["n_tup_hot_upd"] >= 0.98 * stored["n_tup_upd"]
+
+
+async def test_many_at_once_take_few_statements(postgres_url: str) -> None:
+    """What arrives together goes together: a round trip serves many operations."""
+    async with opened(postgres_url) as store, session(postgres_url) as admin:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        committed = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        before = await admin.fetchval(committed)
+        await asyncio.gather(*(do(store, Hand(), Hand.claim, Hand.complete) for _ in range(400)))
+    async with session(postgres_url) as admin:
+        assert await admin.fetchval(committed) - before <= 2 * 400 / 8
+
+
+async def partitions(url: str) -> list[str]:
+    async with session(url) as connection:
+        rows = await connection.fetch(
+            "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE nspname = 'idempotency_gateway' AND relkind = 'r' AND relname ~ '^response_' ORDER BY 1"
+        )
+    return [row["relname"] for row in rows]
+
+
+async def complete_for(store: PostgresStore, days: float) -> Hand:
+    hand, window_us = Hand(), microseconds(days * DAY_SECONDS)
+    await do(store, hand, Hand.claim, lambda hand: replace(hand.complete(), replay_us=window_us, remember_us=window_us))
+    return hand
+
+
+async def test_answers_leave_with_their_partition(postgres_url: str) -> None:
+    """When all answers of a day are over, their table goes, and no other."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store:
+        hand, keeper = Hand(), Hand()
+        await do(store, hand, Hand.claim, Hand.complete)
+        await do(store, keeper, Hand.claim, lambda hand: replace(hand.complete(), replay_us=10**12, remember_us=10**12))
+        today = EPOCH_US // microseconds(DAY_SECONDS)
+        assert len(await partitions(postgres_url)) == 2
+        clock.advance(2 * DAY_SECONDS)
+        store._drop_at = 0.0
+        await store.sweep(100)
+        assert await partitions(postgres_url) == [f"response_{(EPOCH_US + 10**12) // 86_400_000_000 // 7 * 7 + 7}"]
+        assert today < int((await partitions(postgres_url))[0].partition("_")[2])
+        assert await state(store, keeper) is State.COMPLETED
+        assert keeper.record is not None
+        assert keeper.record.response == ANSWER
+
+
+async def test_windows_of_every_length_need_few_partitions(postgres_url: str) -> None:
+    """A thousand windows, from seconds to a century, share a few dozen tables, and every answer outlives its window."""
+    async with opened(postgres_url, clock_us=ManualClock()) as store:
+        days = [0.0001 * 1.0167**n for n in range(1000)]
+        hands = await asyncio.gather(*(complete_for(store, each) for each in days))
+        assert days[-1] > 1500
+        assert len(await partitions(postgres_url)) < 60
+        assert all(hand.record is not None and hand.record.response == ANSWER for hand in hands)
+        async with session(postgres_url) as connection:
+            assert await connection.fetchval(
+                "SELECT bool_and(drop_day * 86400000000 > replay_until_us) FROM idempotency_gateway.operation"
+            )
+
+
+async def test_an_answer_that_is_gone_is_a_tombstone(postgres_url: str) -> None:
+    """A completed record whose answer has left is never replayed as an empty one."""
+    hand = Hand()
+    async with opened(postgres_url) as store, session(postgres_url) as connection:
+        await do(store, hand, Hand.claim, Hand.complete)
+        await connection.execute("DELETE FROM idempotency_gateway.response")
+        assert await state(store, hand) is State.TOMBSTONE
+        assert hand.record is not None
+        assert hand.record.response is not None
+        assert hand.record.response.status == 201
+        assert hand.record.response.headers == ((b"Location", b"/charges/1"),)
+
+
+async def test_traffic_does_not_wait_for_a_partition_that_leaves(postgres_url: str) -> None:
+    """While somebody's long query keeps a past day from being dropped, completions and reads go on."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, command_seconds=1.0) as store,
+        session(postgres_url) as reader,
+    ):
+        old, hand = Hand(), Hand()
+        await do(store, old, Hand.claim, Hand.complete)
+        clock.advance(3 * DAY_SECONDS)
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        async with reader.transaction():
+            await reader.fetch("SELECT count(*) FROM idempotency_gateway.response")
+            sweeping = asyncio.create_task(store.sweep(100))
+            while not sweeping.done():
+                await do(store, hand := Hand(), Hand.claim, Hand.complete)
+                assert await state(store, hand) is State.COMPLETED
+            await sweeping
+        assert len(await partitions(postgres_url)) == 2
+        store._drop_at = 0.0
+        await store.sweep(100)
+        assert len(await partitions(postgres_url)) == 1
+
+
+async def test_a_sweep_goes_on_beside_locked_records(postgres_url: str) -> None:
+    """A record that a command holds is left for the next pass: the sweep waits for nobody."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as holder:
+        hands = [Hand() for _ in range(10)]
+        await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in hands))
+        lapsing = [Hand() for _ in range(5)]
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in lapsing))
+        clock.advance(2 * REMEMBER_US / 1_000_000)
+        async with holder.transaction():
+            await holder.fetch(
+                "SELECT FROM idempotency_gateway.operation WHERE operation_id = ANY($1) FOR UPDATE",
+                [hands[0].operation_id, lapsing[0].operation_id],
+            )
+            assert await store.sweep(100) == Swept(lapsed=4, collected=9)
+        assert await store.sweep(100) == Swept(lapsed=1, collected=1)
+
+
+async def test_the_walk_for_lapsed_claims_moves_on(postgres_url: str) -> None:
+    """What ended well is walked past once; a slow claim that is renewed is found when it lapses all the same."""
+    clock = ManualClock()
+    passed = "SELECT passed_token FROM idempotency_gateway.upkeep"
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as admin:
+        slow = Hand()
+        await do(store, slow, Hand.claim, Hand.renew)
+        done = [Hand() for _ in range(20)]
+        await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in done))
+        open_ = Hand()
+        await do(store, open_, Hand.claim)
+        clock.advance(30)
+        assert await store.sweep(100) == Swept()
+        assert await admin.fetchval(passed) == max(hand.token for hand in done)
+        clock.advance(31)
+        assert await store.sweep(100) == Swept(lapsed=1)
+        assert await admin.fetchval(passed) == open_.token
+        clock.advance(60)
+        assert (await store.tally()).in_doubt == {"create_payment": 2}
+        assert await store.sweep(100) == Swept(lapsed=1)
+        assert await state(store, slow) is State.IN_DOUBT
+
+
+async def test_a_long_key_costs_no_correctness(postgres_url: str) -> None:
+    """A record that does not fit half a page is kept like any other."""
+    hand = Hand()
+    hand.script.identity = Identity(uuid4(), "r", "o", b"s" * 9_000, b"k" * 9_000, "k" * 9_000)
+    async with opened(postgres_url) as store:
+        result = await store.apply(replace(hand.claim(), fingerprint=replace(SAME, raw=b"w" * 9_000)))
+        assert isinstance(result, Applied)
+        hand.see(hand.claim(), result)
+        await do(store, hand, Hand.complete)
+        assert await state(store, hand) is State.COMPLETED
+
+
+async def test_the_statements_name_their_rows() -> None:
+    """Every statement begins with what it is in the table, or says that it is no row of it."""
+    for kind, statement in STATEMENTS.items():
+        assert f"--{kind.__name__.lower()}--> " in statement.splitlines()[0]

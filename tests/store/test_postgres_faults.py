@@ -1,0 +1,364 @@
+"""Postgres killed, frozen, cut off and contended for: what was acknowledged is kept, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
+from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
+from gateway.store.postgres import PostgresStore
+from tests.conformance.hand import ANSWER, Hand, do, increasing, state
+from tests.store.postgres_sessions import opened, session
+from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer
+from tests.support.relay import Fault, Relay, Rule
+
+# What no bounded call comes near, and only an unbounded one reaches.
+PATIENCE_SECONDS = 30.0
+
+
+def relayed(relay: Relay) -> str:
+    return f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
+
+
+async def insist(store: PostgresStore, hand: Hand, speech: Any) -> None:
+    """Say it until it is answered, as whoever got no answer has to."""
+    command = speech(hand)
+    while True:
+        try:
+            hand.see(command, await store.apply(command))
+        except (NotApplied, Indefinite):
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
+async def test_a_crash_under_load_forgets_nothing_acknowledged(own_postgres: PostgresServer) -> None:
+    """The server is killed while operations are recorded; after its recovery every answer that was given stands."""
+    acknowledged: list[tuple[Hand, StoredResponse]] = []
+    doubtful: list[Hand] = []
+    crashed = asyncio.Event()
+
+    async def work(store: PostgresStore) -> None:
+        while not crashed.is_set():
+            hand = Hand()
+            answer = replace(ANSWER, body=hand.operation_id.bytes * 8)
+            try:
+                await do(store, hand, Hand.claim, lambda hand, answer=answer: hand.complete(answer))
+            except StoreError:
+                doubtful.append(hand)
+                return
+            acknowledged.append((hand, answer))
+
+    async with opened(own_postgres.url) as store:
+        workers = [asyncio.create_task(work(store)) for _ in range(32)]
+        await eventually(lambda: len(acknowledged) > 300, PATIENCE_SECONDS)
+        own_postgres.crash()
+        crashed.set()
+        await asyncio.gather(*workers)
+        own_postgres.start()
+
+        async def is_back() -> bool:
+            try:
+                await store.read(uuid4())
+            except StoreError:
+                return False
+            return True
+
+        await eventually(is_back, PATIENCE_SECONDS)
+        for hand, answer in acknowledged:
+            assert await state(store, hand) is State.COMPLETED
+            assert hand.record is not None
+            assert hand.record.response == answer
+        for hand in doubtful:
+            assert await state(store, hand) in (State.ABSENT, State.CLAIMED, State.COMPLETED)
+
+
+async def test_repeating_through_restarts_does_everything_once(own_postgres: PostgresServer) -> None:
+    """Whoever repeats each command until it is answered ends where it would have ended without the restart."""
+    async with opened(own_postgres.url) as store:
+        hands = [Hand() for _ in range(60)]
+        claimed = asyncio.gather(*(insist(store, hand, Hand.claim) for hand in hands))
+        await asyncio.to_thread(own_postgres.restart)
+        await claimed
+        completed = asyncio.gather(*(insist(store, hand, Hand.complete) for hand in hands))
+        await asyncio.to_thread(own_postgres.restart)
+        await completed
+        for hand in hands:
+            assert hand.record is not None
+            assert hand.record.state is State.COMPLETED
+            assert hand.record.attempts == 1
+            assert increasing(hand.tokens)
+            assert len(hand.tokens) == 1
+
+
+async def test_a_frozen_server_keeps_nobody_waiting(own_postgres: PostgresServer) -> None:
+    """Every verb ends within its bound, and what was under way is indefinite; thawed, the server is used again."""
+    async with opened(own_postgres.url, connect_seconds=0.5, command_seconds=0.5) as store:
+        hand, other = Hand(), Hand()
+        await do(store, hand, Hand.claim)
+        await do(store, other, Hand.claim, Hand.complete)
+        own_postgres.pause()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises(Indefinite):
+                    await store.apply(hand.complete())
+                for _ in range(3):
+                    with pytest.raises(NotApplied):
+                        await store.apply(hand.complete())
+                for call in (store.read(hand.operation_id), store.tally(), store.sweep(10)):
+                    with pytest.raises(StoreError):
+                        await call
+        finally:
+            own_postgres.resume()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await insist(store, hand, Hand.complete)
+        assert hand.record is not None
+        assert hand.record.response == ANSWER
+
+
+async def test_a_frozen_server_does_not_hold_up_the_end(own_postgres: PostgresServer) -> None:
+    """Closing is bounded, and so is a start."""
+    store = PostgresStore(own_postgres.url, connect_seconds=0.5, command_seconds=0.5)
+    await store.start()
+    await do(store, Hand(), Hand.claim)
+    own_postgres.pause()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await store.close()
+            with pytest.raises(NotApplied):
+                await store.start()
+    finally:
+        own_postgres.resume()
+
+
+async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None:
+    """The server does as told and its reply is swallowed: saying it again finds it done, and not done twice."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
+        opened(own_postgres.url) as witness,
+    ):
+        hand = Hand()
+        await do(store, Hand(), Hand.claim, Hand.complete, Hand.purge)
+        for speech, wanted in ((Hand.claim, State.CLAIMED), (Hand.complete, State.COMPLETED)):
+            command = speech(hand)
+            relay.to_client.rule = Rule(b"C\x00\x00\x00", Fault.SWALLOW)
+            with pytest.raises(Indefinite):
+                await store.apply(command)
+            relay.to_client.rule = None
+            assert (await witness.read(hand.operation_id)).state is wanted
+            answer = await eventually(lambda command=command: tried(store, command), PATIENCE_SECONDS)
+            assert isinstance(answer, Applied)
+            hand.see(command, answer)
+        assert hand.record is not None
+        assert hand.record.attempts == 1
+        assert hand.record.response == ANSWER
+        assert len(hand.tokens) == 1
+
+
+async def tried(store: PostgresStore, command: Any) -> Any:
+    try:
+        return await store.apply(command)
+    except (NotApplied, Indefinite):
+        return None
+
+
+async def test_a_statement_that_never_arrived_is_done_by_its_repeat(own_postgres: PostgresServer) -> None:
+    """The command is lost on its way: nothing was done, and the repeat does it."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
+    ):
+        await do(store, Hand(), Hand.claim)
+        hand = Hand()
+        relay.to_target.hold()
+        with pytest.raises(Indefinite):
+            await store.apply(hand.claim())
+        relay.cut()
+        relay.to_target.release()
+        await insist(store, hand, Hand.claim)
+        assert hand.snapshot.state is State.CLAIMED
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.CLOSE], ids=lambda fault: fault.name.lower())
+async def test_cut_connections_are_replaced(fault: Fault, own_postgres: PostgresServer) -> None:
+    """Whatever ends the connections while they are idle, the next statements go over new ones."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay)) as store:
+        for _ in range(3):
+            await insist(store, Hand(), Hand.claim)
+            relay.cut(fault)
+        await insist(store, hand := Hand(), Hand.claim)
+        await insist(store, hand, Hand.complete)
+        assert await state(store, hand) is State.COMPLETED
+
+
+async def test_a_server_that_is_away_is_not_stormed(own_postgres: PostgresServer) -> None:
+    """While connections are refused many callers cause few attempts, and each caller is told at once."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay), connect_seconds=1.0) as store:
+        await do(store, Hand(), Hand.claim)
+        relay.black_hole = True
+        relay.cut()
+        before = relay.connections
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(5):
+                told = await asyncio.gather(*(store.apply(Hand().claim()) for _ in range(200)), return_exceptions=True)
+                assert all(isinstance(each, NotApplied | Indefinite) for each in told)
+        assert relay.connections - before < 30
+        relay.black_hole = False
+        relay.cut()
+        await insist(store, Hand(), Hand.claim)
+
+
+async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: str) -> None:
+    """Of a batch with poison in it, the poison is rejected and everything else is done."""
+    async with opened(postgres_url) as store:
+        hands = [Hand() for _ in range(60)]
+        claims: list[Claim] = [hand.claim() for hand in hands]
+        claims[7] = replace(claims[7], holder="a\x00b")
+        claims[40] = replace(claims[40], lease_us=2**80)
+        claims[41] = replace(claims[41], lease_us=2**63 - 1)
+        told = await asyncio.gather(*(store.apply(claim) for claim in claims), return_exceptions=True)
+        assert [index for index, each in enumerate(told) if isinstance(each, Rejected)] == [7, 40, 41]
+        assert sum(isinstance(each, Applied) for each in told) == 57
+        assert "a\x00b" not in str(told[7])
+        for hand, claim, each in zip(hands, claims, told, strict=True):
+            if isinstance(each, Applied):
+                hand.see(claim, each)
+        good = [hand for hand in hands if hand.record is not None]
+        answers = [hand.complete(replace(ANSWER, status=200)) for hand in good]
+        answers[3] = replace(answers[3], response=replace(ANSWER, status=10**9))
+        told = await asyncio.gather(*(store.apply(answer) for answer in answers), return_exceptions=True)
+        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
+        assert isinstance(told[3], Rejected)
+        assert await state(store, good[3]) is State.CLAIMED
+
+
+async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
+    """Commands that the server kills to resolve a deadlock are said again and done."""
+    async with opened(postgres_url, command_seconds=20.0) as store, session(postgres_url) as rival:
+        await rival.execute("SET deadlock_timeout = '10s'")
+        name = await rival.fetchval("SELECT current_database()")
+        await rival.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
+        hands = sorted((Hand() for _ in range(2)), key=lambda hand: hand.operation_id)
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+        lock = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+
+        async with opened(postgres_url, command_seconds=20.0) as victim:
+            transaction = rival.transaction()
+            await transaction.start()
+            await rival.fetch(lock, hands[1].operation_id)
+            done = asyncio.gather(*(victim.apply(hand.complete()) for hand in hands))
+            async with session(postgres_url) as observer:
+
+                async def is_waiting() -> bool:
+                    return bool(await observer.fetchval(waiting))
+
+                await eventually(is_waiting)
+            # The victim holds the first and waits for the second; now the rival waits for the first.
+            await rival.fetch(lock, hands[0].operation_id)
+            await transaction.rollback()
+            assert [type(result) for result in await done] == [Applied, Applied]
+        deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert await eventually(lambda: rival.fetchval(deadlocks)) == 1
+
+
+async def test_a_lock_held_for_long_is_no_hang(postgres_url: str) -> None:
+    """A command that waits for somebody's transaction gives up in time, knowing that nothing was done."""
+    async with opened(postgres_url, command_seconds=0.5) as store, session(postgres_url) as holder:
+        hand, free = Hand(), Hand()
+        await do(store, hand, Hand.claim)
+        async with holder.transaction():
+            await holder.fetch("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises((NotApplied, Indefinite)):
+                    await store.apply(hand.complete())
+                # Claims go over a connection of their own.
+                await do(store, free, Hand.claim)
+        await insist(store, hand, Hand.complete)
+        assert hand.snapshot.state is State.COMPLETED
+
+
+async def test_a_cancelled_command_disturbs_no_other(postgres_url: str) -> None:
+    """Whoever stops waiting for a batch takes nothing from the others in it."""
+    async with opened(postgres_url) as store:
+        for _ in range(20):
+            hands = [Hand() for _ in range(30)]
+            tasks = [asyncio.create_task(store.apply(hand.claim())) for hand in hands]
+            for _ in range(random.randrange(6)):
+                await asyncio.sleep(0)
+            for task in tasks[::3]:
+                task.cancel()
+            told = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, Applied) for index, each in enumerate(told) if index % 3)
+            for hand in hands[::3]:
+                await insist(store, hand, Hand.claim)
+                assert hand.snapshot.state is State.CLAIMED
+
+
+async def test_a_cancelled_sweep_gives_its_connection_up(postgres_url: str) -> None:
+    """Upkeep that is stopped in the middle leaves no task, and the next pass works."""
+    async with opened(postgres_url) as store:
+        for turns in range(6):
+            task = asyncio.create_task(store.sweep(10))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await store.sweep(10)
+
+
+async def test_news_crosses_gateways(postgres_url: str) -> None:
+    """Who waits at one gateway is woken by a change made at another, and nothing is said of what nobody waits for."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as ear:
+        heard: list[str] = []
+        await ear.add_listener("idempotency_gateway_changed", lambda *said: heard.append(said[-1]))
+        await asyncio.gather(store.wait_listening(), other.wait_listening())
+        hand, quiet = Hand(), Hand()
+        await do(store, hand, Hand.claim)
+        await do(store, quiet, Hand.claim, Hand.complete)
+        async with other.watch(hand.operation_id) as watch:
+            assert await state(other, hand) is State.CLAIMED
+            await do(store, hand, Hand.complete)
+            assert await watch.wait_changed(PATIENCE_SECONDS) is True
+        assert set(heard) == {str(hand.operation_id)}
+
+
+async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> None:
+    """After the listening connection was lost everybody is woken to look again, and later news arrives."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay)) as store, opened(own_postgres.url) as other:
+        hand = Hand()
+        await do(other, hand, Hand.claim)
+        await asyncio.gather(store.wait_listening(), other.wait_listening())
+        async with store.watch(hand.operation_id) as watch:
+            relay.cut()
+            assert await watch.wait_changed(PATIENCE_SECONDS) is True
+            await do(other, hand, Hand.complete)
+            assert await watch.wait_changed(PATIENCE_SECONDS) is True
+
+
+async def test_every_row_is_fenced_after_a_takeover_elsewhere(postgres_url: str) -> None:
+    """Two gateways, one doubt: whoever took over last holds it, and the first holder changes nothing any more."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        hand = Hand()
+        await do(store, hand, Hand.claim)
+        first = hand.complete()
+        await do(store, hand, Hand.abandon)
+        await do(other, hand, Hand.takeover)
+        assert isinstance(await store.apply(first), Fenced)
+        late = Abandon(hand.operation_id, first.token, first.attempt_id, "late")
+        assert isinstance(await store.apply(late), Fenced)
+        assert await state(other, hand) is State.CLAIMED
+        assert hand.record is not None
+        assert hand.record.lease_until_us - hand.snapshot.now_us <= microseconds(60)

@@ -1,0 +1,166 @@
+"""The alerts and the scrape file that we ship ask for what the gateway really exports."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.config.model import Status
+from gateway.observe.facts import TierChanged
+from gateway.observe.metrics import Metrics
+from gateway.observe.status import METRICS_PATH
+from tests.observe.promql import OF_COUNTERS, PromqlError, Selector, seconds, selectors
+from tests.observe.scrape import Scrape, Series, scrape
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SCRAPING: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+(JOB,) = SCRAPING["scrape_configs"]
+ALERTS: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+# What Prometheus itself adds to every series, and the series that it makes of a scrape.
+TARGET_LABELS = {"job": JOB["job_name"], "instance": JOB["static_configs"][0]["targets"][0]}
+UP = Series("up", {}, 1.0, "gauge")
+
+each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+
+
+@pytest.fixture
+async def fresh() -> Scrape:
+    """What a gateway exports before anything happened, its stores being up."""
+    metrics = Metrics(["create_payment"], has_fast_tier=True, version="1")
+    for tier in ("durable", "fast"):
+        metrics(TierChanged(tier, True))
+    found = await scrape(metrics)
+    found.series.append(UP)
+    return found
+
+
+def faults(expression: str, fresh: Scrape) -> list[str]:
+    """What is wrong with an expression, given what a fresh gateway exports."""
+    found = []
+    for selector in selectors(expression):
+        series = selected(selector, fresh)
+        if not series:
+            found.append(f"{selector.metric} {selector.matchers} selects nothing")
+            continue
+        is_counter = series[0].type == "counter" or (series[0].type == "histogram" and "le" not in series[0].labels)
+        if is_counter != bool(OF_COUNTERS & set(selector.functions)):
+            found.append(f"{selector.metric} is a {series[0].type}")
+        if is_counter and selector.window_seconds < 4 * seconds(SCRAPING["global"]["scrape_interval"]):
+            found.append(f"the window of {selector.metric} holds too few scrapes")
+        for labels in selector.groupings:
+            missing = labels - series[0].labels.keys() - TARGET_LABELS.keys()
+            found += [f"{selector.metric} has no label {label}" for label in sorted(missing)]
+    return found
+
+
+def selected(selector: Selector, fresh: Scrape) -> list[Series]:
+    return [
+        series
+        for series in fresh.series
+        if series.name == selector.metric
+        and all({**series.labels, **TARGET_LABELS}.get(label) == value for label, value in selector.matchers.items())
+    ]
+
+
+@each_alert
+def test_an_alert_selects_series_that_are_there_from_the_start(alert: dict[str, Any], fresh: Scrape) -> None:
+    """Every name, label and label value in an expression is exported by a gateway on which nothing happened yet."""
+    assert faults(alert["expr"], fresh) == []
+
+
+@each_alert
+def test_an_alert_says_what_and_where(alert: dict[str, Any], fresh: Scrape) -> None:
+    """Every alert has a severity and a summary, and names only labels that its expression leaves."""
+    assert alert["labels"]["severity"] in ("warning", "critical")
+    assert alert["annotations"]["summary"]
+    for selector in selectors(alert["expr"]):
+        (series, *_) = selected(selector, fresh)
+        left = set(selector.groupings[-1]) if selector.groupings else series.labels.keys() | TARGET_LABELS.keys()
+        for text in alert["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= left
+            assert re.sub(r"\{\{ \$(value|labels\.\w+) \}\}", "", text).count("{{") == 0
+
+
+@each_alert
+def test_an_alert_is_silent_on_a_gateway_where_nothing_is_wrong(alert: dict[str, Any], fresh: Scrape) -> None:
+    """The value of every gauge that an alert watches is on the right side of its threshold while all is well."""
+    comparison = re.fullmatch(r"(?:max(?: by \(\w+\))? ?\()?(\w+(?:\{[^}]*\})?)\)? (==|>) (\d+)", alert["expr"].strip())
+    if comparison is None:
+        assert OF_COUNTERS & {name for selector in selectors(alert["expr"]) for name in selector.functions}
+        return
+    (selector,) = selectors(comparison[1])
+    for series in selected(selector, fresh):
+        fires = series.value == float(comparison[3]) if comparison[2] == "==" else series.value > float(comparison[3])
+        assert not fires
+
+
+@pytest.mark.parametrize("alert", [alert for alert in ALERTS if "for" in alert], ids=lambda alert: alert["alert"])
+def test_an_alert_waits_neither_for_ever_nor_less_than_a_scrape(alert: dict[str, Any]) -> None:
+    """How long a condition has to last outlives a scrape or two, and ends within the hour."""
+    assert 2 * seconds(SCRAPING["global"]["scrape_interval"]) <= seconds(alert["for"]) <= 3600
+
+
+def test_what_must_be_watched_is_watched() -> None:
+    """In doubt for five minutes, the durable store down, mismatches, and keyed requests without a route."""
+    watched = {(selector.metric, *selector.matchers.values()) for a in ALERTS for selector in selectors(a["expr"])}
+    assert watched >= {
+        ("idempotency_in_doubt",),
+        ("idempotency_store_up", "durable"),
+        ("idempotency_requests_total", "key-reused"),
+        ("idempotency_unprotected_requests_total", "no_route_keyed"),
+    }
+    (in_doubt,) = [alert for alert in ALERTS if alert["alert"] == "IdempotencyInDoubt"]
+    assert in_doubt["for"] == "5m"
+
+
+def test_names_are_unique() -> None:
+    """Each alert has a name of its own."""
+    names = [alert["alert"] for alert in ALERTS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("idempotency_indoubt > 0", "idempotency_indoubt {} selects nothing"),
+        ('idempotency_store_up{tier="durabel"} == 0', "idempotency_store_up {'tier': 'durabel'} selects nothing"),
+        ('idempotency_in_doubt{verdict="x"} > 0', "idempotency_in_doubt {'verdict': 'x'} selects nothing"),
+        ("sum by (verdict) (idempotency_in_doubt) > 0", "idempotency_in_doubt has no label verdict"),
+        ("increase(idempotency_in_doubt[5m]) > 0", "idempotency_in_doubt is a gauge"),
+        ("idempotency_requests_total > 0", "idempotency_requests_total is a counter"),
+        ("rate(idempotency_claims_total[15s]) > 0", "the window of idempotency_claims_total holds too few scrapes"),
+    ],
+)
+def test_a_wrong_expression_is_noticed(expression: str, fault: str, fresh: Scrape) -> None:
+    """The check finds what it is there to find."""
+    assert fault in faults(expression, fresh)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum(idempotency_in_doubt > 0",
+        "sum by (route (x)) > 0",
+        "increse(x[5m]) > 0",
+        "x{route=} > 0",
+        "x[5] > 0",
+        "x >",
+    ],
+)
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    """A slip of the pen does not pass for something else."""
+    with pytest.raises(PromqlError):
+        selectors(expression)
+
+
+def test_the_scrape_file_asks_where_the_status_port_is_by_default() -> None:
+    """Address, path, and the file of rules are those that exist."""
+    assert JOB["static_configs"][0]["targets"] == [str(Status().listen)]
+    assert JOB["metrics_path"] == METRICS_PATH
+    assert [(DEPLOY / name).is_file() for name in SCRAPING["rule_files"]] == [True]

@@ -1,0 +1,287 @@
+"""What the log says, and what it never says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.core.operation import Event
+from gateway.core.verdict import Word
+from gateway.observe.facts import (
+    Fact,
+    Herald,
+    LeaseLost,
+    LoopStalled,
+    OperationClaimed,
+    OperationSettled,
+    RequestAnswered,
+    RequestPassed,
+    StoreCalled,
+    SweepDone,
+    TallyTaken,
+    TierChanged,
+    WriteRefused,
+)
+from gateway.observe.logs import Logs
+from gateway.observe.pipe import LinePipe
+
+OPERATION = UUID("8f14e45f-ceea-4a7a-9c1e-1f0b6a3d2c4b")
+NOON = 1_750_000_000.5
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+ANSWERED = RequestAnswered(
+    route="create_payment",
+    word=Word.STORED,
+    status=201,
+    duration_seconds=0.0123456,
+    method="POST",
+    operation_id=OPERATION,
+    upstream_status=201,
+    attempt=1,
+    request_id="req-7",
+    trace_id=f"00-{TRACE}-00f067aa0ba902b7-01",
+)
+PASSED = RequestPassed("no_route", "GET", 200, 0.001)
+KEYED = RequestPassed("no_route", "POST", 200, 0.001, key_field="Idempotency-Key", path="/v1/refunds")
+
+
+class Paper(LinePipe):
+    """A pipe that keeps its lines, so that a test can read them without a descriptor."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.urgent: list[bool] = []
+
+    def write(self, line: bytes, *, urgent: bool = False) -> None:
+        self.lines.append(line)
+        self.urgent.append(urgent)
+
+    def close(self, timeout_seconds: float = 2.0) -> bool:
+        return True
+
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture
+def paper() -> Paper:
+    return Paper()
+
+
+@pytest.fixture
+def logs(paper: Paper, request: pytest.FixtureRequest) -> Any:
+    made: list[Logs] = []
+
+    def make(**options: Any) -> Logs:
+        made.append(Logs(clock=lambda: NOON, pipe=lambda fd, tell: paper, **options))
+        return made[-1]
+
+    yield make
+    for one in reversed(made):
+        one.close()
+
+
+def test_a_request_is_one_json_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Everything that is known of a request stands under its own name."""
+    logs()(ANSWERED)
+    assert paper.objects() == [
+        {
+            "time": "2025-06-15T15:06:40.500Z",
+            "level": "info",
+            "message": "POST create_payment 201 stored",
+            "method": "POST",
+            "route": "create_payment",
+            "status": 201,
+            "verdict": "stored",
+            "upstream_status": 201,
+            "duration_ms": 12.346,
+            "attempt": 1,
+            "operation_id": str(OPERATION),
+            "request_id": "req-7",
+            "trace_id": TRACE,
+        }
+    ]
+
+
+def test_a_request_is_one_line_that_can_be_read(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Text begins with when, how grave and what, and nothing is said twice."""
+    logs(format="text")(ANSWERED)
+    assert paper.lines == [
+        b"2025-06-15T15:06:40.500Z info    POST create_payment 201 stored upstream_status=201 duration_ms=12.3 "
+        b"attempt=1 operation_id=" + str(OPERATION).encode() + b" request_id=req-7 trace_id=" + TRACE.encode() + b"\n"
+    ]
+
+
+@pytest.mark.parametrize("traceparent", ["", "00-xyz", f"00-{TRACE.upper()}-00f067aa0ba902b7-01", "\n"])
+def test_a_malformed_trace_is_left_out(paper: Paper, logs: Callable[..., Logs], traceparent: str) -> None:
+    """A field that is not what it should be is of no use to whoever searches for a trace."""
+    logs()(RequestAnswered("r", Word.STORED, 200, 0.1, "POST", trace_id=traceparent))
+    (said,) = paper.objects()
+    assert "trace_id" not in said
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [("protected", ["POST create_payment 201 stored"]), ("none", []),
+     ("all", ["POST create_payment 201 stored", "GET 200 unprotected"])],
+    ids=["protected", "none", "all"],
+)  # fmt: skip
+def test_the_configuration_says_which_requests_get_a_line(
+    paper: Paper, logs: Callable[..., Logs], requests: str, said: list[str]
+) -> None:
+    """`log.requests` is about lines of requests and nothing else."""
+    observer = logs(requests=requests)
+    observer(ANSWERED)
+    observer(PASSED)
+    assert [line["message"] for line in paper.objects()] == said
+
+
+@pytest.mark.parametrize(
+    ("fact", "level", "words"),
+    [
+        pytest.param(OperationClaimed("r", OPERATION, 5, 1), "debug", "claimed", id="claimed"),
+        pytest.param(
+            OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, False),
+            "debug", "settled", id="settled",
+        ),
+        pytest.param(
+            OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, True),
+            "warning", "settled, recorded late", id="settled-late",
+        ),
+        pytest.param(
+            OperationSettled("r", OPERATION, 5, Event.ABANDON, "timeout: no answer", 0.1, False),
+            "warning", "timeout: no answer", id="in-doubt",
+        ),
+        pytest.param(WriteRefused("r", OPERATION, 5, Event.COMPLETE, "in_doubt"), "error", "refused", id="refused"),
+        pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease", id="lease-lost"),
+        pytest.param(StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite", id="store-error"),
+        pytest.param(TierChanged("durable", False, "no route to host"), "warning", "no route to host", id="store-down"),
+        pytest.param(TierChanged("durable", True), "info", "durable store is up", id="store-up"),
+        pytest.param(SweepDone(0, 2, 3, 0.5), "debug", "swept", id="swept"),
+        pytest.param(SweepDone(1, 0, 0, 0.5), "info", "lapsed", id="swept-lapsed"),
+        pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
+        pytest.param(LoopStalled(12.0), "warning", "12.0 s", id="stalled"),
+        pytest.param(KEYED, "warning", "/v1/refunds", id="keyed-without-a-route"),
+    ],
+)  # fmt: skip
+def test_a_fact_has_its_level(paper: Paper, logs: Callable[..., Logs], fact: Fact, level: str, words: str) -> None:
+    """What needs somebody is a warning or worse, and goes out at once; the rest is there for who looks."""
+    logs(level="debug")(fact)
+    (said,) = paper.objects()
+    assert said["level"] == level
+    assert words in paper.lines[0].decode()
+    assert paper.urgent == [level in ("warning", "error")]
+
+
+@pytest.mark.parametrize("fact", [StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0)], ids=["call", "tally"])
+def test_no_news_is_no_line(paper: Paper, logs: Callable[..., Logs], fact: Fact) -> None:
+    """What happens many times a second and went well is counted, not told."""
+    logs(level="debug")(fact)
+    assert paper.lines == []
+
+
+def test_the_level_holds_for_facts(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Facts below the level are not written."""
+    observer = logs(level="warning", requests="all")
+    for fact in (ANSWERED, PASSED, TierChanged("durable", True), OperationClaimed("r", OPERATION, 5, 1)):
+        observer(fact)
+    assert paper.lines == []
+
+
+def test_a_path_is_warned_about_once(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """A client that calls an unprotected path all day does not fill the log with it."""
+    observer = logs(requests="none")
+    for _ in range(3):
+        observer(KEYED)
+    assert [line["path"] for line in paper.objects()] == ["/v1/refunds"]
+
+
+def test_the_memory_of_paths_is_bounded(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Paths that hold an id cannot fill the memory: after a thousand it is said that there are more, once."""
+    observer = logs()
+    for number in range(1500):
+        observer(RequestPassed("no_route", "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
+    said = paper.objects()
+    assert len(said) == 1001
+    assert "no longer listed" in said[-1]["message"]
+    assert all(len(line["path"]) == 200 for line in said[:-1])
+
+
+def test_libraries_speak_through_the_same_log(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """A warning of a library has the shape of ours and names its logger; its chatter is not let through."""
+    logs(level="debug")
+    logging.getLogger("asyncio").warning("Executing %r took %.1f s", "x\ny", 2)
+    logging.getLogger("aiohttp.access").info("GET /?token=secret")
+    assert paper.objects() == [
+        {**paper.objects()[0], "level": "warning", "message": "Executing 'x\\ny' took 2.0 s", "logger": "asyncio"}
+    ]
+
+
+def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """What an observer raises is told through the log as any other error, on one line of JSON."""
+
+    def broken(fact: Fact) -> None:
+        raise RuntimeError("first\nsecond")
+
+    logs()
+    Herald(broken).state(PASSED)
+    (said,) = paper.objects()
+    assert said["level"] == "error"
+    assert said["traceback"].endswith("RuntimeError: first\nsecond")
+    assert "logger" not in said
+
+
+def test_a_message_that_cannot_be_made_is_told_as_that(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """A mistake in a call of a logger neither fails its caller nor disappears."""
+    logs()
+    logging.getLogger("asyncio").warning("%d", "five")
+    (said,) = paper.objects()
+    assert said["message"] == "a message could not be made: TypeError"
+
+
+def test_python_warnings_are_logged(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """What Python warns of does not go past the log."""
+    logs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", UserWarning, stacklevel=1)
+    assert [line["logger"] for line in paper.objects()] == ["py.warnings"]
+
+
+def test_closing_gives_the_loggers_back(paper: Paper) -> None:
+    """After the end the loggers are as before the beginning."""
+    root, ours = logging.getLogger(), logging.getLogger("gateway")
+    before = (list(root.handlers), root.level, ours.level)
+    Logs(level="error", pipe=lambda fd, tell: paper).close()
+    assert (list(root.handlers), root.level, ours.level) == before
+
+
+def test_lines_that_were_lost_are_told_in_the_shape_of_the_log(logs: Callable[..., Logs]) -> None:
+    """Whoever reads the log learns that it has a hole, and how large."""
+    tells: list[Callable[[int], bytes]] = []
+
+    def pipe(fd: int, tell: Callable[[int], bytes]) -> LinePipe:
+        tells.append(tell)
+        return Paper()
+
+    Logs(clock=lambda: NOON, pipe=pipe).close()
+    said = json.loads(tells[0](7))
+    assert (said["level"], said["dropped"]) == ("warning", 7)
+
+
+def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """What callers choose (method, path, ids) cannot end a line or write another."""
+    evil = 'x\r\n2025-06-15T15:06:40.500Z error  forged\x1b[31m" status=200'
+    for shape in ("json", "text"):
+        observer = logs(format=shape, requests="all")
+        observer(RequestAnswered("r", Word.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
+        observer(RequestPassed("no_route", evil, 200, 0.1, evil, f"/{shape}/{evil}"))
+    assert len(paper.lines) == 6
+    for line in paper.lines:
+        assert re.fullmatch(rb"[^\x00-\x1f\x7f]+\n", line)

@@ -1,0 +1,243 @@
+"""Facts become numbers under the names that dashboards and alerts rely on."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+
+from gateway.core.operation import Event
+from gateway.core.verdict import Word
+from gateway.observe.facts import (
+    Fact,
+    LeaseLost,
+    LoopStalled,
+    OperationClaimed,
+    OperationSettled,
+    RequestAnswered,
+    RequestPassed,
+    StoreCalled,
+    SweepDone,
+    TallyTaken,
+    TierChanged,
+    WriteRefused,
+)
+from gateway.observe.metrics import Metrics, Readings
+from tests.observe.scrape import scrape
+
+OPERATION = UUID(int=7)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
+
+
+def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered:
+    return RequestAnswered("create_payment", word, 201, 0.25, "POST", OPERATION, 201, **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fact", "changes"),
+    [
+        pytest.param(
+            answered(upstream_seconds=0.2),
+            {
+                ("idempotency_requests_total", "create_payment", "stored"): 1,
+                ("idempotency_request_duration_seconds_count", "create_payment"): 1,
+                ("idempotency_request_duration_seconds_sum", "create_payment"): 0.25,
+                ("idempotency_overhead_seconds_count", "create_payment"): 1,
+                ("idempotency_overhead_seconds_sum", "create_payment"): 0.05,
+            },
+            id="answered-by-the-upstream",
+        ),
+        pytest.param(
+            answered(Word.REPLAYED),
+            {
+                ("idempotency_requests_total", "create_payment", "replayed"): 1,
+                ("idempotency_request_duration_seconds_count", "create_payment"): 1,
+                ("idempotency_request_duration_seconds_sum", "create_payment"): 0.25,
+            },
+            id="replayed",
+        ),
+        pytest.param(
+            RequestPassed("no_route", "GET", 200, 0.1),
+            {("idempotency_unprotected_requests_total", "no_route"): 1},
+            id="no-route",
+        ),
+        pytest.param(
+            RequestPassed("no_route", "POST", 200, 0.1, key_field="Idempotency-Key", path="/v1/refunds"),
+            {("idempotency_unprotected_requests_total", "no_route_keyed"): 1},
+            id="no-route-with-a-key",
+        ),
+        pytest.param(
+            RequestPassed("unkeyed", "POST", 200, 0.1, route="create_order"),
+            {
+                ("idempotency_unprotected_requests_total", "unkeyed"): 1,
+                ("idempotency_requests_total", "create_order", "unkeyed"): 1,
+            },
+            id="unkeyed",
+        ),
+        pytest.param(
+            RequestPassed("store_unavailable", "POST", 200, 0.1, route="create_order"),
+            {
+                ("idempotency_unprotected_requests_total", "store_unavailable"): 1,
+                ("idempotency_requests_total", "create_order", "unprotected"): 1,
+            },
+            id="store-unavailable-forwarded",
+        ),
+        pytest.param(
+            OperationClaimed("create_order", OPERATION, 5, 1),
+            {("idempotency_claims_total", "create_order"): 1},
+            id="claimed",
+        ),
+        pytest.param(
+            OperationSettled("create_order", OPERATION, 5, Event.COMPLETE, "answered 200", 0.5, is_late=True),
+            {
+                ("idempotency_settlements_total", "complete", "create_order"): 1,
+                ("idempotency_late_writes_total", "create_order"): 1,
+                ("idempotency_upstream_duration_seconds_count", "create_order"): 1,
+                ("idempotency_upstream_duration_seconds_sum", "create_order"): 0.5,
+            },
+            id="completed-late",
+        ),
+        pytest.param(
+            OperationSettled(
+                "create_order", OPERATION, 5, Event.RELEASE, "refused: nobody listens", 0.0, is_late=False
+            ),
+            {("idempotency_settlements_total", "release", "create_order"): 1},
+            id="released-without-the-upstream",
+        ),
+        pytest.param(
+            WriteRefused("create_order", OPERATION, 5, Event.COMPLETE, "in_doubt"),
+            {("idempotency_refused_writes_total", "create_order"): 1},
+            id="write-refused",
+        ),
+        pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), {("idempotency_lost_leases_total",): 1}, id="lease-lost"),
+        pytest.param(
+            StoreCalled("durable", "claim", 0.002, "Indefinite"),
+            {
+                ("idempotency_store_duration_seconds_count", "durable", "claim"): 1,
+                ("idempotency_store_duration_seconds_sum", "durable", "claim"): 0.002,
+                ("idempotency_store_errors_total", "Indefinite", "durable", "claim"): 1,
+            },
+            id="store-call-failed",
+        ),
+        pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
+        pytest.param(
+            SweepDone(1, 2, 3, 0.5),
+            {
+                ("idempotency_swept_total", "lapse"): 1,
+                ("idempotency_swept_total", "retire"): 2,
+                ("idempotency_swept_total", "collect"): 3,
+                ("idempotency_sweep_duration_seconds_count",): 1,
+                ("idempotency_sweep_duration_seconds_sum",): 0.5,
+            },
+            id="swept",
+        ),
+        pytest.param(
+            TallyTaken((("create_order", 3), ("renamed", 1)), 90.0),
+            {
+                ("idempotency_in_doubt", "create_order"): 3,
+                ("idempotency_in_doubt", "renamed"): 1,
+                ("idempotency_oldest_in_doubt_seconds",): 90,
+            },
+            id="tally",
+        ),
+        pytest.param(
+            LoopStalled(12.0),
+            {("idempotency_loop_stall_seconds_count",): 1, ("idempotency_loop_stall_seconds_sum",): 12},
+            id="loop-stalled",
+        ),
+    ],
+)
+async def test_a_fact_changes_its_numbers_and_no_others(
+    metrics: Metrics, fact: Fact, changes: dict[tuple[str, ...], float]
+) -> None:
+    """Each fact is counted under its own names, once."""
+    before = await scrape(metrics)
+    metrics(fact)
+    assert (await scrape(metrics)).changed_since(before) == changes
+
+
+async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Metrics) -> None:
+    """A rate needs a zero to rise from, so no series of a route waits for its first event."""
+    fresh = await scrape(metrics)
+    for route in ("create_payment", "create_order"):
+        for word in Word:
+            assert fresh.value("idempotency_requests_total", route=route, verdict=word) == 0
+        assert fresh.value("idempotency_in_doubt", route=route) == 0
+        assert fresh.value("idempotency_request_duration_seconds_count", route=route) == 0
+
+
+@pytest.mark.parametrize(("has_fast_tier", "tiers"), [(True, {"durable", "fast"}), (False, {"durable"})])
+async def test_only_tiers_that_exist_can_be_down(has_fast_tier: bool, tiers: set[str]) -> None:
+    """Without a fast tier there is no series that an alert would take for one that is down."""
+    fresh = await scrape(Metrics([], has_fast_tier=has_fast_tier, version="1"))
+    assert {series.labels["tier"] for series in fresh.series if series.name == "idempotency_store_up"} == tiers
+
+
+async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) -> None:
+    """A tally replaces the one before it, also for routes that the configuration does not have."""
+    metrics(TallyTaken((("create_order", 3), ("renamed", 1)), 90.0))
+    metrics(TallyTaken((("create_payment", 1),), 5.0))
+    now = await scrape(metrics)
+    in_doubt = {series.labels["route"]: series.value for series in now.series if series.name == "idempotency_in_doubt"}
+    assert in_doubt == {"create_payment": 1, "create_order": 0, "renamed": 0}
+    assert now.value("idempotency_oldest_in_doubt_seconds") == 5
+
+
+async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:
+    """Buckets are cumulative and their bounds belong to them."""
+    for seconds in (0.0001, 0.5, 0.500001, 4000.0):
+        metrics(RequestAnswered("create_order", Word.STORED, 200, seconds, "POST"))
+    now = await scrape(metrics)
+    name = "idempotency_request_duration_seconds_bucket"
+    counts = [now.value(name, route="create_order", le=le) for le in ("0.0005", "0.25", "0.5", "1.0", "300.0", "+Inf")]
+    assert counts == [1, 1, 2, 3, 3, 4]
+
+
+async def test_callers_cannot_make_series(metrics: Metrics) -> None:
+    """However requests vary, the number of series stays the same."""
+    before = await scrape(metrics)
+    for number in range(50):
+        method = f"M{number}"
+        metrics(
+            RequestAnswered("create_order", Word.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method)
+        )
+        metrics(RequestPassed("no_route", method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
+    after = await scrape(metrics)
+    assert [(series.name, series.labels) for series in after.series] == [
+        (series.name, series.labels) for series in before.series
+    ]
+
+
+async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics) -> None:
+    """Gauges of the moment are those of the moment of the scrape."""
+    readings = iter([Readings(in_flight=3, oldest_in_flight_seconds=1.5, fast_hits=8), Readings(copies_shed=2)])
+    metrics.read_with(lambda: next(readings))
+    first, second = await scrape(metrics), await scrape(metrics)
+    assert first.value("idempotency_in_flight") == 3
+    assert first.value("idempotency_oldest_in_flight_seconds") == 1.5
+    assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
+    assert second.value("idempotency_in_flight") == 0
+    assert second.value("idempotency_copies_shed_total") == 2
+
+
+async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:
+    """Nothing is global."""
+    other = Metrics(["create_payment"], has_fast_tier=False, version="2")
+    metrics(answered())
+    now = await scrape(other)
+    assert now.value("idempotency_requests_total", route="create_payment", verdict="stored") == 0
+    assert [series.labels["version"] for series in now.series if series.name == "idempotency_build_info"] == ["2"]
+
+
+async def test_openmetrics_is_spoken_to_who_asks_for_it(metrics: Metrics) -> None:
+    """A scraper that prefers OpenMetrics gets valid OpenMetrics."""
+    metrics(answered(upstream_seconds=0.2))
+    exposition = await metrics.render("application/openmetrics-text; version=1.0.0, text/plain;q=0.5")
+    assert exposition.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in openmetrics_families(exposition.body.decode())}
+    assert {"idempotency_requests", "idempotency_request_duration_seconds", "process_open_fds"} <= names

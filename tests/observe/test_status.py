@@ -1,0 +1,218 @@
+"""What probes and scrapers get from the status port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.observe.facts import TierChanged
+from gateway.observe.metrics import Exposition, Metrics
+from gateway.observe.status import Health, StatusServer
+from tests.observe.scrape import Scrape
+from tests.support.http import Connection, Response, exchange, request
+
+PATHS = ["/livez", "/readyz", "/metrics"]
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health(serving=True, durable_up=True)
+
+
+@pytest.fixture
+async def port(health: Health) -> AsyncIterator[int]:
+    """The port of a status server with real metrics."""
+    server = StatusServer(health, Metrics(["create_payment"], has_fast_tier=False, version="1").render)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+def assert_tells_nothing_of_itself(response: Response) -> None:
+    assert response.values("Server") == []
+    assert response.header("Cache-Control") == "no-store"
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_get_and_head_answer_alike(port: int, path: str) -> None:
+    """HEAD gets the head of what GET gets."""
+    got, head = await request(port, "GET", path), await request(port, "HEAD", path)
+    assert got.status == head.status == 200
+    assert got.body
+    assert head.header("Content-Type") == got.header("Content-Type")
+    assert_tells_nothing_of_itself(got)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"])
+async def test_nothing_can_be_changed(port: int, method: str, path: str) -> None:
+    """Any other method is refused, with the ones that are not."""
+    response = await request(port, method, path, body=b"{}")
+    assert response.status == 405
+    assert response.header("Allow") == "GET, HEAD"
+    assert_tells_nothing_of_itself(response)
+
+
+@pytest.mark.parametrize("path", ["/", "/livez/", "/readyz/store", "/metrics/../livez", "/debug", "//livez"])
+async def test_there_is_nothing_else(port: int, path: str) -> None:
+    """Three paths, and not one more."""
+    response = await request(port, "GET", path)
+    assert response.status == 404
+    assert_tells_nothing_of_itself(response)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n\r\nHost : x\r\n\r\n",
+        b"GET /" + b"a" * 4096 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 4096 + b"\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(200)) + b"\r\n",
+    ],
+    ids=["tls", "broken-field", "long-line", "long-field", "many-fields"],
+)
+async def test_what_is_malformed_or_long_is_refused_tersely(port: int, data: bytes) -> None:
+    """Whoever sends rubbish learns nothing of what listens."""
+    response = await exchange(port, data)
+    assert response.status == 400
+    assert_tells_nothing_of_itself(response)
+
+
+@pytest.mark.parametrize(
+    ("health", "target", "status"),
+    [
+        pytest.param(Health(serving=True, durable_up=True), "/readyz", 200, id="all-is-well"),
+        pytest.param(Health(serving=True, durable_up=False), "/readyz", 200, id="without-the-store"),
+        pytest.param(Health(serving=True, durable_up=False), "/readyz?require=store", 503, id="store-required"),
+        pytest.param(Health(serving=True, durable_up=True), "/readyz?require=store", 200, id="store-required-and-up"),
+        pytest.param(Health(serving=True, durable_up=True, fast_up=False), "/readyz?require=store", 200, id="no-redis"),
+        pytest.param(Health(serving=False, durable_up=True), "/readyz", 503, id="not-listening-yet"),
+        pytest.param(Health(serving=True, draining=True, durable_up=True), "/readyz", 503, id="draining"),
+        pytest.param(Health(serving=True, draining=True), "/livez", 200, id="draining-and-alive"),
+        pytest.param(Health(), "/livez", 200, id="starting-and-alive"),
+        pytest.param(Health(serving=True, durable_up=True), "/readyz?require=redis", 400, id="unknown-requirement"),
+        pytest.param(Health(serving=True), "/readyz?require=&require=store", 400, id="empty-requirement"),
+        pytest.param(Health(serving=True), "/readyz?verbose", 200, id="another-parameter"),
+    ],
+)
+async def test_readiness(port: int, target: str, status: int) -> None:
+    """The gateway is ready while it serves; a store counts only for who asks for it."""
+    assert (await request(port, "GET", target)).status == status
+
+
+@pytest.mark.parametrize(
+    ("health", "body"),
+    [
+        (
+            Health(serving=True, durable_up=True, fast_up=False),
+            {
+                "status": "ready",
+                "parts": {"listener": "up", "durable": "up", "fast": "down", "draining": False},
+            },
+        ),
+        (
+            Health(serving=True, draining=True),
+            {
+                "status": "not ready",
+                "parts": {"listener": "up", "durable": "down", "fast": "absent", "draining": True},
+            },
+        ),
+    ],
+    ids=["ready", "not-ready"],
+)
+async def test_readiness_lists_the_parts(port: int, body: object) -> None:
+    """Somebody who looks sees at once which part it is."""
+    response = await request(port, "GET", "/readyz")
+    assert response.json() == body
+    assert response.header("Content-Type") == "application/json"
+
+
+def test_the_stores_parts_follow_the_facts() -> None:
+    """Health is an observer."""
+    health = Health(fast_up=False)
+    health(TierChanged("durable", True))
+    health(TierChanged("fast", True))
+    assert (health.durable_up, health.fast_up) == (True, True)
+    health(TierChanged("durable", False))
+    assert (health.durable_up, health.fast_up) == (False, True)
+
+
+async def test_metrics_are_text_for_prometheus(port: int) -> None:
+    """A scrape without wishes gets the text format."""
+    response = await request(port, "GET", "/metrics")
+    assert (response.header("Content-Type") or "").startswith("text/plain; version=0.0.4")
+    assert Scrape(response.body.decode()).value("idempotency_store_up", tier="durable") == 0
+
+
+async def test_a_scraper_chooses_its_format(port: int) -> None:
+    """`Accept` is heard."""
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    response = await request(port, "GET", "/metrics", [("Accept", accept)])
+    assert (response.header("Content-Type") or "").startswith("application/openmetrics-text; version=1.0.0")
+    assert response.body.endswith(b"# EOF\n")
+
+
+async def test_scrapes_at_once_are_bounded() -> None:
+    """Slow scrapes pile up to a bound; further ones are turned away, and probes are answered all the while."""
+    may_end = asyncio.Event()
+
+    async def render(accept: str) -> Exposition:
+        await may_end.wait()
+        return Exposition("text/plain", b"done")
+
+    server = StatusServer(Health(serving=True), render)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        scrapes = [asyncio.create_task(request(port, "GET", "/metrics")) for _ in range(5)]
+        turned_away, _ = await asyncio.wait(scrapes, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status for task in turned_away] == [503]
+        assert (await request(port, "GET", "/livez")).status == 200
+        may_end.set()
+        assert sorted([response.status for response in await asyncio.gather(*scrapes)]) == [200, 200, 200, 200, 503]
+    finally:
+        await server.stop()
+
+
+async def test_a_broken_scrape_is_told_to_the_log_and_not_to_the_scraper(caplog: pytest.LogCaptureFixture) -> None:
+    """An error of the program gets a bare 500; its text is for the operator."""
+
+    async def render(accept: str) -> Exposition:
+        raise RuntimeError("a secret")
+
+    server = StatusServer(Health(serving=True), render)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        response = await request(port, "GET", "/metrics")
+    finally:
+        await server.stop()
+    assert response.status == 500
+    assert b"secret" not in response.body
+    assert "RuntimeError: a secret" in caplog.text
+    assert_tells_nothing_of_itself(response)
+
+
+async def test_stopping_closes_idle_connections_and_the_port(health: Health) -> None:
+    """After the end nobody is connected, and nobody can connect."""
+    server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render)
+    port = await server.start("127.0.0.1", 0)
+    async with Connection(port) as connection:
+        await connection.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await connection.read_response()).status == 200
+        await server.stop()
+        await server.stop()
+        assert await connection.read_rest() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await request(port, "GET", "/livez")
+
+
+async def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(port: int, health: Health) -> None:
+    """A start that fails gives everything back."""
+    server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render)
+    with pytest.raises(OSError, match="in use"):
+        await server.start("127.0.0.1", port)
+    await server.stop()

@@ -126,7 +126,8 @@ class ClientExchange:
     def incoming(self, *, may_upgrade: bool) -> Incoming:
         """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
         head = self.head
-        if self._request._message.upgrade and not (may_upgrade and self.connection.is_upgraded):  # noqa: SLF001
+        may_upgrade = may_upgrade and self.connection.is_upgraded and self.version == (1, 1)
+        if self._request._message.upgrade and not may_upgrade:  # noqa: SLF001
             kept = tuple(field for field in head.headers if field[0].lower() != b"upgrade")
             head = RequestHead(head.method, head.target, kept)
         return Incoming(head, self.body, self.connection.peer, self.connection.scheme)

@@ -1,0 +1,376 @@
+"""What nothing protects goes through untouched, streamed both ways, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+import pytest
+
+from gateway.core.verdict import Word
+from gateway.observe.facts import RequestPassed
+from gateway.proxy.reply import Incoming, Untouched
+from gateway.proxy.upstream import UpstreamSettings
+from tests.http.edge.harness import HOST, RunningEdge, post, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection, NoAnswerError, exchange, request
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, Ending, Framing, Received, RecordingUpstream
+
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+MIB = 1024 * 1024
+LONG = 100 * MIB
+HELD_BYTES_MAX = 12 * MIB
+ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"}
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[RecordingUpstream]:
+    async with RecordingUpstream() as running:
+        yield running
+
+
+@asynccontextmanager
+async def before(accept: Accept) -> AsyncIterator[RunningEdge]:
+    """An edge before an upstream that treats each connection as `accept` says."""
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    settings = UpstreamSettings(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+    async with server, serving(upstream_settings=settings) as edge:
+        yield edge
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "TRACE", "HEAD"])
+async def test_any_method_goes_through(upstream: RecordingUpstream, method: str) -> None:
+    """With its body if it has one, and the answer to it without one for HEAD."""
+    async with serving(upstream=upstream) as edge:
+        response = await request(edge.port, method, "/things", body=b"" if method in ("GET", "HEAD") else b"body")
+        assert (response.status, response.body) == (200, b"" if method == "HEAD" else b"done")
+        assert response.header("content-length") == "4"
+        assert response.values("idempotency-status") == []
+        (got,) = upstream.requests
+        assert (got.method, got.body) == (method, b"" if method in ("GET", "HEAD") else b"body")
+
+
+async def test_target_and_fields_go_through_as_sent(upstream: RecordingUpstream) -> None:
+    """Bytes, order, spelling and repeats; what belongs to this hop is not forwarded."""
+    target = b"//evil/%7E/../x/%2e;p=1?a=|&b=[]&c=%zz#frag"
+    fields = (
+        b"x-One: 1\r\nX-ONE: 2\r\nCookie: a=1\r\nX-Bytes: \xff\xfe\r\nConnection: X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n"
+    )
+    async with serving(upstream=upstream) as edge:
+        await exchange(edge.port, b"GET " + target + b" HTTP/1.1\r\n" + HOST + fields + b"\r\n")
+    (got,) = upstream.requests
+    assert got.target == target
+    assert [field for field in got.headers if field[0].lower() not in ADDED] == [
+        (b"Host", b"gateway.test"),
+        (b"x-One", b"1"),
+        (b"X-ONE", b"2"),
+        (b"Cookie", b"a=1"),
+        (b"X-Bytes", b"\xff\xfe"),
+    ]
+
+
+async def test_the_answer_goes_through_as_it_came(upstream: RecordingUpstream) -> None:
+    """Reason, fields and body keep their bytes; the gateway's own words are not the upstream's to say."""
+    wire = (
+        b"HTTP/1.1 299 Very \xe9 Odd\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\nX-Bytes: \xff\r\nServer: theirs\r\n"
+        b"Date: Tue, 15 Nov 1994 08:12:31 GMT\r\nIdempotency-Status: stored\r\nIdempotent-Replayed: true\r\n"
+        b"Content-Length: 3\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n\x00\xffz"
+    )
+    upstream.on(None, Answer(raw=wire))
+    async with serving(upstream=upstream) as edge:
+        response = await request(edge.port, "GET", "/")
+    assert (response.status, response.reason, response.body) == (299, b"Very \xe9 Odd", b"\x00\xffz")
+    assert response.headers == [
+        (b"Set-Cookie", b"a=1"),
+        (b"set-cookie", b"b=2"),
+        (b"X-Bytes", b"\xff"),
+        (b"Server", b"theirs"),
+        (b"Date", b"Tue, 15 Nov 1994 08:12:31 GMT"),
+        (b"Content-Length", b"3"),
+    ]
+
+
+@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED, Framing.CLOSE])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_every_framing_arrives_whole(upstream: RecordingUpstream, framing: Framing, version: bytes) -> None:
+    """However the upstream tells the end, the client is told it in its own version."""
+    upstream.on(None, Answer(body=(b"ab", b"cde"), framing=framing))
+    async with serving(upstream=upstream) as edge:
+        response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
+        assert (response.body, response.complete) == (b"abcde", True)
+
+
+@pytest.mark.parametrize(
+    ("wire", "length"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", None),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 70\r\nETag: x\r\n\r\n", "70"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "0"),
+    ],
+    ids=["204", "304", "empty"],
+)
+async def test_answers_without_a_body_stay_exact(upstream: RecordingUpstream, wire: bytes, length: str | None) -> None:
+    """And the connection goes on after them."""
+    upstream.on(None, Answer(raw=wire))
+    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+            response = await connection.read_response()
+            assert (response.header("content-length"), response.body) == (length, b"")
+
+
+async def test_events_are_flushed_one_by_one(upstream: RecordingUpstream) -> None:
+    """Each one reaches the client before the upstream makes the next."""
+    go_on = [asyncio.Event() for _ in range(5)]
+    pieces: list[bytes | asyncio.Event] = []
+    for number, event in enumerate(go_on):
+        pieces += [b"data: %d\n\n" % number, event]
+    events = (("Content-Type", "text/event-stream"),)
+    upstream.on(None, Answer(headers=events, body=tuple(pieces), framing=Framing.CHUNKED))
+    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        await connection.send(b"GET /events HTTP/1.1\r\n" + HOST + b"\r\n")
+        for number, event in enumerate(go_on):
+            await connection.reader.readuntil(b"data: %d\n\n" % number)
+            event.set()
+        await connection.reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_interim_answers_are_passed_on(upstream: RecordingUpstream) -> None:
+    """103 with its links, to whoever knows it: not to HTTP/1.0 (RFC 9110 section 15.2)."""
+    hints = (("Link", "</style.css>; rel=preload"),)
+    upstream.on(None, Answer(interim=((103, hints), (103, hints))))
+    async with serving(upstream=upstream) as edge:
+        response = await request(edge.port, "GET", "/")
+        assert response.status == 200
+        assert response.interim == [(103, [(b"Link", b"</style.css>; rel=preload")])] * 2
+        response = await exchange(edge.port, b"GET / HTTP/1.0\r\n" + HOST + b"\r\n")
+        assert (response.status, response.interim) == (200, [])
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_request_is_streamed(framing: str) -> None:
+    """Its first byte is at the upstream before its last is at the gateway."""
+    arrived = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first")
+        arrived.set()
+        await reader.readuntil(b"last")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with before(accept) as edge, Connection(edge.port) as connection:
+        if framing == "length":
+            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\nfirst")
+            await arrived.wait()
+            await connection.send(b"last")
+        else:
+            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+            await arrived.wait()
+            await connection.send(b"4\r\nlast\r\n0\r\n\r\n")
+        assert (await connection.read_response()).status == 200
+
+
+async def test_an_answer_may_come_before_the_request_is_whole(upstream: RecordingUpstream) -> None:
+    """The client gets it, and the connection ends after it."""
+    early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge"
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first")
+        writer.write(early)
+        await writer.drain()
+        await reader.read(-1)
+        writer.close()
+
+    async with before(accept) as edge, Connection(edge.port) as connection:
+        await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\nfirst")
+        response = await connection.read_response()
+        assert (response.status, response.body, response.header("connection")) == (413, b"large", "close")
+        assert await connection.read_rest() == b""
+
+
+async def test_long_bodies_take_little_memory_both_ways() -> None:
+    """A hundred MiB go up and come back at the pace of the slower side, unchanged."""
+    piece = bytes(range(256)) * (MIB // 256)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LONG)
+        left = LONG
+        while left:
+            data = await reader.read(MIB)
+            left -= len(data)
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def upload(connection: Connection) -> None:
+        for _ in range(LONG // MIB):
+            await connection.send(piece)
+
+    async with before(accept) as edge, Connection(edge.port) as connection:
+        await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % LONG)
+        tracemalloc.start()
+        try:
+            sending = asyncio.ensure_future(upload(connection))
+            await connection.reader.readuntil(b"\r\n\r\n")
+            digest = sha256()
+            left = LONG
+            while left:
+                data = await connection.reader.read(MIB)
+                left -= len(data)
+                digest.update(data)
+            await sending
+            assert tracemalloc.get_traced_memory()[1] < HELD_BYTES_MAX
+        finally:
+            tracemalloc.stop()
+    assert digest.digest() == sha256(piece * (LONG // MIB)).digest()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (Answer(ending=Ending.CLOSE, bytes_max=0), 502),
+        (Answer(ending=Ending.RESET, bytes_max=0), 502),
+        (Answer(raw=b"not http at all\r\n\r\n"), 502),
+        (Answer(ending=Ending.SILENCE, bytes_max=0), 504),
+    ],
+    ids=["closed", "reset", "malformed", "silent"],
+)
+async def test_an_upstream_that_does_not_answer_is_told_plainly(
+    upstream: RecordingUpstream, answer: Answer, status: int
+) -> None:
+    """No verdict is claimed for it, and the request is never sent again, whatever its method."""
+    upstream.on(None, answer)
+    settings = UpstreamSettings(host="127.0.0.1", port=upstream.port, response_timeout_seconds=0.3)
+    async with serving(upstream_settings=settings) as edge:
+        response = await request(edge.port, "GET", "/")
+        assert response.status == status
+        assert response.values("idempotency-status") == []
+        assert "not known" in response.json()["detail"]
+        assert len(upstream.requests) == 1
+
+
+async def test_an_upstream_that_is_not_there_is_told_plainly() -> None:
+    """Nothing was sent, and the answer says so."""
+    async with serving(upstream_settings=UpstreamSettings(host="127.0.0.1", port=free_port())) as edge:
+        response = await request(edge.port, "PUT", "/", body=b"x")
+        assert response.status == 502
+        assert "nothing was sent" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED])
+@pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
+async def test_an_answer_that_breaks_off_breaks_the_client_off(
+    upstream: RecordingUpstream, framing: Framing, ending: Ending
+) -> None:
+    """What came is passed on, and its end is no end."""
+    upstream.on(None, Answer(body=b"a" * 1000, framing=framing, ending=ending, bytes_max=500))
+    async with serving(upstream=upstream) as edge:
+        response = await request(edge.port, "GET", "/")
+        assert response.status == 200
+        assert not response.complete
+        assert len(upstream.requests) == 1
+
+
+async def test_a_close_delimited_answer_that_is_reset_does_not_end_cleanly(upstream: RecordingUpstream) -> None:
+    """Not even for HTTP/1.0, whose end is the end of the connection."""
+    upstream.on(None, Answer(body=b"a" * 1000, framing=Framing.CLOSE, ending=Ending.RESET, bytes_max=500))
+    async with serving(upstream=upstream) as edge:
+        for version in (b"HTTP/1.1", b"HTTP/1.0"):
+            response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
+            assert not response.complete
+
+
+@pytest.mark.parametrize("when", ["before-the-answer", "in-the-answer", "in-the-request"])
+async def test_a_client_that_goes_takes_its_request_with_it(upstream: RecordingUpstream, when: str) -> None:
+    """The connection to the upstream is given up, and nothing is left running."""
+    gone = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if when == "in-the-answer":
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+            await writer.drain()
+        arrived.set()
+        try:
+            await reader.read(-1)
+        except ConnectionError:
+            gone.set()
+        writer.close()
+
+    arrived = asyncio.Event()
+    async with before(accept) as edge, Connection(edge.port) as connection:
+        length = b"Content-Length: 9\r\n" if when == "in-the-request" else b""
+        await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + length + b"\r\n")
+        await arrived.wait()
+        if when == "in-the-answer":
+            await connection.reader.readuntil(b"ab")
+        connection.reset()
+        await gone.wait()
+        await eventually(lambda: edge.edge.in_flight == 0 and edge.edge.connections == 0)
+
+
+async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream: RecordingUpstream) -> None:
+    """Neither by a client that goes, nor by chunks that are none."""
+    async with serving(upstream=upstream) as edge:
+        async with Connection(edge.port) as connection:
+            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+            await eventually(lambda: upstream.connections == 1)
+            await connection.send(b"zz\r\n")
+            assert (await connection.read_response()).status == 400
+        async with Connection(edge.port) as connection:
+            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n\r\nab")
+            await eventually(lambda: upstream.connections == 2)
+            connection.finish_sending()
+            with pytest.raises(NoAnswerError):
+                await connection.read_response()
+        await eventually(lambda: edge.edge.in_flight == 0)
+        assert upstream.requests == []
+
+
+async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(upstream: RecordingUpstream) -> None:
+    """Streamed and untouched like any other, but the answer says that nothing protects it."""
+
+    async def answer(incoming: Incoming) -> Untouched:
+        return Untouched(incoming, Word.UNKEYED)
+
+    async with serving(answer, upstream=upstream) as edge:
+        response = await exchange(edge.port, post(b"", b"body"))
+        assert response.values("idempotency-status") == [b"unkeyed"]
+        assert upstream.requests[0].body == b"body"
+        (fact,) = edge.facts
+        assert isinstance(fact, RequestPassed)
+        assert (fact.reason, fact.route, fact.status) == ("unkeyed", "payments", 200)
+
+
+async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:
+    """Somebody may believe that the request is protected."""
+    async with serving(upstream=upstream, key_fields=frozenset((b"idempotency-key",))) as edge:
+        await request(edge.port, "POST", "//other/?x=1", [("Idempotency-KEY", "k")])
+        await request(edge.port, "POST", "/other")
+        facts = [fact for fact in edge.facts if isinstance(fact, RequestPassed)]
+        assert [(fact.reason, fact.key_field, fact.path) for fact in facts] == [
+            ("no_route", "Idempotency-KEY", "/other"),
+            ("no_route", None, None),
+        ]
+
+
+async def test_each_pipelined_request_gets_its_own_answer(upstream: RecordingUpstream) -> None:
+    """In the order of the requests."""
+    upstream.on(None, _echoed)
+    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        await connection.send(b"".join(b"GET /%d HTTP/1.1\r\n" % n + HOST + b"\r\n" for n in range(40)))
+        for number in range(40):
+            assert (await connection.read_response()).body == b"/%d" % number
+
+
+def _echoed(received: Received) -> Answer:
+    return Answer(body=received.target)

@@ -1,0 +1,263 @@
+"""What the edge hands on and what it writes, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+
+import pytest
+
+from gateway.core.message import Headers
+from gateway.core.verdict import Word
+from gateway.proxy.reply import Incoming, Reply, Untouched
+from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
+from tests.support.http import Connection, exchange, request
+from tests.support.tls import Authority
+
+FIELDS: Headers = (
+    (b"Content-Type", b"application/json"),
+    (b"x-LOWER-upper", b"kept"),
+    (b"Set-Cookie", b"a=1; Path=/"),
+    (b"Set-Cookie", b"b=2, c=3"),
+    (b"X-Bytes", b"\xff\xfe caf\xc3\xa9 \t end"),
+    (b"X-Empty", b""),
+    (b"ETag", b'"1"'),
+)
+
+
+async def test_a_request_is_handed_on_as_it_was_sent() -> None:
+    """Method, target, fields and body keep their bytes, their order, their spelling and their repeats."""
+    fields = b'X-One: 1\r\nx-ONE: 2\r\nIdempotency-Key: "k"\r\n'
+    fields += b"X-Bytes: \xff\xfe\xc3\xa9\r\nX-Empty:\r\nX-Space:  a  b\t \r\n"
+    target = b"//v1/%70ayments/?a=%7E&b=[|]&&c=%zz"
+    async with serving() as edge:
+        await exchange(edge.port, post(fields, b"\x00\xffbody", target), method="POST")
+        (taken,) = edge.taken
+        assert taken.head.method == b"POST"
+        assert taken.head.target == target
+        assert taken.head.headers == (
+            (b"Host", b"gateway.test"),
+            (b"X-One", b"1"),
+            (b"x-ONE", b"2"),
+            (b"Idempotency-Key", b'"k"'),
+            (b"X-Bytes", b"\xff\xfe\xc3\xa9"),
+            (b"X-Empty", b""),
+            (b"X-Space", b"a  b"),
+            (b"Content-Length", b"6"),
+        )
+        assert taken.body == b"\x00\xffbody"
+        assert taken.incoming.body.length == 6
+        assert taken.incoming.peer == ip_address("127.0.0.1")
+        assert taken.incoming.scheme == "http"
+
+
+async def test_a_chunked_body_is_handed_on_without_its_chunks() -> None:
+    """Extensions and trailers go with the framing."""
+    chunks = b"3;x=y\r\nabc\r\n1\r\nd\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    async with serving() as edge:
+        await exchange(
+            edge.port,
+            b"POST " + PROTECTED.encode() + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
+        )
+        (taken,) = edge.taken
+        assert taken.body == b"abcd"
+        assert taken.incoming.body.length is None
+
+
+async def test_a_coded_body_is_not_decoded() -> None:
+    """Content-Encoding describes the bytes that are handed on."""
+    async with serving() as edge:
+        await exchange(edge.port, post(b"Content-Encoding: gzip\r\n", b"\x1f\x8bnot gzip"))
+        assert edge.taken[0].body == b"\x1f\x8bnot gzip"
+
+
+async def test_a_reply_goes_out_as_it_was_given() -> None:
+    """Fields keep bytes, order, spelling and repeats; only length, date and the word are added, and no server."""
+    async with serving(reply(b"\x00\xff", status=201, reason=b"Made \xe9", headers=FIELDS)) as edge:
+        response = await exchange(edge.port, post(), method="POST")
+    assert (response.version, response.status, response.reason) == (b"HTTP/1.1", 201, b"Made \xe9")
+    assert response.body == b"\x00\xff"
+    *given, status, date, length = response.headers
+    assert given == [(name, value.strip(b" \t")) for name, value in FIELDS]
+    assert status == (b"Idempotency-Status", b"stored")
+    assert date[0] == b"Date"
+    assert parsedate_to_datetime(date[1].decode()).tzinfo is not None
+    assert length == (b"Content-Length", b"2")
+
+
+async def test_framing_is_recomputed_and_never_copied() -> None:
+    """What a reply brings of lengths, codings, connections and the word is not believed."""
+    lies: Headers = (
+        (b"Content-Length", b"999"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Connection", b"close"),
+        (b"Keep-Alive", b"timeout=5"),
+        (b"Trailer", b"X"),
+        (b"Upgrade", b"h2c"),
+        (b"Idempotency-Status", b"released"),
+        (b"Date", b"Tue, 15 Nov 1994 08:12:31 GMT"),
+    )
+    async with serving(reply(b"abc", headers=lies)) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(post())
+            response = await connection.read_response("POST")
+            assert response.headers == [
+                (b"Date", b"Tue, 15 Nov 1994 08:12:31 GMT"),
+                (b"Idempotency-Status", b"stored"),
+                (b"Content-Length", b"3"),
+            ]
+            assert response.body == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "headers", "body", "length"),
+    [
+        ("HEAD", 200, ((b"Content-Length", b"70"),), b"", "70"),
+        ("HEAD", 200, (), b"abc", "3"),
+        ("HEAD", 200, (), b"", None),
+        ("HEAD", 200, ((b"Content-Length", b"x"),), b"", None),
+        ("POST", 204, ((b"Content-Length", b"70"),), b"", None),
+        ("POST", 204, (), b"not allowed", None),
+        ("POST", 304, ((b"Content-Length", b"70"),), b"", "70"),
+        ("POST", 304, (), b"", None),
+        ("POST", 200, (), b"", "0"),
+        ("POST", 299, (), b"abc", "3"),
+    ],
+)
+async def test_a_reply_without_a_body_stays_exact(
+    method: str, status: int, headers: Headers, body: bytes, length: str | None
+) -> None:
+    """HEAD, 204, 304 and empty bodies end where they should, and the connection goes on."""
+    async with serving(reply(body, status=status, headers=headers)) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(post().replace(b"POST", method.encode()))
+            response = await connection.read_response(method)
+            assert (response.status, response.header("content-length")) == (status, length)
+            assert response.body == (b"" if method == "HEAD" or status in (204, 304) else body)
+
+
+async def test_a_stream_of_known_length_says_it() -> None:
+    """Its pieces are the body."""
+    stream = Stream(b"ab", b"cde")
+    async with serving(reply(stream, length=5)) as edge:
+        response = await exchange(edge.port, post())
+    assert (response.body, response.header("content-length")) == (b"abcde", "5")
+    assert stream.aborted
+
+
+async def test_a_stream_of_unknown_length_is_chunked_and_the_connection_goes_on() -> None:
+    """Each piece is a chunk, and the last one ends it."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        async for _ in incoming.body.stream():
+            pass
+        return reply(Stream(b"ab", b"cde"))
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(post())
+            response = await connection.read_response()
+            assert (response.body, response.complete) == (b"abcde", True)
+            assert response.header("transfer-encoding") == "chunked"
+
+
+async def test_http_1_0_gets_no_chunks() -> None:
+    """A stream of unknown length ends with the connection, and everything else may keep it."""
+    old = post().replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with serving(reply(Stream(b"ab", b"cde"))) as edge:
+        response = await exchange(edge.port, old.replace(HOST, HOST + b"Connection: keep-alive\r\n"))
+        assert (response.body, response.complete) == (b"abcde", True)
+        assert response.header("transfer-encoding") is None
+        assert response.header("connection") == "close"
+    async with serving() as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(old.replace(HOST, HOST + b"Connection: keep-alive\r\n"))
+            response = await connection.read_response()
+            assert response.header("connection") == "keep-alive"
+        await connection.send(old)
+        assert (await connection.read_response()).header("connection") == "close"
+        assert await connection.read_rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "length"),
+    [(b"HTTP/1.1", None), (b"HTTP/1.1", 9), (b"HTTP/1.1", 1), (b"HTTP/1.0", None)],
+    ids=["chunked", "with-a-length", "too-long-for-its-length", "until-close"],
+)
+async def test_a_body_that_is_cut_breaks_the_connection(version: bytes, length: int | None) -> None:
+    """The client cannot take what it got for whole: no last chunk, and an RST where the end is the end."""
+    stream = Stream(b"ab", b"c", cut=True)
+    async with serving(reply(stream, length=length)) as edge:
+        response = await exchange(edge.port, post().replace(b"HTTP/1.1", version))
+        assert not response.complete or length == 1
+        assert stream.aborted
+        # The edge goes on serving others.
+        assert (await exchange(edge.port, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 404
+
+
+async def test_the_word_is_shown_unless_the_route_hides_it() -> None:
+    """Idempotency-Status is on every answer of a protected route that shows it."""
+    replayed = reply(word=Word.REPLAYED)
+    async with serving(replayed) as edge:
+        assert (await exchange(edge.port, post())).values("idempotency-status") == [b"replayed"]
+    async with serving(replayed, route=PlainRoute(shows_status=False)) as edge:
+        assert (await exchange(edge.port, post())).values("idempotency-status") == []
+
+
+async def test_what_the_coordinator_does_not_touch_is_forwarded_under_its_word() -> None:
+    """An unkeyed request goes the way of unprotected traffic, and its answer says why."""
+
+    async def answer(incoming: Incoming) -> Untouched:
+        return Untouched(incoming, Word.UNKEYED)
+
+    async with serving(answer) as edge:
+        response = await exchange(edge.port, post())
+        assert (response.status, response.values("idempotency-status")) == (404, [b"unkeyed"])
+        response = await request(edge.port, "GET", "/")
+        assert (response.status, response.values("idempotency-status")) == (404, [])
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    """Each gets its own answer, however they came in."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        body = b"".join([chunk async for chunk in incoming.body.stream()])
+        await asyncio.sleep(0)
+        return reply(body)
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        await connection.send(b"".join(post(body=b"%d" % number) for number in range(50)))
+        for number in range(50):
+            assert (await connection.read_response()).body == b"%d" % number
+
+
+async def test_a_reply_that_would_smuggle_a_line_is_not_written() -> None:
+    """A line end in a field is a defect of ours, and the client gets an error instead."""
+    for bad in ((b"X", b"a\r\nY: b"), (b"X\n", b"a"), (b"X", b"a\x00")):
+        async with serving(reply(headers=(bad,))) as edge:
+            response = await exchange(edge.port, post())
+            assert (response.status, response.values("y")) == (500, [])
+
+
+async def test_a_handler_that_fails_is_answered_with_an_error() -> None:
+    """The client is told not to use a new key, and nothing of the failure."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        raise RuntimeError("secret detail")
+
+    async with serving(answer) as edge:
+        response = await exchange(edge.port, post())
+        assert (response.status, response.header("connection")) == (500, "close")
+        assert b"secret" not in response.body
+        assert "new key" in response.json()["detail"]
+
+
+async def test_tls_is_told_as_https(authority: Authority) -> None:
+    """The scheme is that of the connection."""
+    certificate = authority.issue()
+    async with serving(tls=certificate.server_context()) as edge:
+        response = await exchange(edge.port, post(), tls=authority.client_context())
+        assert response.body == b"done"
+        assert edge.taken[0].incoming.scheme == "https"
+        assert edge.taken[0].incoming.peer == ip_address("127.0.0.1")

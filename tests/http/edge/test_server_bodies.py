@@ -1,0 +1,337 @@
+"""Bodies on their way in and out: their pace, their limits, and what becomes of those that break off."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from gateway.proxy.client_body import Cut, RequestCut
+from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.reply import Incoming, Reply
+from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection, NoAnswerError
+
+P = PROTECTED.encode()
+MIB = 1024 * 1024
+LONG = 100 * MIB
+# What a connection may hold in all its buffers, and some room for everything else that runs.
+HELD_BYTES_MAX = 8 * MIB
+
+
+@asynccontextmanager
+async def cutting() -> AsyncIterator[tuple[RunningEdge, list[RequestCut]]]:
+    """An edge whose handler notes how bodies are cut, and lets the edge deal with it."""
+    cuts: list[RequestCut] = []
+
+    async def answer(incoming: Incoming) -> Reply:
+        try:
+            async for _ in incoming.body.stream():
+                pass
+        except RequestCut as cut:
+            cuts.append(cut)
+            raise
+        return reply()
+
+    async with serving(answer, settings=EdgeSettings(silence_seconds=0.3)) as edge:
+        yield edge, cuts
+
+
+LENGTH_HEAD = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\n"
+CHUNKED_HEAD = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [LENGTH_HEAD, LENGTH_HEAD + b"12345", CHUNKED_HEAD + b"5\r\n12", CHUNKED_HEAD + b"2\r\n12\r\n"],
+    ids=["no-byte-of-it", "half-of-it", "half-a-chunk", "no-last-chunk"],
+)
+@pytest.mark.parametrize("how", ["fin", "rst"])
+async def test_a_body_that_breaks_off_is_never_whole(data: bytes, how: str) -> None:
+    """Whoever reads it gets an error, whichever way the client goes."""
+    async with cutting() as (edge, cuts):
+        async with Connection(edge.port) as connection:
+            await connection.send(data)
+            await eventually(lambda: edge.edge.in_flight)
+            if how == "rst":
+                connection.reset()
+            else:
+                connection.finish_sending()
+            await eventually(lambda: cuts)
+        assert [cut.cut for cut in cuts] == [Cut.GONE]
+        await eventually(lambda: edge.edge.connections == 0)
+
+
+@pytest.mark.parametrize("bad", [b"ZZ\r\n", b"3\r\nabcd\r\n", b"-1\r\n", b"5\n"])
+async def test_chunks_that_are_none_are_refused_in_the_middle(bad: bytes) -> None:
+    """The reader gets an error at once, and the client one answer."""
+    async with cutting() as (edge, cuts), Connection(edge.port) as connection:
+        await connection.send(CHUNKED_HEAD + b"2\r\n12\r\n")
+        await eventually(lambda: edge.edge.in_flight)
+        await connection.send(bad)
+        response = await connection.read_response()
+        assert (response.status, response.values("idempotency-status")) == (400, [b"request-invalid"])
+        assert [cut.cut for cut in cuts] == [Cut.MALFORMED]
+        assert await connection.read_rest() == b""
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    """After too long a silence the client is told, and the connection ends."""
+    async with cutting() as (edge, cuts), Connection(edge.port) as connection:
+        await connection.send(LENGTH_HEAD + b"12345")
+        response = await connection.read_response()
+        assert (response.status, response.header("connection")) == (408, "close")
+        assert [cut.cut for cut in cuts] == [Cut.SLOW]
+
+
+async def test_a_body_that_comes_byte_by_byte_is_whole() -> None:
+    """Slowness alone is no fault."""
+    async with serving() as edge, Connection(edge.port) as connection:
+        for byte in post(body=b"slow but sure"):
+            await connection.send(bytes((byte,)))
+        assert (await connection.read_response()).status == 200
+        assert edge.taken[0].body == b"slow but sure"
+
+
+async def test_continue_is_sent_when_the_body_is_asked_for() -> None:
+    """Not before: what is decided by the head alone is decided without the body."""
+    begun, asked = asyncio.Event(), asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        begun.set()
+        await asked.wait()
+        return reply(b"".join([chunk async for chunk in incoming.body.stream()]))
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(LENGTH_HEAD[:-2] + b"Expect: 100-Continue\r\n\r\n")
+            await begun.wait()
+            with pytest.raises(TimeoutError):
+                await connection.read_response(deadline_seconds=0.05)
+            asked.set()
+            assert await connection.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            await connection.send(b"0123456789")
+            response = await connection.read_response()
+            assert (response.status, response.body, response.interim) == (200, b"0123456789", [])
+            begun.clear()
+            asked.clear()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LENGTH_HEAD[:-2] + b"Expect: 100-continue\r\n\r\n0123456789",
+        LENGTH_HEAD.replace(b"1.1", b"1.0")[:-2] + b"Expect: 100-continue\r\n\r\n",
+        LENGTH_HEAD[:-2] + b"\r\n",
+    ],
+    ids=["the-body-is-there", "http-1.0", "not-expected"],
+)
+async def test_continue_is_not_sent_where_it_is_not_due(data: bytes) -> None:
+    """Nobody waits for it (RFC 9110 section 10.1.1)."""
+    async with serving() as edge, Connection(edge.port) as connection:
+        await connection.send(data)
+        if not data.endswith(b"9"):
+            await eventually(lambda: edge.edge.in_flight)
+            await connection.send(b"0123456789")
+        response = await connection.read_response()
+        assert (response.status, response.interim) == (200, [])
+
+
+async def test_a_refusal_by_the_head_spares_the_body() -> None:
+    """The final answer comes instead of 100, and the connection is closed since the body may still follow."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        return reply(status=400)
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        await connection.send(LENGTH_HEAD[:-2] + b"Expect: 100-continue\r\n\r\n")
+        response = await connection.read_response()
+        assert (response.status, response.interim, response.header("connection")) == (400, [], "close")
+        assert await connection.read_rest() == b""
+
+
+async def test_an_answer_before_the_body_reaches_a_client_that_still_sends() -> None:
+    """What is left of the body is thrown away, so that no RST overtakes the answer."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        return reply(b"too large", status=413)
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        await connection.send(b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % (16 * MIB))
+        for _ in range(16):
+            await connection.send(bytes(MIB))
+        response = await connection.read_response()
+        assert (response.status, response.body) == (413, b"too large")
+        assert await connection.read_rest() == b""
+
+
+async def test_the_rest_of_an_unread_body_is_no_request() -> None:
+    """A body that looks like a request is never taken for one."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        calls.append(incoming)
+        return reply(status=413)
+
+    calls: list[Incoming] = []
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        await connection.send(b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n")
+        assert (await connection.read_response()).status == 413
+        await connection.send(post() * 10)
+        assert await connection.read_rest() == b""
+        assert len(calls) == 1
+
+
+async def test_a_client_that_went_cancels_nothing() -> None:
+    """The handler runs to its end although nobody is there to be answered."""
+    begun, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        async for _ in incoming.body.stream():
+            pass
+        begun.set()
+        await go_on.wait()
+        ended.set()
+        return reply()
+
+    async with serving(answer) as edge:
+        for how in ("fin", "half", "rst"):
+            async with Connection(edge.port) as connection:
+                await connection.send(post())
+                await begun.wait()
+                if how == "half":
+                    connection.finish_sending()
+                elif how == "rst":
+                    connection.reset()
+            if how != "half":
+                await eventually(lambda: edge.edge.connections == 1)
+            go_on.set()
+            await ended.wait()
+            await eventually(lambda: edge.edge.in_flight == 0)
+            for event in (begun, go_on, ended):
+                event.clear()
+
+
+async def test_a_stream_is_given_up_with_its_client() -> None:
+    """Whoever makes it learns at once, even while nothing is being written."""
+    aborted = asyncio.Event()
+
+    class Waiting(Stream):
+        async def read(self) -> bytes:
+            if self._pieces:
+                return self._pieces.pop(0)
+            await aborted.wait()
+            return await super().read()
+
+        def abort(self) -> None:
+            aborted.set()
+
+    async with serving(reply(Waiting(b"data: 1\n\n", cut=True))) as edge:
+        async with Connection(edge.port) as connection:
+            await connection.send(post())
+            await connection.reader.readuntil(b"data: 1\n\n")
+            connection.reset()
+            await aborted.wait()
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_each_piece_of_a_stream_leaves_at_once() -> None:
+    """The client has one piece before the next is made."""
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+
+    class Queued(Stream):
+        async def read(self) -> bytes:
+            return await pieces.get()
+
+    async with serving(reply(Queued())) as edge, Connection(edge.port) as connection:
+        await connection.send(post())
+        for number in range(5):
+            pieces.put_nowait(b"data: %d\n\n" % number)
+            await connection.reader.readuntil(b"data: %d\n\n" % number)
+        pieces.put_nowait(b"")
+        await connection.reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_a_long_upload_takes_little_memory() -> None:
+    """A reader that is slower than the client holds the client up, not the gateway's memory."""
+    received = 0
+
+    async def answer(incoming: Incoming) -> Reply:
+        nonlocal received
+        async for chunk in incoming.body.stream():
+            received += len(chunk)
+            await asyncio.sleep(0)
+        return reply()
+
+    piece = bytes(MIB)
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        tracemalloc.start()
+        try:
+            await connection.send(b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % LONG)
+            for _ in range(LONG // MIB):
+                await connection.send(piece)
+            assert (await connection.read_response()).status == 200
+            assert tracemalloc.get_traced_memory()[1] < HELD_BYTES_MAX
+        finally:
+            tracemalloc.stop()
+        assert received == LONG
+
+
+async def test_a_long_download_takes_little_memory() -> None:
+    """A client that is slower than its answer holds the answer up."""
+    piece = bytes(MIB)
+    made = 0
+
+    class Long(Stream):
+        async def read(self) -> bytes:
+            nonlocal made
+            if made == LONG:
+                return b""
+            made += MIB
+            return piece
+
+    async with serving(reply(Long(), length=LONG)) as edge, Connection(edge.port) as connection:
+        tracemalloc.start()
+        try:
+            await connection.send(post())
+            await connection.reader.readuntil(b"\r\n\r\n")
+            left = LONG
+            while left:
+                left -= len(await connection.reader.read(MIB))
+            assert tracemalloc.get_traced_memory()[1] < HELD_BYTES_MAX
+        finally:
+            tracemalloc.stop()
+
+
+async def test_a_client_that_does_not_read_is_given_up() -> None:
+    """Its answer waits as long as any silence may last, then the connection is broken off."""
+    stream = Stream(*[bytes(MIB)] * 64)
+    settings = EdgeSettings(silence_seconds=0.3)
+    async with serving(reply(stream, length=64 * MIB), settings=settings) as edge, Connection(edge.port) as connection:
+        cast(asyncio.Transport, connection.writer.transport).pause_reading()
+        await connection.send(post())
+        await eventually(lambda: stream.aborted)
+        await eventually(lambda: edge.edge.connections == 0)
+
+
+async def test_a_whole_reply_that_is_long_arrives() -> None:
+    """More than fits into one write."""
+    body = bytes(range(256)) * 40_000
+    async with serving(reply(body)) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(post())
+            assert (await connection.read_response()).body == body
+
+
+async def test_a_client_that_goes_before_its_answer_gets_none() -> None:
+    """Nothing is written to a connection that is gone."""
+    async with serving() as edge, Connection(edge.port) as connection:
+        await connection.send(LENGTH_HEAD)
+        connection.finish_sending()
+        with pytest.raises(NoAnswerError):
+            await connection.read_response()
+        assert edge.taken == []

@@ -1,0 +1,235 @@
+"""Requests that try to be read in two ways: refused, nothing handed on, and nothing of them repeated."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.verdict import Word
+from gateway.observe.facts import RequestAnswered
+from gateway.proxy.client_exchange import EdgeSettings
+from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, serving
+from tests.support.http import Connection, Response, exchange
+from tests.support.upstream import RecordingUpstream
+
+P = PROTECTED.encode()
+SMUGGLED = b"POST /smuggled HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: 0\r\n\r\n"
+
+
+def raw(line: bytes, fields: bytes = HOST, body: bytes = b"") -> bytes:
+    return line + b"\r\n" + fields + b"\r\n" + body
+
+
+def chunked(body: bytes, fields: bytes = b"Transfer-Encoding: chunked\r\n") -> bytes:
+    return raw(b"POST " + P + b" HTTP/1.1", HOST + fields, body)
+
+
+# What no parser could be sure of. Refused before a route is looked for.
+UNREADABLE = {
+    "length-and-coding": chunked(b"0\r\n\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+    "coding-and-length": chunked(b"0\r\n\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+    "two-lengths": post(b"Content-Length: 5\r\n"),
+    "two-equal-lengths": post(b"Content-Length: 2\r\n"),
+    "list-of-lengths": raw(b"POST " + P + b" HTTP/1.1", HOST + b"Content-Length: 2, 2\r\n", b"{}"),
+    "signed-length": raw(b"POST " + P + b" HTTP/1.1", HOST + b"Content-Length: +2\r\n", b"{}"),
+    "hexadecimal-length": raw(b"POST " + P + b" HTTP/1.1", HOST + b"Content-Length: 0x2\r\n", b"{}"),
+    "endless-length": raw(b"POST " + P + b" HTTP/1.1", HOST + b"Content-Length: 99999999999999999999999\r\n", b"{}"),
+    "coding-with-a-vertical-tab": chunked(b"0\r\n\r\n", b"Transfer-Encoding: \x0bchunked\r\n"),
+    "unknown-coding": chunked(b"0\r\n\r\n", b"Transfer-Encoding: xchunked\r\n"),
+    "chunked-twice": chunked(b"0\r\n\r\n", b"Transfer-Encoding: chunked, chunked\r\n"),
+    "chunked-not-last": chunked(b"0\r\n\r\n", b"Transfer-Encoding: chunked, gzip\r\n"),
+    "coding-with-space-before-colon": chunked(b"0\r\n\r\n", b"Transfer-Encoding : chunked\r\n"),
+    "folded-coding": chunked(b"0\r\n\r\n", b"Transfer-Encoding:\r\n chunked\r\n"),
+    "folded-field": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X: a\r\n b\r\n"),
+    "field-that-begins-with-space": raw(b"POST " + P + b" HTTP/1.1", HOST + b" X: a\r\n"),
+    "field-without-a-name": raw(b"POST " + P + b" HTTP/1.1", HOST + b": a\r\n"),
+    "field-without-a-colon": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X\r\n"),
+    "bare-line-feeds": b"POST " + P + b" HTTP/1.1\nHost: gateway.test\n\n",
+    "bare-line-feed-in-a-field": raw(b"POST " + P + b" HTTP/1.1", b"Host: gateway.test\nX: y\r\n"),
+    "bare-carriage-return": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X: a\rY: b\r\n"),
+    "nul-in-a-field": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X: a\x00b\r\n"),
+    "control-in-a-field": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X: a\x01b\r\n"),
+    "delete-in-a-field": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X: a\x7fb\r\n"),
+    "nul-in-the-target": raw(b"POST /a\x00b HTTP/1.1"),
+    "bytes-in-the-target": raw(b"POST /a\xff\xfe HTTP/1.1"),
+    "bytes-in-a-name": raw(b"POST " + P + b" HTTP/1.1", HOST + b"X\xff: a\r\n"),
+    "two-hosts": raw(b"POST " + P + b" HTTP/1.1", HOST + HOST),
+    "no-host": raw(b"POST " + P + b" HTTP/1.1", b""),
+    "version-1.2": raw(b"POST " + P + b" HTTP/1.2"),
+    "version-with-space": raw(b"POST " + P + b" HTTP/1.1 "),
+    "version-in-lower-case": raw(b"POST " + P + b" http/1.1"),
+    "the-preface-of-http-2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "tls-on-a-plain-port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "unknown-method": raw(b"FOO " + P + b" HTTP/1.1"),
+    "method-in-lower-case": raw(b"post " + P + b" HTTP/1.1"),
+    "relative-target": raw(b"POST v1/payments HTTP/1.1"),
+    "chunk-size-that-is-none": chunked(b"ZZ\r\nab\r\n0\r\n\r\n"),
+    "chunk-size-with-prefix": chunked(b"0x2\r\nab\r\n0\r\n\r\n"),
+    "chunk-size-with-sign": chunked(b"+2\r\nab\r\n0\r\n\r\n"),
+    "chunk-size-too-long": chunked(b"fffffffffffffffff\r\nab\r\n0\r\n\r\n"),
+    "chunk-longer-than-its-size": chunked(b"2\r\nabc\r\n0\r\n\r\n"),
+    "chunks-with-bare-line-feeds": chunked(b"2\nab\n0\n\n"),
+    "chunk-that-ends-with-a-line-feed": chunked(b"2\r\nab\n0\r\n\r\n"),
+}
+
+# What the parser lets through and a protected route does not.
+AMBIGUOUS = {
+    "absolute-form": raw(b"POST http://gateway.test" + P + b" HTTP/1.1"),
+    "absolute-form-elsewhere": raw(b"POST http://other.test" + P + b" HTTP/1.1"),
+    "fragment": raw(b"POST " + P + b"#x HTTP/1.1"),
+    "version-0.9": raw(b"POST " + P + b" HTTP/0.9"),
+    "version-2.0": raw(b"POST " + P + b" HTTP/2.0"),
+    "two-codings": chunked(b"0\r\n\r\n", b"Transfer-Encoding: gzip, chunked\r\n"),
+    "chunked-on-1.0": raw(b"POST " + P + b" HTTP/1.0", HOST + b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+    "dot-segments": raw(b"POST /x/../v1/payments HTTP/1.1"),
+    "dot-segments-out": raw(b"POST /v1/payments/../payments HTTP/1.1"),
+    "escaped-dot-segments": raw(b"POST /x/%2e%2E/v1/payments HTTP/1.1"),
+    "doubly-escaped-dot-segments": raw(b"POST /pay/%252e%252e HTTP/1.1"),
+    "dot-segment-behind-an-escaped-slash": raw(b"POST /pay/..%2fx HTTP/1.1"),
+    "escaped-slash": raw(b"POST /v1%2Fpayments HTTP/1.1"),
+    "backslash": raw(b"POST /v1\\payments HTTP/1.1"),
+    "path-parameter": raw(b"POST /v1/payments;x=y HTTP/1.1"),
+    "repeated-key": post(b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n"),
+    "repeated-equal-key": post(b"Idempotency-Key: a\r\nidempotency-key: a\r\n"),
+    "repeated-authorization": post(b"Authorization: a\r\nAuthorization: b\r\n"),
+    "repeated-scope": post(b"X-Tenant-Id: a\r\nX-Tenant-Id: b\r\n"),
+    "key-with-underscore": post(b"Idempotency_Key: a\r\n"),
+    "scope-with-underscore": post(b"X-Tenant-Id: a\r\nX_Tenant_Id: b\r\n"),
+    "length-with-underscore": post(b"Content_Length: 0\r\n"),
+    "connection-names-the-key": post(b"Connection: close, Idempotency-Key\r\nIdempotency-Key: a\r\n"),
+    "connection-names-the-scope": post(b"Connection: X-Tenant-Id\r\n"),
+    "connection-names-the-credential": post(b"Connection: authorization\r\n"),
+    "connection-names-the-length": post(b"Connection: content-length\r\n"),
+    "two-values-of-host": raw(b"POST " + P + b" HTTP/1.1", b"Host: a, b\r\n"),
+    "host-with-a-path": raw(b"POST " + P + b" HTTP/1.1", b"Host: a/b\r\n"),
+}
+
+
+async def refused(edge: RunningEdge, data: bytes) -> Response:
+    """The one answer to `data`; the connection is closed after it."""
+    async with Connection(edge.port) as connection:
+        await connection.send(data)
+        response = await connection.read_response("POST")
+        assert response.complete
+        try:
+            rest = await connection.read_rest()
+        except ConnectionError:
+            rest = b""
+        assert rest == b""
+    assert response.header("server") is None
+    assert response.header("content-type") == "application/problem+json"
+    assert b"aiohttp" not in response.body
+    assert b"gateway.test" not in response.body
+    assert b"smuggled" not in response.body
+    return response
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_what_cannot_be_read_is_refused(name: str) -> None:
+    """One tidy 400, no word of what was sent, nothing handed on or forwarded, and the connection is over."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        response = await refused(edge, UNREADABLE[name] + SMUGGLED)
+        assert response.status == 400
+        assert edge.taken == []
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> None:
+    """The verdict is `request-invalid`, told once, and neither the handler nor the upstream sees the request."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        response = await refused(edge, AMBIGUOUS[name])
+        assert response.status == 400
+        assert response.json()["code"] == "request-invalid"
+        assert response.values("idempotency-status") == [b"request-invalid"]
+        assert edge.taken == []
+        assert upstream.requests == []
+        (fact,) = edge.facts
+        assert isinstance(fact, RequestAnswered)
+        assert (fact.route, fact.word, fact.status) == ("payments", Word.REQUEST_INVALID, 400)
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+async def test_what_is_smuggled_behind_an_ambiguous_request_is_lost(name: str) -> None:
+    """There is one answer, and the connection is over: what follows may be read in two ways as well."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        assert (await refused(edge, AMBIGUOUS[name] + SMUGGLED)).status == 400
+        assert edge.taken == []
+        assert upstream.requests == []
+
+
+async def test_a_stripe_route_refuses_in_stripes_shape() -> None:
+    """The route's shape holds for rule 2 as well."""
+    async with serving(route=PlainRoute(shape="stripe")) as edge:
+        response = await exchange(edge.port, AMBIGUOUS["repeated-key"])
+        assert response.status == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_the_host_of_an_absolute_form_does_not_slip_past_a_route() -> None:
+    """A route of one host is met by whichever of the two names it."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream, host="pay.test") as edge:
+        for line, host in ((b"http://pay.test/v1/payments", b"other.test"), (b"/v1/payments", b"pay.test:80")):
+            data = raw(b"POST " + line + b" HTTP/1.1", b"Host: " + host + b"\r\nX_Tenant_Id: a\r\n")
+            assert (await exchange(edge.port, data)).status == 400
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (raw(b"GET / HTTP/2.0"), 400),
+        (b"GET /\r\n\r\n", 400),
+        (raw(b"PUT / HTTP/1.1", HOST + b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400),
+        (raw(b"PUT / HTTP/1.0", HOST + b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400),
+        (raw(b"CONNECT gateway.test:80 HTTP/1.1"), 501),
+        (raw(b"GET / HTTP/1.1", HOST + b"X: " + b"a" * 70_000 + b"\r\n"), 431),
+        (raw(b"GET /" + b"a" * 70_000 + b" HTTP/1.1"), 431),
+        (raw(b"GET / HTTP/1.1", HOST + b"".join(b"X-%d: %b\r\n" % (n, b"a" * 1000) for n in range(70))), 431),
+        (raw(b"GET / HTTP/1.1", HOST + b"X: a\r\n" * 200), 400),
+    ],
+    ids=[
+        "version-2.0",
+        "version-0.9",
+        "two-codings",
+        "chunked-on-1.0",
+        "connect",
+        "field-too-long",
+        "target-too-long",
+        "head-too-long",
+        "too-many-fields",
+    ],
+)
+async def test_what_cannot_be_forwarded_is_refused_beside_the_routes(data: bytes, status: int) -> None:
+    """Unprotected traffic gets a plain problem without a word of any verdict."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        response = await refused(edge, data + SMUGGLED)
+        assert response.status == status
+        assert response.values("idempotency-status") == []
+        assert upstream.requests == []
+
+
+async def test_a_head_that_never_ends_is_given_up() -> None:
+    """A client that sends its head byte by byte has as long as one that is idle."""
+    async with serving(settings=EdgeSettings(keepalive_seconds=0.2)) as edge, Connection(edge.port) as connection:
+        await connection.send(b"POST " + P + b" HTTP/1.1\r\nHost:")
+        assert await connection.read_rest() == b""
+
+
+async def test_garbage_behind_a_request_does_not_touch_its_answer() -> None:
+    """The request is answered, then the garbage, then the connection is over."""
+    async with serving() as edge, Connection(edge.port) as connection:
+        await connection.send(post())
+        assert (await connection.read_response()).status == 200
+        await connection.send(b"\x00\x01garbage\r\n\r\n")
+        assert (await connection.read_response()).status == 400
+        assert await connection.read_rest() == b""
+        assert len(edge.taken) == 1
+
+
+async def test_many_garbage_connections_leave_nothing_behind() -> None:
+    """Each ends with its answer."""
+    async with serving() as edge:
+        await asyncio.gather(*(exchange(edge.port, b"\x00\r\n\r\n") for _ in range(100)))
+        assert (await exchange(edge.port, post())).status == 200

@@ -1,0 +1,178 @@
+"""The edge begins, drains and ends, and keeps connections as long as it may."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from gateway.observe.facts import Herald
+from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.reply import Incoming, Reply
+from gateway.proxy.server import Edge, ListenError
+from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection, exchange, request
+
+
+async def test_connections_are_reused_after_refusals_of_their_own() -> None:
+    """A refusal that leaves no doubt about what follows keeps the connection."""
+
+    async def answer(incoming: Incoming) -> Reply:
+        async for _ in incoming.body.stream():
+            pass
+        return reply(status=409)
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        for _ in range(3):
+            await connection.send(post())
+            assert (await connection.read_response()).status == 409
+            await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert (await connection.read_response()).status == 404
+        assert edge.edge.connections == 1
+
+
+async def test_a_client_that_asks_to_close_is_obeyed() -> None:
+    """The answer says so, and the connection ends after it."""
+    async with serving() as edge, Connection(edge.port) as connection:
+        await connection.send(post(b"Connection: close\r\n"))
+        assert (await connection.read_response()).header("connection") == "close"
+        assert await connection.read_rest() == b""
+
+
+async def test_an_idle_connection_is_closed_in_the_end() -> None:
+    """With a FIN, and not a moment before its time."""
+    async with serving(settings=EdgeSettings(keepalive_seconds=0.2)) as edge, Connection(edge.port) as connection:
+        await connection.send(post())
+        assert (await connection.read_response()).status == 200
+        assert await connection.read_rest() == b""
+
+
+async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:
+    """The request is served as if it had not asked; the parser cannot tell what follows it."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n"
+    async with serving() as edge, Connection(edge.port) as connection:
+        await connection.send(post(upgrade) + post())
+        response = await connection.read_response()
+        assert (response.status, response.header("connection")) == (200, "close")
+        assert await connection.read_rest() == b""
+        (taken,) = edge.taken
+        assert not [name for name, _ in taken.head.headers if name.lower() == b"upgrade"]
+
+
+async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
+    """The listener and idle connections go at once; a request that is running is answered, even one still coming in."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        begun.set()
+        body = b"".join([chunk async for chunk in incoming.body.stream()])
+        await go_on.wait()
+        return reply(body)
+
+    async with serving(answer) as edge, Connection(edge.port) as idle, Connection(edge.port) as busy:
+        await idle.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert (await idle.read_response()).status == 404
+        await busy.send(post(body=b"whole")[:-2])
+        await begun.wait()
+        edge.edge.stop_listening()
+        assert await idle.read_rest() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await exchange(edge.port, post())
+        closing = asyncio.ensure_future(edge.edge.close(30.0))
+        await busy.send(b"le")
+        go_on.set()
+        response = await busy.read_response()
+        assert (response.body, response.header("connection")) == (b"whole", "close")
+        assert await closing == 0
+        assert edge.edge.in_flight == edge.edge.connections == 0
+
+
+async def test_what_does_not_end_in_time_is_broken_off() -> None:
+    """Its handler is cancelled, its client sees no end, and nothing is left."""
+    begun = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return reply()
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        await connection.send(post())
+        await begun.wait()
+        assert await edge.edge.close(0.05) == 1
+        assert cancelled.is_set()
+        with pytest.raises(ConnectionError):
+            await connection.read_rest()
+        assert edge.edge.in_flight == 0
+
+
+async def test_the_edge_closes_with_connections_in_every_state() -> None:
+    """Idle, half a head, half a body, and one that never spoke."""
+    async with (
+        serving() as edge,
+        Connection(edge.port) as silent,
+        Connection(edge.port) as half_head,
+        Connection(edge.port) as half_body,
+        Connection(edge.port) as idle,
+    ):
+        await half_head.send(b"POST " + PROTECTED.encode())
+        await half_body.send(post()[:-1])
+        await idle.send(post())
+        assert (await idle.read_response()).status == 200
+        await eventually(lambda: edge.edge.in_flight == 1 and edge.edge.connections == 4)
+        assert await edge.edge.close(0.0) == 1
+        assert await silent.read_rest() == b""
+        assert edge.edge.connections == 0
+        assert await edge.edge.close(0.0) == 0
+
+
+def _edge() -> Edge[PlainRoute]:
+    async def never(*_: object) -> Reply:
+        raise AssertionError("no request was expected")
+
+    return Edge(select=lambda *_: None, protect=never, forward=never, herald=Herald())
+
+
+async def test_a_port_that_is_taken_is_said_clearly() -> None:
+    """The operator reads the address and the reason."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        edge = _edge()
+        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: another program"):
+            await edge.start(host="127.0.0.1", port=port)
+        await edge.close()
+
+
+async def test_an_address_of_another_machine_is_said_clearly() -> None:
+    """192.0.2.1 is nobody's (RFC 5737)."""
+    edge = _edge()
+    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:8080: this machine has no such address"):
+        await edge.start(host="192.0.2.1", port=8080)
+    await edge.close()
+
+
+async def test_a_host_name_that_nobody_knows_is_said_clearly() -> None:
+    """.invalid never resolves (RFC 6761)."""
+    edge = _edge()
+    with pytest.raises(ListenError, match=r"cannot listen on gateway\.invalid:80: the host name cannot be resolved"):
+        await edge.start(host="gateway.invalid", port=80)
+    await edge.close()
+
+
+async def test_a_socket_that_is_bound_already_can_be_given() -> None:
+    """As a supervisor would hand it over."""
+    async with serving() as edge:
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        address = await edge.edge.start(sock=sock)
+        assert address == sock.getsockname()
+        assert (await request(address[1], "GET", "/")).status == 404

@@ -1,0 +1,254 @@
+"""Upgrades: bytes both ways, until both sides have said all they had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.proxy.upstream import UpstreamSettings
+from tests.http.edge.harness import HOST, RunningEdge, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection, read_head
+from tests.support.relay import reset
+from tests.support.tls import Authority
+from tests.support.upstream import Answer, RecordingUpstream
+
+HANDSHAKE = (
+    b"GET /socket HTTP/1.1\r\n"
+    + HOST
+    + b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\n\r\n"
+)
+SWITCHED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzhZRbK+xOo=\r\n\r\n"
+)
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def tunnelled(script: Script) -> AsyncIterator[tuple[RunningEdge, list[bytes]]]:
+    """An edge before an upstream that switches and then does as scripted; the heads that the upstream got."""
+    heads: list[bytes] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(SWITCHED)
+        try:
+            await script(reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, serving(upstream_settings=UpstreamSettings(host="127.0.0.1", port=port)) as edge:
+        yield edge, heads
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+
+
+def frame(payload: bytes) -> bytes:
+    """A masked text frame of a client (RFC 6455 section 5.2)."""
+    mask = os.urandom(4)
+    return bytes((0x81, 0x80 | len(payload))) + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(payload))
+
+
+async def test_a_websocket_goes_through() -> None:
+    """The handshake with its fields, then frames both ways, then the end."""
+    async with tunnelled(echo) as (edge, heads), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        version, status, reason, headers = await read_head(connection.reader)
+        assert (version, status, reason) == (b"HTTP/1.1", 101, b"Switching Protocols")
+        assert headers == [
+            (b"upgrade", b"websocket"),
+            (b"Sec-WebSocket-Accept", b"s3pPLMBiTxaQ9kYGzhZRbK+xOo="),
+            (b"Connection", b"Upgrade"),
+        ]
+        assert b"\r\nUpgrade: WebSocket\r\n" in heads[0]
+        assert b"\r\nConnection: Upgrade\r\n" in heads[0]
+        assert b"\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" in heads[0]
+        for text in (b"hello", b"", b"x" * 125):
+            sent = frame(text)
+            await connection.send(sent)
+            assert await connection.reader.readexactly(len(sent)) == sent
+        connection.finish_sending()
+        assert await connection.read_rest() == b""
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_bytes_that_come_with_the_handshake_are_not_lost() -> None:
+    """A client may speak before it has been answered."""
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE + b"early")
+        await read_head(connection.reader)
+        assert await connection.reader.readexactly(5) == b"early"
+
+
+@pytest.mark.parametrize("who", ["client", "upstream"])
+async def test_one_direction_may_end_before_the_other(who: str) -> None:
+    """An end is passed on as an end, and the other direction goes on."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if who == "client":
+            heard.append(await reader.read(-1))
+            writer.write(b"still here")
+            await writer.drain()
+        else:
+            writer.write(b"bye")
+            writer.write_eof()
+            heard.append(await reader.read(-1))
+        done.set()
+
+    heard: list[bytes] = []
+    done = asyncio.Event()
+    async with tunnelled(script) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        if who == "client":
+            await connection.send(b"bye")
+            connection.finish_sending()
+            assert await connection.read_rest() == b"still here"
+        else:
+            assert await connection.read_rest() == b"bye"
+            await connection.send(b"still here")
+            connection.finish_sending()
+        await done.wait()
+        assert heard == [b"bye" if who == "client" else b"still here"]
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_a_client_that_breaks_off_breaks_the_upstream_off() -> None:
+    """The upstream sees an RST, not an end."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(-1)
+        except ConnectionResetError:
+            broken.set()
+
+    broken = asyncio.Event()
+    async with tunnelled(script) as (edge, _):
+        async with Connection(edge.port) as connection:
+            await connection.send(HANDSHAKE)
+            await read_head(connection.reader)
+            connection.reset()
+            await broken.wait()
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_an_upstream_that_breaks_off_breaks_the_client_off() -> None:
+    """The client sees an RST, not an end."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        reset(writer)
+
+    async with tunnelled(script) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        await connection.send(b"go")
+        with pytest.raises(ConnectionError):
+            await connection.read_rest()
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
+    """A megabyte a hundred times over, echoed, is not held in memory at once."""
+    piece = bytes(range(256)) * 4096
+
+    async def upload(connection: Connection) -> None:
+        for _ in range(20):
+            await connection.send(piece)
+        connection.finish_sending()
+
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        sending = asyncio.ensure_future(upload(connection))
+        assert await connection.read_rest() == piece * 20
+        await sending
+
+
+async def test_an_upgrade_that_is_declined_leaves_http() -> None:
+    """The answer is an ordinary one, and the next request on the connection is served."""
+    async with (
+        RecordingUpstream() as upstream,
+        serving(upstream=upstream) as edge,
+        Connection(edge.port) as connection,
+    ):
+        for _ in range(2):
+            await connection.send(HANDSHAKE)
+            response = await connection.read_response()
+            assert (response.status, response.body) == (200, b"done")
+        await connection.send(HANDSHAKE + HANDSHAKE)
+        for _ in range(2):
+            assert (await connection.read_response()).status == 200
+
+
+@pytest.mark.parametrize("token", [b"h2c", b"TLS/1.0", b"websocket, h2c", b"foo"])
+async def test_other_protocols_are_not_switched_to(token: bytes) -> None:
+    """A tunnel for HTTP/2 would lead past every route."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        upstream.on(None, Answer())
+        async with Connection(edge.port) as connection:
+            await connection.send(HANDSHAKE.replace(b"WebSocket\r\n", token + b"\r\n"))
+            response = await connection.read_response()
+            assert (response.status, response.header("connection")) == (200, "close")
+        assert upstream.requests[0].values("upgrade") == []
+
+
+async def test_http_1_0_is_not_switched() -> None:
+    """Upgrade means nothing there (RFC 9110 section 7.8)."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
+        async with Connection(edge.port) as connection:
+            await connection.send(HANDSHAKE.replace(b"HTTP/1.1", b"HTTP/1.0"))
+            assert (await connection.read_response()).status == 200
+        assert upstream.requests[0].values("upgrade") == []
+
+
+async def test_a_tunnel_ends_with_the_edge() -> None:
+    """Draining waits for it as long as it waits for anything, and then breaks it off."""
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        await connection.send(b"ping")
+        assert await connection.reader.readexactly(4) == b"ping"
+        assert await edge.edge.close(0.05) == 1
+        with pytest.raises(ConnectionError):
+            await connection.read_rest()
+
+
+async def test_a_tunnel_over_tls_passes_the_end_on(authority: Authority) -> None:
+    """What a client said before it closed arrives, and then its end."""
+    heard = asyncio.get_running_loop().create_future()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set_result(await reader.read(-1))
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHED)
+        await script(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = UpstreamSettings(host="127.0.0.1", port=port)
+    context = authority.issue().server_context()
+    async with server, serving(upstream_settings=settings, tls=context) as edge:
+        async with Connection(edge.port, tls=authority.client_context()) as connection:
+            await connection.send(HANDSHAKE)
+            await read_head(connection.reader)
+            await connection.send(b"last words")
+        assert await heard == b"last words"
+        await eventually(lambda: edge.edge.in_flight == 0)

@@ -1,0 +1,163 @@
+"""The sweeper writes down what time has done, and gives way to whoever works."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import Claim, Complete, Event, Release, State
+from gateway.observe.facts import Herald, SweepDone
+from gateway.store.base import Indefinite, NotApplied, StoreError, Swept
+from gateway.upkeep.sweeper import Sweeper
+from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_SECONDS, REMEMBER_US, REPLAY_US, SAME, new_identity
+from tests.support.memory_store import ManualClock
+from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause
+
+FULL = Swept(retired=500, more=True)
+
+
+@pytest.fixture
+async def store() -> Scripted:
+    store = Scripted()
+    await store.start()
+    return store
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def sweeper(store: Scripted, ear: Ear) -> Sweeper:
+    return Sweeper(store, Herald(ear), limit=500, sleep=no_pause)
+
+
+async def make_one_of_each(store: Scripted) -> None:
+    """An operation that completes, one that is released, one whose holder dies."""
+    for ending in (Event.COMPLETE, Event.RELEASE, None):
+        identity, attempt_id = new_identity(), uuid4()
+        claimed = await store.apply(Claim(identity, attempt_id, "holder", SAME, LEASE_US))
+        assert claimed.snapshot.record is not None
+        ids = (identity.operation_id, claimed.snapshot.record.token, attempt_id)
+        if ending is Event.COMPLETE:
+            await store.apply(Complete(*ids, ANSWER, REPLAY_US, REMEMBER_US))
+        elif ending is Event.RELEASE:
+            await store.apply(Release(*ids, REMEMBER_US))
+
+
+async def test_what_time_has_done_is_written_down_and_told(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
+    """A pass moves on what is due, sums up over its batches, and states the sum once."""
+    for _ in range(400):
+        await make_one_of_each(store)
+    store.memory.clock.advance(REMEMBER_SECONDS)
+    swept = await sweeper.run_once()
+    # What completed and is due twice over goes all the way in one write.
+    assert (swept.lapsed, swept.retired + swept.collected, swept.more) == (400, 800, False)
+    assert {record.state for record in store.memory.records.values()} == {State.IN_DOUBT}
+    assert store.limits == [500, 500, 500]
+    (told,) = ear.facts
+    assert isinstance(told, SweepDone)
+    assert (told.lapsed, told.retired, told.collected) == (swept.lapsed, swept.retired, swept.collected)
+
+
+async def test_a_pass_that_finds_nothing_is_told_too(sweeper: Sweeper, store: Scripted, ear: Ear) -> None:
+    """That upkeep still happens can be seen."""
+    assert await sweeper.run_once() == Swept()
+    assert [type(fact) for fact in ear.facts] == [SweepDone]
+
+
+async def test_a_pass_is_bounded(store: Scripted, sweeper: Sweeper) -> None:
+    """However much there is, a pass ends, and says that something is left."""
+    store.sweeps = [FULL] * 1000
+    swept = await sweeper.run_once()
+    assert swept.more
+    assert len(store.limits) == 20
+    assert swept.retired == 20 * 500
+
+
+async def test_a_pause_follows_each_batch_as_long_as_the_batch(store: Scripted, ear: Ear) -> None:
+    """The slower the store, the more of its time is left to requests: at least half, within bounds."""
+    clock, pauses = ManualClock(0), []
+
+    async def batch() -> Swept:
+        clock.advance(durations.pop(0))
+        return FULL if durations else Swept()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+
+    durations = [0.0, 0.2, 60.0, 0.1]
+    store.sweeps = [batch] * 4
+    await Sweeper(store, Herald(ear), clock=lambda: clock() / 1e6, sleep=sleep).run_once()
+    assert pauses == pytest.approx([0.01, 0.2, 5.0])
+    (told,) = ear.facts
+    assert isinstance(told, SweepDone)
+    assert told.duration_seconds == pytest.approx(60.3 + 5.21)
+
+
+async def test_stopped_it_leaves_the_store_alone(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
+    """A gateway that drains has better uses for its store."""
+    sweeper.stop()
+    assert await sweeper.run_once() == Swept()
+    assert store.limits == []
+    assert ear.facts == []
+
+
+async def test_stopped_during_a_pass_no_batch_follows(store: Scripted, sweeper: Sweeper) -> None:
+    """A stop is heard between two batches."""
+
+    async def batch() -> Swept:
+        sweeper.stop()
+        return FULL
+
+    store.sweeps = [batch, FULL]
+    assert (await sweeper.run_once()).retired == 500
+    assert len(store.limits) == 1
+
+
+@pytest.mark.parametrize("error", [NotApplied("down"), Indefinite("lost")], ids=["not-applied", "indefinite"])
+async def test_what_was_done_before_an_error_is_told(
+    store: Scripted, sweeper: Sweeper, ear: Ear, error: StoreError
+) -> None:
+    """The books balance although a pass failed half-way."""
+    store.sweeps = [FULL, error]
+    with pytest.raises(type(error)):
+        await sweeper.run_once()
+    (told,) = ear.facts
+    assert isinstance(told, SweepDone)
+    assert told.retired == 500
+
+
+async def test_cancelled_it_tells_what_was_done(store: Scripted, ear: Ear) -> None:
+    """A shutdown in the middle of a pass loses no number but that of the batch under way."""
+    alarm = Alarm()
+    store.sweeps = [FULL, FULL]
+    task = asyncio.create_task(Sweeper(store, Herald(ear), sleep=alarm.sleep).run_once())
+    await alarm.wait_asleep()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [type(fact) for fact in ear.facts] == [SweepDone]
+
+
+async def test_it_comes_back_soon_where_work_is_left(store: Scripted, ear: Ear) -> None:
+    """A backlog is worked off pass by pass; otherwise it waits its time."""
+    alarm = Alarm()
+    sweeper = Sweeper(store, Herald(ear), pass_seconds=30.0, sleep=alarm.sleep)
+    store.sweeps = [FULL] * 20
+    task = asyncio.create_task(sweeper.run())
+    await alarm.wait_asleep()
+    for _ in range(20 + 1):
+        await alarm.pass_one()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    first, *between, after_backlog, after_nothing = alarm.asked
+    assert first <= 30.0 * 1.2
+    assert len(between) == 19
+    assert 0.8 <= after_backlog <= 1.2
+    assert 24.0 <= after_nothing <= 36.0

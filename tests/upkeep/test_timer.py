@@ -1,0 +1,93 @@
+"""The timer goes on whatever happens in a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.store.base import Indefinite, NotApplied
+from gateway.upkeep.timer import repeat
+from tests.upkeep.hand import Alarm
+
+
+class Passes:
+    """Passes that end as they are told to, and count."""
+
+    def __init__(self) -> None:
+        self.endings: list[float | Exception] = []
+        self.count = 0
+
+    async def __call__(self) -> float:
+        self.count += 1
+        ending = self.endings.pop(0) if self.endings else 10.0
+        if isinstance(ending, Exception):
+            raise ending
+        return ending
+
+
+@pytest.fixture
+def passes() -> Passes:
+    return Passes()
+
+
+@pytest.fixture
+async def alarm(passes: Passes) -> AsyncIterator[Alarm]:
+    """The sleeps of a timer that runs, the first one begun."""
+    alarm = Alarm()
+    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, sleep=alarm.sleep))
+    await alarm.wait_asleep()
+    yield alarm
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_pause_comes_before_the_first_pass(alarm: Alarm, passes: Passes) -> None:
+    """A gateway that starts has other things to do, and gateways that start together do not sweep together."""
+    assert passes.count == 0
+    assert 0 <= alarm.asked[0] <= 12.0
+
+
+async def test_the_pass_says_how_long_to_pause(alarm: Alarm, passes: Passes) -> None:
+    """The pause is the pass's own, give or take a fifth."""
+    passes.endings = [100.0, 1.0]
+    await alarm.pass_one()
+    await alarm.pass_one()
+    assert passes.count == 2
+    assert 80.0 <= alarm.asked[1] <= 120.0
+    assert 0.8 <= alarm.asked[2] <= 1.2
+
+
+async def test_pauses_grow_while_passes_fail_and_not_for_ever(alarm: Alarm, passes: Passes) -> None:
+    """A store that is down is asked less and less often, but asked; once it answers, all is as before."""
+    passes.endings = [NotApplied("down")] * 7 + [Indefinite("lost")]
+    for _ in range(9):
+        await alarm.pass_one()
+    grown = alarm.asked[1:9]
+    for pause, expected in zip(grown, [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 300.0], strict=True):
+        assert 0.8 * expected <= pause <= 1.2 * expected
+    assert 8.0 <= alarm.asked[9] <= 12.0
+
+
+async def test_an_error_of_the_program_is_told_and_ends_nothing(
+    alarm: Alarm, passes: Passes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Upkeep that stopped would be noticed by nobody, until the disk is full."""
+    passes.endings = [RuntimeError("a defect")]
+    await alarm.pass_one()
+    await alarm.pass_one()
+    assert passes.count == 2
+    assert "RuntimeError: a defect" in caplog.text
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+async def test_a_store_that_is_down_is_no_error_of_ours(
+    alarm: Alarm, passes: Passes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who knows that the store is down says so; the timer adds nothing for every pass."""
+    passes.endings = [NotApplied("down")]
+    await alarm.pass_one()
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []

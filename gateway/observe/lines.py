@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Protocol
 
 _MESSAGE_CHARS_MAX: Final = 4096
 _VALUE_CHARS_MAX: Final = 512
 _TRACEBACK_CHARS_MAX: Final = 16 * 1024
 _CUT: Final = "…"
+_encode: Final = json.JSONEncoder(check_circular=False).encode
 _BARE = re.compile(r"[A-Za-z0-9_.:/@%+-]+\Z")
 
 Value = str | int | float | None
@@ -31,8 +32,8 @@ class Entry:
 
     level: str
     message: str
-    fields: Mapping[str, Value] = field(default_factory=dict)
-    detail: Mapping[str, Value] = field(default_factory=dict)
+    fields: dict[str, Value] = field(default_factory=dict)
+    detail: dict[str, Value] = field(default_factory=dict)
     traceback: str | None = None
 
 
@@ -49,13 +50,12 @@ def json_line(seconds: float, entry: Entry) -> bytes:
         "level": entry.level,
         "message": _cut(entry.message, _MESSAGE_CHARS_MAX),
     }
-    for fields in (entry.detail, entry.fields):
-        for name, value in fields.items():
-            if value is not None:
-                said[name] = _cut(value, _VALUE_CHARS_MAX) if isinstance(value, str) else value
+    for name, value in (entry.detail | entry.fields).items():
+        if value is not None:
+            said[name] = _cut(value, _VALUE_CHARS_MAX) if isinstance(value, str) else value
     if entry.traceback is not None:
         said["traceback"] = _cut(entry.traceback, _TRACEBACK_CHARS_MAX)
-    return json.dumps(said).encode("ascii") + b"\n"
+    return (_encode(said) + "\n").encode("ascii")
 
 
 def text_line(seconds: float, entry: Entry) -> bytes:
@@ -71,7 +71,13 @@ def text_line(seconds: float, entry: Entry) -> bytes:
 
 def _time(seconds: float) -> str:
     """UTC, to the millisecond (RFC 3339)."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _value(value: str | float) -> str:
@@ -82,7 +88,9 @@ def _value(value: str | float) -> str:
 
 
 def _cut(text: str, chars_max: int) -> str:
-    text = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    if text.isascii() and len(text) <= chars_max:
+        return text
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= chars_max else text[:chars_max] + _CUT
 
 

@@ -123,7 +123,9 @@ class StatusServer:
         return _said(200, "live\n")
 
     async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
-        required = {value for name, value in parse_qsl(request.query_string, keep_blank_values=True) if name == "require"}
+        required = {
+            value for name, value in parse_qsl(request.query_string, keep_blank_values=True) if name == "require"
+        }
         if required - {"store"}:
             return _said(400, "Only `store` can be required.\n")
         is_ready = self._health.is_ready(requires_store=bool(required))

@@ -75,7 +75,11 @@ class Fence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change of state. `refused_under_doubt` marks the rows that a claim which carries doubt has not."""
+    """One change of state.
+
+    `refused_under_doubt` marks the rows that a claim which carries doubt has not, `same_fingerprint` those that are for
+    an equal request only; `last_event` is what the last event that somebody said has to be, where that matters.
+    """
 
     states: tuple[State, ...]
     event: Event
@@ -84,6 +88,7 @@ class Row:
     meaning: str
     refused_under_doubt: bool = False
     same_fingerprint: bool = False
+    last_event: Event | None = None
 
 
 _S, _E, _F = State, Event, Fence
@@ -91,7 +96,14 @@ _S, _E, _F = State, Event, Fence
 TABLE: Final[tuple[Row, ...]] = (
     Row((_S.ABSENT,), _E.CLAIM, _S.CLAIMED, _F.NONE, "the first request with this key"),
     Row((_S.RELEASED,), _E.CLAIM, _S.CLAIMED, _F.READ_TOKEN, "the retry", same_fingerprint=True),
-    Row((_S.RELEASED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's answer came after a disprove"),
+    Row(
+        (_S.RELEASED,),
+        _E.COMPLETE,
+        _S.COMPLETED,
+        _F.HOLDER,
+        "the last holder's answer came after a disprove",
+        last_event=_E.DISPROVE,
+    ),
     Row((_S.CLAIMED,), _E.RENEW, _S.CLAIMED, _F.HOLDER, "the holder is alive"),
     Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final answer was recorded"),
     Row((_S.CLAIMED,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "known to have had no effect", refused_under_doubt=True),
@@ -223,7 +235,7 @@ def _lapsed_under(record: Record, command: Renew) -> bool:
 def _fits(row: Row, record: Record | None, command: Command) -> bool:
     if record is None:
         return True
-    if row.refused_under_doubt and record.carries_doubt:
+    if (row.refused_under_doubt and record.carries_doubt) or row.last_event not in (None, record.last_event):
         return False
     match command:
         case Claim():

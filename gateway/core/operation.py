@@ -95,8 +95,8 @@ class Record:
 
     `token` and `attempt_id` are those of the last claim; `last_event` is the last one that somebody said (time rows
     leave it). `attempts` counts the claims since the record came into being. `resolution_id` is that of the prove or
-    disprove that ended a doubt. `lease_until_us` means something in `claimed` only, `replay_until_us` in `completed`,
-    `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its
+    disprove that ended a doubt. `lease_until_us` means something in `claimed` and, as the end of the last lease, in
+    `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its
     body None when it was not kept) and, with status and `Location` alone, in `tombstone`. `doubt` says why the record
     came into doubt.
     """

@@ -1,4 +1,5 @@
--- claimed | in_doubt | released --complete--> completed (fenced: token and attempt id)
+-- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
+-- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
 -- A day without a partition fails the whole statement, which is then repeated.
 WITH input AS MATERIALIZED (
@@ -38,7 +39,7 @@ WITH input AS MATERIALIZED (
         AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
         AND (
             o.state IN ('claimed', 'in_doubt')
-            OR o.state = 'released' AND o.remember_until_us > c.now_us
+            OR o.state = 'released' AND o.last_event = 'disprove' AND o.remember_until_us > c.now_us
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (

@@ -104,7 +104,7 @@ def route_rows(config: Config) -> list[str]:
         (
             route.name,
             ",".join(route.match.methods),
-            f"{route.match.host or ''}{route.match.path}",
+            f"{route.match.host or ''}{route.match.path.text}",
             f"{route.outcome.preset}, hold",
         )
         for route in config.routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -23,12 +24,17 @@ class DemoProcess:
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.port = free_port()
         self._arguments = arguments
+        self.directory = directory / "demo"
+        """What it keeps for as long as it runs is below this."""
+        self.directory.mkdir()
         self._output = directory / "demo.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         command = program("demo", "--port", str(self.port), *self._arguments)
-        self._process = spawn(command, output=self._output, directory=_ROOT)
+        self._process = spawn(
+            command, output=self._output, directory=_ROOT, environment={**os.environ, "TMPDIR": str(self.directory)}
+        )
         try:
             eventually_blocking(self._is_ready, START_SECONDS, "the demonstration says where it is")
         except BaseException:

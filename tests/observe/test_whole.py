@@ -1,0 +1,93 @@
+"""What a whole gateway tells of real requests: numbers that add up, and lines that give nothing away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gateway.app.serve import Gateway
+from gateway.config import parse
+from gateway.observe.logs import Logs
+from tests.observe.scrape import Scrape
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.house import JSON, config_text, house
+from tests.support.upstream import Answer, RecordingUpstream
+
+
+async def test_the_books_balance(tmp_path: Path) -> None:
+    """The counters of verdicts equal the verdicts that clients saw, and the claims what the upstream received."""
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    async with house(store, tmp_path, route={"key": {"header": "Idempotency-Key", "required": False}}) as running:
+        answers = [await running.send("k1") for _ in range(3)]
+        answers += await asyncio.gather(*[running.send("k2") for _ in range(5)])
+        answers.append(await running.send("k1", b'{"amount":2}'))
+        answers.append(await running.send("k 1"))
+        answers.append(await running.send(tenant=None))
+        unkeyed = await running.send(None)
+        elsewhere = [await running.send("k3", target="/elsewhere"), await running.send(None, target="/elsewhere")]
+        assert {response.status for response in [unkeyed, *elsewhere]} == {200}
+        now = Scrape((await running.status("/metrics")).body.decode())
+        received = len(running.upstream.requests)
+    told = Counter(response.header("Idempotency-Status") for response in answers)
+    assert told == {"stored": 2, "replayed": 6, "key-reused": 1, "key-invalid": 1, "scope-missing": 1}
+    counted = {
+        series.labels["verdict"]: series.value
+        for series in now.series
+        if series.name == "idempotency_requests_total" and series.value
+    }
+    assert counted == {**told, "unkeyed": 1}
+    passed = {
+        series.labels["reason"]: series.value
+        for series in now.series
+        if series.name == "idempotency_unprotected_requests_total"
+    }
+    assert passed == {"unkeyed": 1, "no_route_keyed": 1, "no_route": 1, "store_unavailable": 0}
+    claims = now.value("idempotency_claims_total", route="charge")
+    assert claims == now.value("idempotency_settlements_total", route="charge", event="complete") == 2
+    assert received == claims + sum(passed.values())
+    assert now.value("idempotency_overhead_seconds_count", route="charge") == claims
+    assert now.value("idempotency_upstream_duration_seconds_count", route="charge") == claims
+    assert now.value("idempotency_in_flight") == 0
+    assert now.value("idempotency_store_up", tier="durable") == 1
+
+
+@pytest.mark.parametrize("shape", ["json", "text"])
+async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
+    """At the most talkative settings no line holds a key, a body, a credential, a scope, a query or an answer."""
+    secrets = ["CANARY-key", "CANARY-body", "CANARY-credential", "CANARY-scope", "CANARY-query", "CANARY-answer"]
+    key, body, credential, scope, query, answer = secrets
+    file = tmp_path / "log"
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    headers = [JSON, ("Authorization", f"Bearer {credential}"), ("X-Tenant", scope), ("X-Request-Id", "req-7")]
+    async with RecordingUpstream() as upstream:
+        upstream.on(None, Answer(201, "Created", body=answer.encode()))
+        logs = Logs(level="debug", format=shape, requests="all", fd=fd)  # type: ignore[arg-type]
+        try:
+            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (logs,), lambda: logs.dropped)
+            await gateway.start()
+            try:
+                port = gateway.address[1]
+                for target in (f"/charges?{query}", f"/elsewhere?{query}"):
+                    for one_key in (key, key, f"{key} with a space"):
+                        keyed = [*headers, ("Idempotency-Key", one_key)]
+                        await http.request(port, "POST", target, keyed, f'{{"amount":"{body}"}}'.encode())
+                await eventually(lambda: "/elsewhere" in file.read_text(), what="the last request's line")
+            finally:
+                await gateway.stop()
+        finally:
+            logs.close()
+            os.close(fd)
+    written = file.read_text()
+    assert [secret for secret in secrets if secret in written] == []
+    lines = written.splitlines()
+    if shape == "json":
+        words = [json.loads(line).get("verdict") for line in lines]
+        assert [word for word in words if word] == ["stored", "replayed", "key-invalid"]
+    assert sum(" 201 " in line and "req-7" in line for line in lines) == 2

@@ -269,6 +269,7 @@ def _after(
             first_claimed_us=now_us,
             claimed_us=now_us,
             lease_until_us=now_us + command.lease_us,
+            probe=command.probe,
         )
     if record is None:
         return None
@@ -286,6 +287,7 @@ def _after(
                 carries_doubt=isinstance(command, Takeover),
                 fingerprint=fingerprint,
                 attempts=record.attempts + 1,
+                probe=command.probe if isinstance(command, Claim) else record.probe,
                 claimed_us=now_us,
                 lease_until_us=now_us + command.lease_us,
                 remember_until_us=0,

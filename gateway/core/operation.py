@@ -90,15 +90,31 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """Where to ask what became of an operation, rendered from the request when it was claimed."""
+
+    target: bytes
+    host: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Who did something to an operation by hand or by probe, and why; kept beside the record for as long as it is."""
+
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The durable row of an operation.
 
     `token` and `attempt_id` are those of the last claim; `last_event` is the last one that somebody said (time rows
     leave it). `attempts` counts the claims since the record came into being. `resolution_id` is that of the prove or
     disprove that ended a doubt. `lease_until_us` means something in `claimed` and, as the end of the last lease, in
-    `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its
-    body None when it was not kept) and, with status and `Location` alone, in `tombstone`. `doubt` says why the record
-    came into doubt.
+    `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
+    elsewhere. `response` is set in `completed` (its body None when it was not kept) and, with status and `Location`
+    alone, in `tombstone`. `doubt` says why the record came into doubt. `probe` is the last claim's.
     """
 
     identity: Identity
@@ -119,6 +135,7 @@ class Record:
     doubt: str | None = None
     resolution_id: UUID | None = None
     response: StoredResponse | None = None
+    probe: ProbeTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +150,8 @@ class Snapshot:
         return State.ABSENT if self.record is None else self.record.state
 
 
-# What is asked of a store. One class per event that somebody can say, named after it; the fields are what its row
-# needs.
+# What is asked of a store. `audit`, where it is given, is written down in the same atomic change. One class per event
+# that somebody can say, named after it; the fields are what its row needs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +167,7 @@ class Claim:
     fingerprint: Fingerprint
     lease_us: int
     read_token: int | None = None
+    probe: ProbeTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +236,7 @@ class Prove:
     response: StoredResponse
     replay_us: int
     remember_us: int
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +247,19 @@ class Disprove:
     read_token: int
     resolution_id: UUID
     remember_us: int
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
     operation_id: UUID
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Erase:
     operation_id: UUID
+    audit: Audit | None = None
 
 
 Command = Claim | Renew | Complete | Release | Forget | Abandon | Takeover | Prove | Disprove | Purge | Erase

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from gateway.core.operation import Command, Result, Snapshot
+from gateway.core.operation import Command, Event, Result, Snapshot, State
 
 
 def boot_seconds() -> float:
@@ -86,6 +86,46 @@ class RecipeConflict:
     alive: int
 
 
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which records to find: in these states, of these routes (None: all), claimed first at least `age_us` ago.
+
+    With `recoverable` only those in doubt whose recovery nobody holds and whose pause is over. `after` is the operation
+    id of the last one of the page before; at most `limit` are found, in the order of operation ids.
+    """
+
+    states: frozenset[State]
+    routes: frozenset[str] | None = None
+    age_us: int = 0
+    recoverable: bool = False
+    after: UUID | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Leave to find out what became of an operation in doubt, for one prober at a time.
+
+    It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
+    those before this one.
+    """
+
+    operation_id: UUID
+    token: int
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What was done to an operation, when (microseconds of the store's clock), by whom and why."""
+
+    at_us: int
+    event: Event
+    token: int
+    who: str
+    why: str
+
+
 class Watch(Protocol):
     """A place to wait for news of one operation."""
 
@@ -130,6 +170,22 @@ class Store(Protocol):
         A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
         name is in `accept`. With any conflict nothing is remembered.
         """
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        """The settled records that fit, without the bodies of their responses. Not for the way of a request."""
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        """Take the leave to recover a record that is in doubt under this token, for `lease_us`.
+
+        None when it is not in doubt under it, when somebody holds the leave, or when it was put off until later and
+        nobody waits (`is_urgent`). A leave that is not given back ends by itself.
+        """
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        """Give the leave back; unless it is urgent nobody gets it for `pause_us`. Harmless when it is over."""
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        """What was done to an operation with an `audit`, oldest first."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway.

@@ -11,12 +11,25 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
 from gateway.observe.facts import Herald, StoreCalled
-from gateway.store.base import NotApplied, RecipeConflict, StartRefused, Store, StoreError, Swept, Tally, Watch
+from gateway.store.base import (
+    AuditEntry,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    StartRefused,
+    Store,
+    StoreError,
+    Swept,
+    Tally,
+    Watch,
+)
 
 T = TypeVar("T")
 
@@ -62,6 +75,20 @@ class Front:
 
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
         return await self._asked("agree_recipes", self._store.agree_recipes, recipes, accept)
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._asked("find", self._store.find, query)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        return await self._asked(
+            "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
+        )
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        return await self._asked("put_off", self._store.put_off, recovery, pause_us)
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._asked("audits", self._store.audits, operation_id)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)

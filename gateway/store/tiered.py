@@ -50,10 +50,13 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
+    AuditEntry,
     FastTier,
     Indefinite,
     NotApplied,
+    Query,
     RecipeConflict,
+    Recovery,
     Store,
     StoreError,
     Swept,
@@ -187,6 +190,18 @@ class Tiered:
 
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
         return await self._asked(self._durable.agree_recipes(recipes, accept))
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._asked(self._durable.find(query))
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        await self._asked(self._durable.put_off(recovery, pause_us))
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._asked(self._durable.audits(operation_id))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:

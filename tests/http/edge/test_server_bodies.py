@@ -25,7 +25,7 @@ HELD_BYTES_MAX = 8 * MIB
 
 
 @asynccontextmanager
-async def cutting() -> AsyncIterator[tuple[RunningEdge, list[RequestCut]]]:
+async def cutting(silence_seconds: float = 60.0) -> AsyncIterator[tuple[RunningEdge, list[RequestCut]]]:
     """An edge whose handler notes how bodies are cut, and lets the edge deal with it."""
     cuts: list[RequestCut] = []
 
@@ -38,7 +38,7 @@ async def cutting() -> AsyncIterator[tuple[RunningEdge, list[RequestCut]]]:
             raise
         return reply()
 
-    async with serving(answer, settings=EdgeSettings(silence_seconds=0.3)) as edge:
+    async with serving(answer, settings=EdgeSettings(silence_seconds=silence_seconds)) as edge:
         yield edge, cuts
 
 
@@ -82,7 +82,7 @@ async def test_chunks_that_are_none_are_refused_in_the_middle(bad: bytes) -> Non
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     """After too long a silence the client is told, and the connection ends."""
-    async with cutting() as (edge, cuts), Connection(edge.port) as connection:
+    async with cutting(0.2) as (edge, cuts), Connection(edge.port) as connection:
         await connection.send(LENGTH_HEAD + b"12345")
         response = await connection.read_response()
         assert (response.status, response.header("connection")) == (408, "close")

@@ -43,7 +43,7 @@ async def test_a_client_that_asks_to_close_is_obeyed() -> None:
 
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
     """With a FIN, and not a moment before its time."""
-    async with serving(settings=EdgeSettings(keepalive_seconds=0.2)) as edge, Connection(edge.port) as connection:
+    async with serving(settings=EdgeSettings(keepalive_seconds=1.0)) as edge, Connection(edge.port) as connection:
         await connection.send(post())
         assert (await connection.read_response()).status == 200
         assert await connection.read_rest() == b""

@@ -67,7 +67,11 @@ class OperationClaimed:
 
 @dataclass(frozen=True, slots=True)
 class OperationSettled:
-    """The event that ended an attempt is in the record. `is_late`: its first write had to be repeated."""
+    """The event that ended an attempt is in the record.
+
+    `upstream_seconds` is how long the upstream was waited for, also in vain; 0 when nothing was sent. `is_late`: the
+    first write of the event had to be repeated.
+    """
 
     route: str
     operation_id: UUID

@@ -208,7 +208,7 @@ def _answered(fact: RequestAnswered) -> Entry:
         {
             "upstream_status": fact.upstream_status,
             "duration_ms": _milliseconds(fact.duration_seconds),
-            "attempt": fact.attempt,
+            "attempt": fact.attempt or None,
             "operation_id": None if fact.operation_id is None else str(fact.operation_id),
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
             "trace_id": _trace_id(fact.trace_id),

@@ -82,7 +82,7 @@ class _Segment:
 
     @property
     def expression(self) -> bytes:
-        return re.escape(self.prefix) + (b"[^/]+" if self.is_variable else b"") + re.escape(self.suffix)
+        return re.escape(self.prefix) + (b"([^/]+)" if self.is_variable else b"") + re.escape(self.suffix)
 
     def covers(self, other: _Segment) -> bool:
         """Whether every text that fits `other` fits this one."""
@@ -105,13 +105,15 @@ class PathPattern:
     text: str
     segments: tuple[_Segment, ...]
     takes_rest: bool
+    names: tuple[str, ...] = ()
+    """The variables, in order."""
 
     @classmethod
     def parse(cls, text: str) -> PathPattern:
         """Raises PatternError."""
         _check_text(text)
         segments: list[_Segment] = []
-        names: set[str] = set()
+        names: list[str] = []
         takes_rest = False
         for part in (part for part in text.split("/") if part):
             if takes_rest:
@@ -119,10 +121,10 @@ class PathPattern:
             name, segment = _parse_segment(part)
             if name in names:
                 raise PatternError(f"the name {{{name}}} is used twice")
-            names.update([name] if name else [])
+            names.extend([name] if name else [])
             takes_rest = segment is None
             segments.extend([segment] if segment else [])
-        return cls(text, tuple(segments), takes_rest)
+        return cls(text, tuple(segments), takes_rest, tuple(names))
 
     @property
     def literal(self) -> bytes | None:
@@ -134,8 +136,13 @@ class PathPattern:
     def expression(self) -> re.Pattern[bytes]:
         """What a whole normalised path is matched against."""
         fixed = b"".join(b"/" + segment.expression for segment in self.segments)
-        rest = b"(?:/.*)?" if self.takes_rest else b"" if fixed else b"/"
+        rest = b"((?:/.*)?)" if self.takes_rest else b"" if fixed else b"/"
         return re.compile(fixed + rest, re.DOTALL)
+
+    def variables(self, path: bytes) -> dict[str, bytes]:
+        """What the variables stand for in a normalised path that fits; escapes stay as they are."""
+        found = self.expression().fullmatch(path)
+        return {} if found is None else dict(zip(self.names, found.groups(), strict=True))
 
     def covers(self, other: PathPattern) -> bool:
         """Whether every path that fits `other` fits this one."""

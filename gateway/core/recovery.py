@@ -1,0 +1,189 @@
+"""How an operation in doubt is resolved, as decisions: when somebody may try, what to ask, what an answer means.
+
+Owns the route's recovery policy. `hold` waits for somebody to resolve it. `resend` takes over and sends again, because
+the upstream deduplicates on what is forwarded. `probe` asks the upstream what became of it and takes nothing over: a
+late answer of the holder may still win.
+
+Nothing here ends a doubt by itself. An answer of a probe that no rule understands means "ask again", and one that says
+"it never happened" counts only when no request of the attempt can still arrive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote
+
+from gateway.core.canonical import number_lexeme, parse_json
+from gateway.core.lifecycle import LAPSED_DOUBT
+from gateway.core.message import ResponseHead, field_values
+from gateway.core.operation import ProbeTarget, Record, Snapshot, State, microseconds
+from gateway.core.pointer import MISSING, Pointer, resolve
+
+_PAUSE_SECONDS_MIN: Final = 1.0
+_PAUSE_SECONDS_MAX: Final = 600.0
+_TARGET_BYTES_MAX: Final = 8 * 1024
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRule:
+    """An answer of a probe: its status, and what has to stand where in its JSON body (values as they are written)."""
+
+    statuses: frozenset[int]
+    where: tuple[tuple[Pointer, frozenset[str]], ...] = ()
+
+    def fits(self, status: int, body: bytes) -> bool:
+        """Whether the answer is one that the rule is about."""
+        if status not in self.statuses:
+            return False
+        if not self.where:
+            return True
+        document = parse_json(body)
+        return document is not MISSING and all(_text(resolve(document, at)) in wanted for at, wanted in self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the upstream. `path` is a template of `{operation_id}`, `{key}` and the variables of the route's path.
+
+    `follow` says where an answer that is done names the one to record: in its `Location`, or in its body.
+    """
+
+    path: str
+    method: Literal["GET", "HEAD"] = "GET"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    done: tuple[AnswerRule, ...] = ()
+    never_happened: tuple[AnswerRule, ...] = ()
+    settle_us: int = 0
+    follow: Literal["location"] | Pointer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait for somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Send again under a claim that carries the doubt."""
+
+
+Recovery = Hold | Resend | Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened. `follow` is the target of the answer to record, None for the probe's own."""
+
+    follow: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeverHappened:
+    """Nothing happened, and nothing can any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """It is not known yet. `why` is for the log."""
+
+    why: str
+
+
+Finding = Done | NeverHappened | AskAgain
+
+
+def may_recover(snapshot: Snapshot, *, grace_us: int, reachable_us: int) -> bool:
+    """Whether a record in doubt may be taken over or probed now.
+
+    One that lapsed may have an owner whose outcome is still in its journal: it gets `grace_us` after its lease ended,
+    and after this gateway found the store back, `reachable_us` ago. One whose holder said so itself has none to wait
+    for.
+    """
+    record = snapshot.record
+    if record is None or record.state is not State.IN_DOUBT:
+        return False
+    if record.doubt != LAPSED_DOUBT:
+        return True
+    return snapshot.now_us - record.lease_until_us >= grace_us and reachable_us >= grace_us
+
+
+def probe_placeholders(path: str) -> list[str]:
+    """The names that a template uses."""
+    return _PLACEHOLDER.findall(path)
+
+
+def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> ProbeTarget | None:
+    """What to ask for this request; None where it cannot be said without ambiguity.
+
+    `values` has raw octets by name; each stays in the segment or the query value in which it stands.
+    """
+    parts: list[bytes] = []
+    end = 0
+    for found in _PLACEHOLDER.finditer(policy.path):
+        parts.append(policy.path[end : found.start()].encode())
+        value = values.get(found[1])
+        if value is None:
+            return None
+        parts.append(quote(value, safe="").encode())
+        end = found.end()
+    parts.append(policy.path[end:].encode())
+    target = b"".join(parts)
+    segments = target.split(b"?", 1)[0].split(b"/")
+    if len(target) > _TARGET_BYTES_MAX or _FORBIDDEN.search(target) or b"." in segments or b".." in segments:
+        return None
+    return ProbeTarget(target, host)
+
+
+def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began_us: int) -> Finding:
+    """What the answer of a probe says that began at `began_us` of the store's clock. A contradiction is no answer."""
+    is_done = any(rule.fits(head.status, body) for rule in policy.done)
+    is_never = any(rule.fits(head.status, body) for rule in policy.never_happened)
+    if is_done == is_never:
+        return AskAgain(f"answered {head.status}, which no rule explains" if not is_done else "both rules apply")
+    if is_never:
+        settled_us = began_us - record.lease_until_us
+        if settled_us < policy.settle_us:
+            return AskAgain("nothing is there yet, and a request may still arrive")
+        return NeverHappened()
+    if policy.follow is None:
+        return Done(None)
+    follow = _follow(policy.follow, head, body)
+    return AskAgain("the answer does not name the one to record") if follow is None else Done(follow)
+
+
+def pause_us(tries: int) -> int:
+    """How long to leave an operation alone after so many probes before this one: growing, and bounded."""
+    return microseconds(min(_PAUSE_SECONDS_MIN * float(2 ** min(tries, 16)), _PAUSE_SECONDS_MAX))
+
+
+def _follow(where: Literal["location"] | Pointer, head: ResponseHead, body: bytes) -> bytes | None:
+    """A target on the same upstream: a path. What names another host is not followed."""
+    if where == "location":
+        values = field_values(head.headers, b"location")
+        target = values[0] if len(values) == 1 else b""
+    else:
+        document = parse_json(body)
+        found = MISSING if document is MISSING else resolve(document, where)
+        is_text = isinstance(found, str) and number_lexeme(found) is None
+        target = found.encode("utf-8", "surrogatepass") if is_text else b""
+    is_path = target.startswith(b"/") and not target.startswith(b"//")
+    return target if is_path and len(target) <= _TARGET_BYTES_MAX and not _FORBIDDEN.search(target) else None
+
+
+def _text(value: object) -> str | None:
+    """A scalar as it is written in JSON, strings without their quotes."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return "null"
+        case str():
+            lexeme = number_lexeme(value)
+            return value if lexeme is None else lexeme
+        case _:
+            return None

@@ -315,6 +315,8 @@ class Dialer:
             self.pgbouncer = True
             connection = await self._connect()
         try:
+            if self.pgbouncer:
+                await _learn_types(connection)
             await greet(connection)
             if prepare is not None:
                 await prepare(connection)
@@ -343,6 +345,23 @@ class Dialer:
             server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
         )
         return cast("Connection", connection)
+
+
+async def _learn_types(connection: Connection) -> None:
+    """Let the driver look up the array types once, in a transaction that leaves nothing behind.
+
+    It sets `jit` for that in whatever session it finds itself, which behind a pooler would be somebody else's next; and
+    where it cannot, the server spends a second on compiling the look-up.
+    """
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SET LOCAL jit = off")
+    await connection.fetch(
+        "SELECT WHERE $1::uuid[] IS NULL OR $2::text[] IS NULL OR $3::bytea[] IS NULL OR $4::bigint[] IS NULL"
+        " OR $5::smallint[] IS NULL",
+        *([None] * 5),
+    )
+    await transaction.rollback()
 
 
 async def migrate(url: str) -> list[str]:

@@ -44,6 +44,14 @@ _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
 
 
+class Transaction(AbstractAsyncContextManager[Any], Protocol):
+    """What is needed of a driver's transaction."""
+
+    async def start(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+
 class Connection(Protocol):
     """What is needed of a driver's connection."""
 
@@ -51,7 +59,7 @@ class Connection(Protocol):
 
     async def execute(self, query: str, *arguments: Any) -> Any: ...
 
-    def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+    def transaction(self) -> Transaction: ...
 
     async def add_listener(self, channel: str, callback: Callable[..., Any]) -> Any: ...
 

@@ -14,7 +14,7 @@ from gateway.store.postgres import PostgresStore
 @asynccontextmanager
 async def session(url: str) -> AsyncIterator[Any]:
     """A connection of the test's own."""
-    connection = await asyncpg.connect(url)
+    connection = await asyncpg.connect(url, statement_cache_size=0)
     try:
         yield connection
     finally:

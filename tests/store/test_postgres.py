@@ -200,6 +200,10 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             async with store.watch(hands[0].operation_id) as watch:
                 assert await watch.wait_changed(0.01) is False
         assert pooler.transactions > 20
+        # Nothing was left behind in a session that is the next client's.
+        async with session(f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres") as neighbour:
+            for setting, plain in (("jit", "on"), ("enable_seqscan", "on"), ("statement_timeout", "0")):
+                assert {await neighbour.fetchval(f"SHOW {setting}") for _ in range(6)} == {plain}
 
 
 async def test_a_stores_texts_hold_no_key(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:

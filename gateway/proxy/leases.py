@@ -26,12 +26,15 @@ still be recorded when nobody took over.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Record, Renew, Result, Snapshot, microseconds
 from gateway.observe.facts import Herald, LeaseLost, LoopStalled
 from gateway.store.base import Store, StoreError, boot_seconds
+
+_LOG = logging.getLogger("gateway")
 
 
 class Lease:
@@ -111,10 +114,16 @@ class Leases:
                 lease.is_renewing = True
                 task = asyncio.get_running_loop().create_task(self._renew(lease))
                 self._renewals.add(task)
-                task.add_done_callback(self._renewals.discard)
+                task.add_done_callback(self._renewal_ended)
+
+    def _renewal_ended(self, task: asyncio.Task[None]) -> None:
+        self._renewals.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a renewal failed by an error of the program", exc_info=error)
 
     async def run(self) -> None:
-        """Call `run_once` for ever."""
+        """Call `run_once` for ever. What was before says nothing of the loop: a store may have taken long to start."""
+        self._last_beat_seconds = self._clock()
         try:
             while True:
                 self.run_once()

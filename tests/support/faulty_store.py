@@ -1,0 +1,167 @@
+"""A store whose answers can be lost, refused or held back, at the call that a test names.
+
+The effects are those of the store behind it; only what the caller gets to see is changed. Faults are given out per
+verb, one for each call in order; calls beyond them are answered as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
+from gateway.store.base import (
+    AuditEntry,
+    Indefinite,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    Store,
+    Swept,
+    Tally,
+    Watch,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Gate:
+    """Where a call stands until it is let through."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pass_through(self) -> None:
+        self.reached.set()
+        await self.opened.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one call.
+
+    `before` and `after` are gates on either side of the effect. `error` is raised instead of the answer, with the
+    effect done where `has_effect`.
+    """
+
+    error: Exception | None = None
+    has_effect: bool = True
+    before: Gate | None = None
+    after: Gate | None = None
+
+
+def lost() -> Fault:
+    """It took effect, and the answer did not arrive."""
+    return Fault(Indefinite("the answer was lost"))
+
+
+def dropped() -> Fault:
+    """It took no effect, and nobody can tell."""
+    return Fault(Indefinite("the answer was lost"), has_effect=False)
+
+
+def refused() -> Fault:
+    """The store could not be asked."""
+    return Fault(NotApplied("the store is away"), has_effect=False)
+
+
+class FaultyStore:
+    """Satisfies the `Store` protocol; the store behind it stays its owner's.
+
+    `said` lists the verbs in the order in which they were called.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._broken: dict[str, Fault] = {}
+        self.said: list[str] = []
+
+    def on(self, verb: str, *faults: Fault) -> None:
+        """What happens to the next calls of this verb (an event's name, or `read`)."""
+        self._faults[verb].extend(faults)
+
+    def stop_before(self, verb: str) -> Gate:
+        """Hold the next call of this verb back before its effect."""
+        gate = Gate()
+        self.on(verb, Fault(before=gate))
+        return gate
+
+    def stop_after(self, verb: str) -> Gate:
+        """Hold the answer to the next call of this verb back."""
+        gate = Gate()
+        self.on(verb, Fault(after=gate))
+        return gate
+
+    def break_(self, *verbs: str, fault: Fault) -> None:
+        """Every call of these verbs fails so, until `mend`."""
+        self._broken.update(dict.fromkeys(verbs, fault))
+
+    def mend(self) -> None:
+        self._broken.clear()
+
+    async def start(self) -> None:
+        await self._store.start()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def apply(self, command: Command) -> Result:
+        return await self._ask(EVENT_OF[type(command)], self._store.apply, command)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._ask("read", self._store.read, operation_id)
+
+    async def sweep(self, limit: int) -> Swept:
+        return await self._ask("sweep", self._store.sweep, limit)
+
+    async def tally(self) -> Tally:
+        return await self._ask("tally", self._store.tally)
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        return await self._ask("agree_recipes", self._store.agree_recipes, recipes, accept)
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._store.watch(operation_id)
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._ask("find", self._store.find, query)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        return await self._ask(
+            "recover", functools.partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
+        )
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        await self._ask("put_off", self._store.put_off, recovery, pause_us)
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._ask("audits", self._store.audits, operation_id)
+
+    async def _ask(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        self.said.append(str(verb))
+        faults = self._faults[str(verb)]
+        fault = faults.popleft() if faults else self._broken.get(str(verb), Fault())
+        if fault.before is not None:
+            await fault.before.pass_through()
+        if not fault.has_effect:
+            raise _own(fault.error or Indefinite("the answer was lost"))
+        result = await call(*arguments)
+        if fault.after is not None:
+            await fault.after.pass_through()
+        if fault.error is not None:
+            raise _own(fault.error)
+        return result
+
+
+def _own(error: Exception) -> Exception:
+    """Each caller raises an exception of its own, or their tracebacks would grow into one another."""
+    return type(error)(*error.args)

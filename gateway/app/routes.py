@@ -5,7 +5,7 @@ A translation and nothing more: each word of the file has one place here where i
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 from gateway import config as asked
 from gateway.core.fingerprint import BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
@@ -14,7 +14,8 @@ from gateway.core.identity import identity_recipe, single_fields
 from gateway.core.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
-from gateway.core.pointer import parse_pointer
+from gateway.core.pointer import Pointer, parse_pointer
+from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
@@ -44,6 +45,7 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
             Preset(route.outcome.preset),
             {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
             {status: Meaning(meaning) for status, meaning in route.outcome.classes.items()},
+            resends=route.recovery == "resend",
         ),
         keep=KeepPolicy(
             body_bytes_max=route.response.max_stored_bytes,
@@ -62,6 +64,8 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         shows_status=route.status_header,
         forwards_unprotected=route.store_unavailable == "forward",
         target=target_of(config, config.upstream_for(route), upstream, route),
+        path=route.match.path,
+        recovery=_recovery(config, route),
     )
 
 
@@ -79,10 +83,59 @@ def target_of(
             host=hosts.get(asked_upstream.host, asked_upstream.host.encode()),
             trusted_proxies=config.trusted_proxies,
         ),
-        key=UpstreamKey(asked_upstream.key),
+        key=UpstreamKey(_upstream_key(config, asked_upstream, route)),
         key_headers=tuple(name.encode() for name in names),
         answer_within_seconds=asked_upstream.answer_within,
     )
+
+
+def _upstream_key(config: asked.Config, upstream: asked.Upstream, route: asked.Route | None) -> str:
+    """What the upstream gets as key; where it deduplicates on it and nobody said otherwise, the operation's id."""
+    if route is not None and route.recovery == "resend":
+        is_said = "key" in route.upstream.model_fields_set or "key" in config.upstream.model_fields_set
+        return upstream.key if is_said else "operation_id"
+    return upstream.key
+
+
+def settle_seconds(config: asked.Config, route: asked.Route) -> float:
+    """How long after a lease ended a request of its attempt may still arrive upstream."""
+    least = config.upstream_for(route).response_timeout + asked.TCP_USER_TIMEOUT_SECONDS
+    if isinstance(route.recovery, asked.ProbeRecovery) and route.recovery.probe.settle is not None:
+        return route.recovery.probe.settle
+    return least
+
+
+def _recovery(config: asked.Config, route: asked.Route) -> Recovery:
+    match route.recovery:
+        case "hold":
+            return Hold()
+        case "resend":
+            return Resend()
+        case asked.ProbeRecovery(probe=probe):
+            return Probe(
+                path=probe.path,
+                method=probe.method,
+                headers=tuple(
+                    (name.encode(), value.get_secret_value().encode()) for name, value in probe.headers.items()
+                ),
+                done=tuple(_answer_rule(rule) for rule in probe.done),
+                never_happened=tuple(_answer_rule(rule) for rule in probe.never_happened),
+                settle_us=microseconds(settle_seconds(config, route)),
+                follow=_follow(probe.follow),
+            )
+        case _:
+            assert_never(route.recovery)
+
+
+def _answer_rule(rule: asked.AnswerRule) -> AnswerRule:
+    where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in rule.where.items())
+    return AnswerRule(rule.statuses, where)
+
+
+def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
+    if follow is None:
+        return None
+    return "location" if follow == "location" else parse_pointer(follow)
 
 
 def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> UpstreamSettings:
@@ -100,6 +153,7 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
         connect_timeout_seconds=upstream.connect_timeout,
         response_timeout_seconds=upstream.response_timeout,
         keepalive_seconds=upstream.keepalive,
+        tcp_user_timeout_seconds=asked.TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
     )
 

@@ -41,12 +41,14 @@ from gateway.proxy.client_exchange import EdgeSettings
 from gateway.proxy.coordinator import Coordinator, Settings
 from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
+from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
 from gateway.proxy.server import Edge, ListenError
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import Teller
 
@@ -90,6 +92,14 @@ class Gateway:
         self.herald = Herald(self.metrics, self.health, *observers)
         self._store = tiered_store(config, durable_store(config, self.herald, recipes(config)), self.herald)
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        claiming = Claiming(
+            self._store,
+            holder=holder,
+            lease_seconds=config.store.lease,
+            grace_seconds=config.store.journal_grace,
+            reachable_seconds=lambda: self._store.durable_reachable_seconds,
+        )
+        prober = Prober(self._store, self.herald, may_recover=claiming.may_recover, who=f"probe by {holder}")
         self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
         self.coordinator = Coordinator(
             settings=Settings(
@@ -98,13 +108,16 @@ class Gateway:
                 in_flight_max=config.limits.max_in_flight,
             ),
             store=self._store,
-            claiming=Claiming(self._store, holder=holder, lease_seconds=config.store.lease),
+            claiming=claiming,
             leases=self._leases,
             waiting=Waiting(self._store),
+            prober=prober,
             spool=Spool(config.state_dir / "spool"),
             herald=self.herald,
         )
-        table, key_names = self._routes()
+        routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
+        table = RouteTable(zip([route.rule for route in config.routes], routes, strict=True))
+        key_names = frozenset(name for route in routes for name in key_fields(route.key)) | {b"idempotency-key"}
         passthrough = Passthrough(
             target_of(config, config.upstream, self._upstream(config.upstream)), self.herald, key_names
         )
@@ -119,6 +132,7 @@ class Gateway:
         self._status = StatusServer(self.health, self.metrics.render)
         self._sweeper = Sweeper(self._store, self.herald)
         self._teller = Teller(self._store, self.herald)
+        self._recovery = RecoveryWorker(self._store, prober, {route.name: route for route in routes})
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
         """Resolved when the gateway found out, after its start, that it must not go on."""
@@ -137,6 +151,7 @@ class Gateway:
         self._spawn(self._leases.run())
         self._spawn(self._sweeper.run())
         self._spawn(self._teller.run())
+        self._spawn(self._recovery.run())
         if not is_store_there:
             self._spawn(self._keep_trying())
         self.health.serving = True
@@ -149,6 +164,7 @@ class Gateway:
         await asyncio.sleep(config.delay)
         self._sweeper.stop()
         self._teller.stop()
+        self._recovery.stop()
         self._edge.stop_listening()
         drained = await self.coordinator.drain(config.drain_timeout)
         await self._close()
@@ -183,15 +199,6 @@ class Gateway:
         )
 
     # -- parts --------------------------------------------------------------------------------------------------------
-
-    def _routes(self) -> tuple[RouteTable[Route], frozenset[bytes]]:
-        """The routes, and the names of every field that carries a key on one of them."""
-        config = self._config
-        pairs = [
-            (route.rule, route_of(config, route, self._upstream(config.upstream_for(route)))) for route in config.routes
-        ]
-        names = frozenset(name for _, route in pairs for name in key_fields(route.key))
-        return RouteTable(pairs), names | {b"idempotency-key"}
 
     def _upstream(self, asked: UpstreamConfig) -> Upstream:
         """One client for each upstream; routes that ask for the same share it."""

@@ -35,6 +35,7 @@ from gateway.config.model import (
     Store,
 )
 from gateway.config.notice import Notice, notices
+from gateway.config.recovery import AnswerRule, Probe, ProbeRecovery, Recovery
 from gateway.config.report import ConfigError, Mistake
 from gateway.config.route import (
     ApiKeyScope,
@@ -59,10 +60,12 @@ from gateway.config.route import (
     Scope,
     ScopePart,
 )
-from gateway.config.upstream import RouteUpstream, Upstream, UpstreamTls
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
 
 __all__ = [
+    "TCP_USER_TIMEOUT_SECONDS",
     "Address",
+    "AnswerRule",
     "ApiKeyScope",
     "Body",
     "BodyKey",
@@ -89,6 +92,9 @@ __all__ = [
     "Notice",
     "Outcome",
     "PostgresUrl",
+    "Probe",
+    "ProbeRecovery",
+    "Recovery",
     "RedisUrl",
     "ResponsePolicy",
     "Retention",

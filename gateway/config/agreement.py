@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from gateway.config.address import Address, PostgresUrl
 from gateway.config.document import Document
 from gateway.config.model import Config, Listen, Secrets, Status, Store
+from gateway.config.recovery import ProbeRecovery
 from gateway.config.report import Mistake, Path
 from gateway.config.route import (
     ApiKeyScope,
@@ -24,13 +25,15 @@ from gateway.config.route import (
     Fingerprint,
     HeaderScope,
     InFlight,
+    Match,
     Outcome,
     ResponsePolicy,
     Retention,
     Route,
 )
 from gateway.config.unit import duration_text, size_text
-from gateway.config.upstream import RouteUpstream, Upstream
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
+from gateway.core.recovery import probe_placeholders
 
 _WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
@@ -177,6 +180,7 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         case {"upstream": Upstream() as upstream}, {"upstream": RouteUpstream() as change}:
             yield from _upstream(change.over(upstream), route, config)
     yield from _retention(route)
+    yield from _recovery(route, config)
     yield from _outcome(route, config)
     yield from _fingerprint(route)
     yield from _response(route)
@@ -196,6 +200,35 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
     if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake(("retention", "expired_status"), message)
+
+
+def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    recovery, upstream, change = (
+        route.values.get("recovery"),
+        config.values.get("upstream"),
+        route.values.get("upstream"),
+    )
+    if not isinstance(upstream, Upstream) or not isinstance(change, RouteUpstream):
+        return
+    whole = change.over(upstream)
+    if recovery == "resend" and whole.key == "none":
+        message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
+        yield route.mistake(("recovery",), message)
+    if not isinstance(recovery, ProbeRecovery):
+        return
+    probe = recovery.probe
+    least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS
+    if probe.settle is not None and probe.settle < least:
+        message = f"settle is at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
+        limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
+        yield route.mistake(("recovery", "probe", "settle"), f"{message}; {limits}")
+    match = route.values.get("match")
+    if isinstance(match, Match):
+        known = {"operation_id", "key", *match.path.names}
+        for name in probe_placeholders(probe.path):
+            if name not in known:
+                message = f"nothing is called {{{name}}}; there are {', '.join(sorted(known))}"
+                yield route.mistake(("recovery", "probe", "path"), message)
 
 
 def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:

@@ -83,6 +83,8 @@ class Store(Section):
     """A Redis that answers replays and wakes waiters, and may be lost at any moment."""
     lease: Annotated[float, Duration("3s", "10m")] = written("30s")
     """How long the claim of a gateway that died or was cut off stays in the way."""
+    journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
     clear_keys: Annotated[bool, Flag()] = False
     """Whether keys are kept in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, Tag
 
 from gateway.config.address import HostName, Network, NetworkRange
 from gateway.config.leaf import wrong
+from gateway.config.recovery import RECOVERY_FORMS, Recovery
 from gateway.config.section import Section, one_of, word_or_list, written
 from gateway.config.unit import (
     Count,
@@ -327,8 +328,9 @@ class Route(Section):
     """What a duplicate gets while the first request is still running."""
     outcome: Outcome
     """What the statuses of the service mean: {preset: standard}, payments or success_only."""
-    recovery: Literal["hold"] = "hold"
-    """What is done about an operation in doubt: it is held until somebody resolves it."""
+    recovery: Annotated[Recovery, Field(description=f"What is done about an operation in doubt: {RECOVERY_FORMS}.")] = (
+        "hold"
+    )
     response: ResponsePolicy = Field(default_factory=ResponsePolicy)
     """What of a response is kept for replay."""
     retention: Retention = Field(default_factory=Retention)

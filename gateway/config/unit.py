@@ -21,6 +21,8 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")  # RFC 6901 section 3, without the whole document
 _POINTER_CHARS_MAX = 256
+_PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 # Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
 RESERVED = frozenset(
@@ -299,3 +301,40 @@ class RoutePath(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": "^/"}
+
+
+@dataclass(frozen=True)
+class ProbePath(Leaf):
+    """What a probe asks: a path, perhaps with a query, and placeholders in it."""
+
+    @property
+    def expected(self) -> str:
+        return "a path such as /v1/payments?operation={operation_id}"
+
+    def read(self, text: str) -> str:
+        if not _PROBE_PATH.match(text) or text.startswith("//"):
+            raise wrong(f"expected {self.expected}")
+        outside = _PLACEHOLDER.sub("", text)
+        if "{" in outside or "}" in outside:
+            raise wrong("a brace is not closed or not opened", "write {operation_id}, {key} or {name}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^/"}
+
+
+@dataclass(frozen=True)
+class ProbeFollow(Leaf):
+    """Where an answer names another one: its `Location`, or a place in its body."""
+
+    @property
+    def expected(self) -> str:
+        return "location, or a JSON pointer such as /data/url"
+
+    def read(self, text: str) -> str:
+        if text != "location" and (len(text) > _POINTER_CHARS_MAX or not _POINTER.match(text)):
+            raise wrong(f"expected {self.expected}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^(location|(/([^~/]|~[01])*)+)$"}

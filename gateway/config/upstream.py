@@ -10,6 +10,10 @@ from gateway.config.section import Section, written
 from gateway.config.unit import Duration
 
 
+# How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
+TCP_USER_TIMEOUT_SECONDS = 30.0
+
+
 class UpstreamTls(Section):
     """TLS to the service. Used where the URL is https; all of it may be left out."""
 

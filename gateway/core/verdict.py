@@ -31,6 +31,7 @@ class Word(StrEnum):
     UNPROTECTED = "unprotected"
     KEY_REUSED = "key-reused"
     REPLAYED = "replayed"
+    RECOVERED = "recovered"
     RESPONSE_NOT_STORED = "response-not-stored"
     KEY_EXPIRED = "key-expired"
     IN_FLIGHT = "in-flight"
@@ -86,7 +87,7 @@ RULES: Final[tuple[Rule, ...]] = (
         10,
         "completed, and the response is kept",
         "the recorded response with `Idempotent-Replayed: true`",
-        (_W.REPLAYED,),
+        (_W.REPLAYED, _W.RECOVERED),
     ),
     Rule(
         11,
@@ -101,7 +102,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "waits, then 409 with `Retry-After` (a route may say 429)",
         (_W.IN_FLIGHT,),
     ),
-    Rule(14, "something was sent, and what became of it is not known", "409", (_W.IN_DOUBT,)),
+    Rule(
+        14,
+        "something was sent, and what became of it is not known",
+        "by the route's recovery; 409 while it stays so",
+        (_W.IN_DOUBT,),
+    ),
     Rule(
         15,
         "the key is new, or an earlier attempt is known to have had no effect",
@@ -139,7 +145,7 @@ def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Rules 9, 11, 12 and 14: answer with a problem of this word; nothing is executed."""
+    """Rules 9, 11 and 12: answer with a problem of this word; nothing is executed."""
 
     word: Word
     record: Record
@@ -160,6 +166,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Rule 14: what became of it is not known. `is_same`: it is this request, so that recovery may act for it."""
+
+    record: Record
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Claimable:
     """Rule 15: claim, with this fingerprint, on the released record that was read (None: on absent)."""
 
@@ -167,7 +181,7 @@ class Claimable:
     read_token: int | None
 
 
-Judgement = Refuse | Replay | Wait | Claimable
+Judgement = Refuse | Replay | Wait | Doubt | Claimable
 
 
 def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_change: bool) -> Judgement:
@@ -191,7 +205,7 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
         case State.CLAIMED:
             return Wait(record)
         case State.IN_DOUBT:
-            return Refuse(Word.IN_DOUBT, record)
+            return Doubt(record, match is Match.SAME)
         case State.RELEASED:
             if match is Match.UNKNOWN:
                 return Refuse(Word.KEY_REUSED, record)

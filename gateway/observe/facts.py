@@ -59,10 +59,23 @@ class RequestPassed:
 
 @dataclass(frozen=True, slots=True)
 class OperationClaimed:
+    """A claim was granted. `is_takeover`: on an operation in doubt, to send it again."""
+
     route: str
     operation_id: UUID
     token: int
     attempt: int
+    is_takeover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeMade:
+    """The upstream was asked about an operation in doubt. `finding` is `done`, `never_happened` or `ask_again`."""
+
+    route: str
+    operation_id: UUID
+    finding: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,7 @@ Fact = (
     | RequestPassed
     | OperationClaimed
     | OperationSettled
+    | ProbeMade
     | WriteRefused
     | LeaseLost
     | StoreCalled

@@ -22,6 +22,7 @@ from gateway.observe.facts import (
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    ProbeMade,
     RequestAnswered,
     RequestPassed,
     StoreCalled,
@@ -110,6 +111,15 @@ class Logs:
                 )
             case OperationSettled():
                 self._settled(fact)
+            case ProbeMade():
+                self._say(
+                    "info",
+                    "probed",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    finding=fact.finding,
+                    why=fact.why or None,
+                )
             case StoreCalled():
                 if fact.error is not None:
                     self._say("debug", "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)

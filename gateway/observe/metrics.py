@@ -30,6 +30,7 @@ from gateway.observe.facts import (
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    ProbeMade,
     RequestAnswered,
     RequestPassed,
     StoreCalled,
@@ -44,6 +45,7 @@ from gateway.observe.series import SECONDS_BOUNDS, Labels, Numbers, Spread
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _PASSED_AS: Final = {"unkeyed": Word.UNKEYED, "store_unavailable": Word.UNPROTECTED}
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+_FINDINGS: Final = ("done", "never_happened", "ask_again")
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 _LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
 _LE: Final = (*map(str, SECONDS_BOUNDS), "+Inf")
@@ -150,6 +152,15 @@ class Metrics:
             each_route,
         )
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", ("route",), each_route)
+        self._takeovers = self._counter(
+            "idempotency_takeovers_total", "Operations in doubt that were sent again", ("route",), each_route
+        )
+        self._probes = self._counter(
+            "idempotency_probes_total",
+            "Questions to the upstream about operations in doubt, by what was found",
+            ("route", "finding"),
+            product(names, _FINDINGS),
+        )
         self._settlements = self._counter(
             "idempotency_settlements_total",
             "Attempts that ended in the record, by how",
@@ -232,6 +243,8 @@ class Metrics:
                     self._requests.add((fact.route, _PASSED_AS[fact.reason]))
             case OperationClaimed():
                 self._claims.add((fact.route,))
+                if fact.is_takeover:
+                    self._takeovers.add((fact.route,))
             case OperationSettled():
                 self._settlements.add((fact.route, fact.event))
                 if fact.upstream_seconds:
@@ -245,8 +258,12 @@ class Metrics:
             case _:
                 self._take_seldom(fact)
 
-    def _take_seldom(self, fact: WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled) -> None:
+    def _take_seldom(
+        self, fact: ProbeMade | WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled
+    ) -> None:
         match fact:
+            case ProbeMade():
+                self._probes.add((fact.route, fact.finding))
             case WriteRefused():
                 self._refused.add((fact.route,))
             case LeaseLost():

@@ -121,7 +121,9 @@ class Attempt:
         target = request.route.target
         loop = asyncio.get_running_loop()
         started = loop.time()
-        execution = Execution(request.identity.operation_id, self.record.token, target.key, target.key_headers)
+        execution = Execution(
+            request.identity.operation_id, self.record.token, target.key, target.key_headers, request.canonical_key
+        )
         try:
             result = await target.upstream.exchange(
                 protected_request(request.head, request.peer, request.scheme, target.forwarding, execution),

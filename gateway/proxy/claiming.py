@@ -12,6 +12,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,12 +27,16 @@ from gateway.core.operation import (
     Fingerprint,
     Identity,
     Lapsed,
+    ProbeTarget,
     Record,
     Release,
     Snapshot,
+    Takeover,
     microseconds,
+    operation_id_of,
 )
-from gateway.core.verdict import Claimable, judge
+from gateway.core.recovery import may_recover
+from gateway.core.verdict import Claimable, Doubt, judge
 from gateway.store.base import Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
 
 # A claim is granted, or refused for good, after two statements; more are races with others, which end.
@@ -68,21 +73,45 @@ Admission = Granted | Seen | Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class _Pursuit:
-    """A claim whose answer is missing. `is_executed_anyway`: its route forwards when the store is away, unprotected."""
+class Terms:
+    """What a route says of claiming.
 
-    command: Claim
+    `is_executed_anyway`: on `Unavailable` the request is going to be forwarded all the same. `takes_over`: in doubt, it
+    may be sent again. `probe` is where to ask, should this claim come into doubt.
+    """
+
     remember_us: int
-    is_executed_anyway: bool
+    accepts_recipe_change: bool = False
+    is_executed_anyway: bool = False
+    takes_over: bool = False
+    probe: ProbeTarget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pursuit:
+    """A claim whose answer is missing."""
+
+    command: Claim | Takeover
+    terms: Terms
 
 
 class Claiming:
     """Claims for one gateway. `holder` names it in the records."""
 
     def __init__(
-        self, store: Store, *, holder: str, lease_seconds: float, clock: Callable[[], float] = boot_seconds
+        self,
+        store: Store,
+        *,
+        holder: str,
+        lease_seconds: float,
+        grace_seconds: float = 0.0,
+        reachable_seconds: Callable[[], float] = lambda: math.inf,
+        clock: Callable[[], float] = boot_seconds,
     ) -> None:
+        """`grace_seconds`: what the owner of a lapsed claim gets; `reachable_seconds`: since when the store answers."""
         self._store = store
+        self._grace_seconds = grace_seconds
+        self._reachable_seconds = reachable_seconds
         self._holder = holder
         self._lease_us = microseconds(lease_seconds)
         self._clock = clock
@@ -93,31 +122,42 @@ class Claiming:
         """How many claims are being pursued whose answer was lost."""
         return len(self._pursuits)
 
-    async def claim(
-        self,
-        identity: Identity,
-        ours: Sequence[Fingerprint],
-        *,
-        accepts_recipe_change: bool,
-        remember_us: int,
-        is_executed_anyway: bool,
-    ) -> Admission:
-        """Claim for a request with these fingerprints. Cancelled, the claim is pursued like one whose answer was lost.
+    async def claim(self, identity: Identity, ours: Sequence[Fingerprint], terms: Terms) -> Admission:
+        """Claim, or take over, for a request with these fingerprints.
 
-        `is_executed_anyway`: on `Unavailable` the request is going to be forwarded all the same.
+        Cancelled, the claim is pursued like one whose answer was lost.
         """
         read_token: int | None = None
         fingerprint = ours[0]
         for _ in range(_STATEMENTS_MAX):
-            command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token)
-            answer = await self._say(_Pursuit(command, remember_us, is_executed_anyway))
+            command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
+            answer = await self._say(_Pursuit(command, terms))
             if not isinstance(answer, Seen):
                 return answer
-            judgement = judge(answer.snapshot, ours, accept_recipe_change=accepts_recipe_change)
-            if not isinstance(judgement, Claimable):
-                return answer
-            read_token, fingerprint = judgement.read_token, judgement.fingerprint
+            judgement = judge(answer.snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+            match judgement:
+                case Claimable():
+                    read_token, fingerprint = judgement.read_token, judgement.fingerprint
+                case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(answer.snapshot):
+                    taken = await self._take_over(record, terms)
+                    if not isinstance(taken, Seen):
+                        # Not `Unavailable` either: whatever the store says now, this operation is known to be in doubt.
+                        return taken if isinstance(taken, Granted) else answer
+                case _:
+                    return answer
         return Unavailable("others keep changing the record", is_definite=True)
+
+    def may_recover(self, snapshot: Snapshot) -> bool:
+        """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
+        reachable_seconds = min(self._reachable_seconds(), 2 * self._grace_seconds)
+        return may_recover(
+            snapshot, grace_us=microseconds(self._grace_seconds), reachable_us=microseconds(reachable_seconds)
+        )
+
+    async def _take_over(self, record: Record, terms: Terms) -> Admission:
+        operation_id = record.identity.operation_id
+        command = Takeover(operation_id, record.token, uuid4(), self._holder, self._lease_us)
+        return await self._say(_Pursuit(command, terms))
 
     async def _say(self, pursuit: _Pursuit) -> Admission:
         is_definite = True
@@ -185,10 +225,12 @@ class Claiming:
 
 def _ending_of(pursuit: _Pursuit, record: Record | None) -> Command | None:
     """What ends the claim, if the record is still under it."""
-    command = pursuit.command
+    command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:
         return None
-    operation_id = command.identity.operation_id
-    if pursuit.is_executed_anyway:
-        return Abandon(operation_id, record.token, record.attempt_id, "unprotected")
-    return Release(operation_id, record.token, record.attempt_id, pursuit.remember_us)
+    ids = (operation_id_of(command), record.token, record.attempt_id)
+    if terms.is_executed_anyway and isinstance(command, Claim):
+        return Abandon(*ids, "unprotected")
+    if record.carries_doubt:
+        return Abandon(*ids, "unused")
+    return Release(*ids, terms.remember_us)

@@ -11,8 +11,8 @@ from typing import assert_never
 from uuid import UUID
 
 from gateway.core.message import Headers, field_values
-from gateway.core.operation import MICROSECONDS, Fingerprint, Record, Snapshot
-from gateway.core.verdict import Claimable, Refuse, Replay, Wait, Word, judge
+from gateway.core.operation import MICROSECONDS, Event, Fingerprint, Record, Snapshot
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word, judge
 from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply
@@ -31,7 +31,8 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
         raise ValueError("only a record with a body can be replayed")
     headers, body = decode_unaccepted(stored.headers, stored.body, field_values(request_headers, b"accept-encoding"))
     headers += ((b"Idempotent-Replayed", b"true"), expires_field(record))
-    return Reply(stored.status, stored.reason, headers, body, Word.REPLAYED, len(body))
+    word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
+    return Reply(stored.status, stored.reason, headers, body, word, len(body))
 
 
 def by_record(
@@ -53,6 +54,8 @@ def by_record(
             return replay_of(record, request_headers)
         case Refuse(word, record):
             return refuse_by(word, record, route)
+        case Doubt(record):
+            return refuse_by(Word.IN_DOUBT, record, route)
         case Wait(record):
             return in_flight_at(snapshot, record, route)
         case Claimable():
@@ -66,7 +69,7 @@ def by_record(
 
 
 def refuse_by(word: Word, record: Record, route: Route) -> Reply:
-    """Rules 9, 11, 12 and 14, with the statuses that the route chose."""
+    """Rules 9, 11, 12 and 14 with the statuses that the route chose."""
     status = None
     if word is Word.KEY_REUSED:
         status = route.mismatch_status

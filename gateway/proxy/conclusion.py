@@ -20,6 +20,7 @@ from gateway.core.operation import (
     Fingerprint,
     Forget,
     Identity,
+    ProbeTarget,
     Record,
     Release,
     microseconds,
@@ -57,6 +58,8 @@ class KeyedRequest:
     route: Route
     identity: Identity
     fingerprints: Sequence[Fingerprint]
+    probe: ProbeTarget | None = None
+    canonical_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,21 +17,26 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
+from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from gateway.core.identity import identity_of
 from gateway.core.key import Key, KeyFault, find_key, needs_body
-from gateway.core.operation import Command, Snapshot
+from gateway.core.message import RequestHead, field_values
+from gateway.core.operation import Command, ProbeTarget, Snapshot
+from gateway.core.recovery import Probe, Resend, render_probe
+from gateway.core.routing import normalise_path
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
-from gateway.core.verdict import Claimable, Match, Refuse, Replay, Wait, Word, compare, judge
+from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
 from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
 from gateway.proxy.attempt import Attempt, Ending
-from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Unavailable
+from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
 from gateway.proxy.digesting import digest_body, find_key_in
 from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference
+from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
@@ -109,6 +114,7 @@ class Coordinator:
         claiming: Claiming,
         leases: Leases,
         waiting: Waiting,
+        prober: Prober,
         spool: Spool,
         herald: Herald,
     ) -> None:
@@ -117,6 +123,7 @@ class Coordinator:
         self._claiming = claiming
         self._leases = leases
         self._waiting = waiting
+        self._prober = prober
         self._spool = spool
         self._herald = herald
         self._runs: dict[UUID, _Run] = {}
@@ -263,6 +270,8 @@ class Coordinator:
             route=route,
             identity=identity,
             fingerprints=route.fingerprinter.alternatives(digests),
+            probe=_probe_target(incoming.head, route, identity.operation_id, key),
+            canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
         )
 
     # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
@@ -315,13 +324,14 @@ class Coordinator:
         operation_id = request.identity.operation_id
         admission: Admission = Unavailable("the gateway is shutting down", is_definite=False)
         try:
-            admission = await self._claiming.claim(
-                request.identity,
-                request.fingerprints,
-                accepts_recipe_change=route.accepts_recipe_change,
+            terms = Terms(
                 remember_us=route.retention.remember_us,
+                accepts_recipe_change=route.accepts_recipe_change,
                 is_executed_anyway=route.forwards_unprotected,
+                takes_over=isinstance(route.recovery, Resend),
+                probe=request.probe,
             )
+            admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
         finally:
             if not isinstance(admission, Granted):
                 del self._runs[operation_id]
@@ -332,7 +342,9 @@ class Coordinator:
             return
         record = admission.record
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
-        self._herald.state(OperationClaimed(route.name, operation_id, record.token, record.attempts))
+        self._herald.state(
+            OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
+        )
         run.attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._herald)
         run.admission.set_result(admission)
         try:
@@ -395,6 +407,14 @@ class Coordinator:
                 return replay_of(record, request.head.headers)
             case Refuse(word, record):
                 return refuse_by(word, record, route)
+            case Doubt(record, is_same):
+                found = None
+                if is_same and isinstance(route.recovery, Probe):
+                    wait_seconds, _ = _patience(request)
+                    found = await self._prober.resolve(route, operation_id, wait_seconds)
+                if found is None:
+                    return refuse_by(Word.IN_DOUBT, record, route)
+                return await self._by_sight(found, request, trail)
             case Wait(record):
                 wait_seconds, preferred = _patience(request)
                 settled = None
@@ -444,6 +464,7 @@ class Coordinator:
         drained.abandoned = sum(said)
         drained.unsaid = len(said) - drained.abandoned + await self._claiming.close()
         await self._waiting.close()
+        await self._prober.close()
         return drained
 
     async def _say(self, word: Command) -> bool:
@@ -509,6 +530,19 @@ def _after_wait(snapshot: Snapshot | None, request: KeyedRequest) -> Reply:
     )
 
 
+def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
+    """What a probe of this operation will ask, rendered now: later the request is gone."""
+    if not isinstance(route.recovery, Probe):
+        return None
+    values = {
+        name: unquote_to_bytes(value) for name, value in route.path.variables(normalise_path(head.target)).items()
+    }
+    values |= {"operation_id": str(operation_id).encode(), "key": key.text.encode("utf-8", "surrogatepass")}
+    hosts = field_values(head.headers, b"host")
+    forwarding = route.target.forwarding
+    return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
+
+
 def _patience(request: KeyedRequest) -> tuple[float, int | None]:
     """How long a duplicate waits, in seconds, and the caller's preference if that decided."""
     policy = request.route.in_flight
@@ -522,4 +556,3 @@ def _with_preference(reply: Reply, preferred: int | None) -> Reply:
     if preferred is None:
         return reply
     return replace(reply, headers=(*reply.headers, applied(preferred)))
-

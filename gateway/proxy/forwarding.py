@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
-from typing import Final
+from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, asks_upgrade, connection_options
@@ -59,13 +59,15 @@ class Execution:
     """What the upstream learns of the operation and the claim.
 
     `key_headers` are the route's fields that carry the key and nothing else, in order; none for a key that is composed
-    or comes from the body, which stays where it is.
+    or comes from the body, which stays where it is. `canonical_key` is what the original key is sent as, in the first
+    of them: an upstream that deduplicates must see one spelling of it. None sends what the caller sent.
     """
 
     operation_id: UUID
     fencing_token: int
     key: UpstreamKey
     key_headers: tuple[bytes, ...]
+    canonical_key: bytes | None = None
 
 
 def unprotected_request(request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy) -> RequestHead:
@@ -82,7 +84,8 @@ def protected_request(
 ) -> RequestHead:
     """The request as one attempt sends it, with its operation and its fencing token."""
     names = execution.key_headers
-    replaced = frozenset(_folded(name) for name in names) if execution.key is not UpstreamKey.ORIGINAL else frozenset()
+    sent = _key_to_send(execution)
+    replaced = frozenset(_folded(name) for name in names) if sent is not None else frozenset[bytes]()
     fields: list[tuple[bytes, bytes]] = []
     for field, value in _common(request.headers, peer, scheme, policy):
         name = _folded(field)
@@ -93,12 +96,24 @@ def protected_request(
                 fields.append((field, kept))
             continue
         fields.append((field, value))
-    operation_id = str(execution.operation_id).encode()
-    if execution.key is UpstreamKey.OPERATION_ID:
-        fields.append((names[0] if names else _DEFAULT_KEY_HEADER, operation_id))
-    fields.append((b"Idempotency-Operation", operation_id))
+    if sent:
+        fields.append((names[0] if names else _DEFAULT_KEY_HEADER, sent))
+    fields.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
     fields.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
     return RequestHead(request.method, request.target, tuple(fields))
+
+
+def _key_to_send(execution: Execution) -> bytes | None:
+    """What replaces the fields of the key: nothing where it is empty. None leaves them as they are."""
+    match execution.key:
+        case UpstreamKey.OPERATION_ID:
+            return str(execution.operation_id).encode()
+        case UpstreamKey.NONE:
+            return b""
+        case UpstreamKey.ORIGINAL:
+            return execution.canonical_key if execution.key_headers else None
+        case _:
+            assert_never(execution.key)
 
 
 def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:

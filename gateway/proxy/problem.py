@@ -169,7 +169,7 @@ CASES: Final[Mapping[Word, Case]] = {
 }
 
 # Words that are said beside an answer of the service. They make no problem.
-ANSWERED: Final = frozenset((Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.STORED))
+ANSWERED: Final = frozenset((Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED))
 
 # Doubt about this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
 _OWN_DOUBT: Final = frozenset((502, 504))

@@ -11,7 +11,9 @@ from typing import Literal
 from gateway.core.fingerprint import Fingerprinter
 from gateway.core.key import KeySpec
 from gateway.core.outcome import StatusPolicy
+from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy
+from gateway.core.routing import PathPattern
 from gateway.core.scope import ScopeSpec
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.proxy.upstream import Upstream
@@ -75,3 +77,5 @@ class Route:
     shows_status: bool
     forwards_unprotected: bool
     target: Target
+    path: PathPattern
+    recovery: Recovery = Hold()  # noqa: RUF009  a value without state

@@ -119,6 +119,7 @@ class Tiered:
         self._clock = clock
         self._on_tier = on_tier
         self._durable_up = False
+        self._durable_up_since_seconds = 0.0
         self._spreading: set[asyncio.Task[None]] = set()
         self._spreading_bytes = 0
         self._owed: dict[UUID, int] = {}
@@ -131,6 +132,11 @@ class Tiered:
     def durable_up(self) -> bool:
         """Whether the last thing that was asked of the durable store was answered."""
         return self._durable_up
+
+    @property
+    def durable_reachable_seconds(self) -> float:
+        """For how long the durable store has answered whatever was asked of it; 0 while it does not."""
+        return self._clock() - self._durable_up_since_seconds if self._durable_up else 0.0
 
     @property
     def fast_up(self) -> bool:
@@ -350,6 +356,7 @@ class Tiered:
     def _set_durable_up(self, up: bool) -> None:
         if up != self._durable_up:
             self._durable_up = up
+            self._durable_up_since_seconds = self._clock()
             self._tell(DURABLE, up)
 
     def _tell(self, tier: str, up: bool) -> None:

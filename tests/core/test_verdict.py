@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, Record, Snapshot, State
-from gateway.core.verdict import RULES, Claimable, Judgement, Match, Refuse, Replay, Wait, Word, compare, judge
+from gateway.core.verdict import RULES, Claimable, Doubt, Judgement, Match, Refuse, Replay, Wait, Word, compare, judge
 
 OURS = Fingerprint(b"recipe", b"digest", b"raw", "k1")
 SAME_RAW = Fingerprint(b"older", b"other", b"raw", "k1")
@@ -62,7 +62,7 @@ def test_absent_is_claimable_without_a_token() -> None:
     [
         (State.RELEASED, Claimable(OURS, 7)),
         (State.CLAIMED, Wait(record(State.CLAIMED))),
-        (State.IN_DOUBT, Refuse(Word.IN_DOUBT, record(State.IN_DOUBT))),
+        (State.IN_DOUBT, Doubt(record(State.IN_DOUBT), True)),
         (State.COMPLETED, Replay(record(State.COMPLETED))),
         (State.TOMBSTONE, Refuse(Word.KEY_EXPIRED, record(State.TOMBSTONE))),
     ],
@@ -96,6 +96,7 @@ def test_recipe_changed(state: State, accept: bool) -> None:
     else:
         assert not isinstance(found, Claimable)
         assert type(found) is type(verdict(record(state)))
+        assert not isinstance(found, Doubt) or not found.is_same
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""What is done about operations in doubt, as the file says it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, Tag
+
+from gateway.config.leaf import wrong
+from gateway.config.section import Section, one_of
+from gateway.config.unit import Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
+
+_PROBE_REFUSED = (
+    ("host", "the probe asks for the host that the request named"),
+    ("content-", "a probe has no body"),
+)
+_Value = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class AnswerRule(Section):
+    """An answer of a probe: its status and, where that does not tell, what stands in its JSON body."""
+
+    status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
+    """Codes and classes of which the answer's status is one."""
+    where: Annotated[
+        dict[Annotated[str, JsonPointer()], Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
+        Field(max_length=16),
+    ] = {}  # noqa: RUF012  copied by the model
+    """JSON pointers into the answer's body, and the values of which one has to stand there."""
+
+    @property
+    def statuses(self) -> frozenset[int]:
+        """Every status that is meant."""
+        return frozenset(
+            status
+            for selector in self.status
+            for status in (
+                [selector] if isinstance(selector, int) else range(int(selector[0]) * 100, int(selector[0]) * 100 + 100)
+            )
+        )
+
+
+class Probe(Section):
+    """A safe request that finds out what became of an operation."""
+
+    path: Annotated[str, ProbePath()]
+    """What to ask: a path with {operation_id}, {key} and the variables of the route's path."""
+    method: Literal["GET", "HEAD"] = "GET"
+    """The method."""
+    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], SecretStr], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
+    """Fields to send, such as credentials. The caller's are never sent."""
+    done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
+    """Answers that say that it happened; the answer is recorded as the response."""
+    never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
+    """Answers that say that nothing happened, once `settle` is over. Every other answer is asked for again."""
+    settle: Annotated[float, Duration("1s", "7d")] | None = None
+    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less."""
+    follow: Annotated[str, ProbeFollow()] | None = None
+    """Where an answer that it happened names the one to record: `location`, or a JSON pointer into its body."""
+
+
+class ProbeRecovery(Section):
+    """Ask the upstream what became of it."""
+
+    probe: Probe
+    """What to ask, and what its answers mean."""
+
+
+def _word(value: object) -> object:
+    if value not in ("hold", "resend"):
+        raise wrong(f"expected {RECOVERY_FORMS}")
+    return value
+
+
+RECOVERY_FORMS = "hold, resend or {probe: {path, done, ...}}"
+Recovery = Annotated[
+    Annotated[Literal["hold", "resend"], BeforeValidator(_word), Tag("<word>")]
+    | Annotated[ProbeRecovery, Tag("<probe>")],
+    one_of("probe", expected=RECOVERY_FORMS, word=True),
+]

@@ -1,0 +1,233 @@
+"""Asks the upstream what became of an operation in doubt, and writes down what it finds.
+
+Owns one probe after the other for each operation: by a retrying request while it waits, or by the background worker. A
+probe takes no token and claims nothing: it holds a leave beside the record, so that one prober asks at a time, and its
+finding is fenced on the token that it read, so that a late answer of the holder wins.
+
+A probe is a safe request with the configuration's own credentials, never the caller's. What it cannot find out changes
+nothing: the operation stays in doubt, and is asked about again after a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+from uuid import UUID, uuid4
+
+from gateway.core.message import Headers, RequestHead, ResponseHead
+from gateway.core.operation import (
+    Audit,
+    Disprove,
+    ProbeTarget,
+    Prove,
+    Record,
+    Result,
+    Snapshot,
+    State,
+    microseconds,
+)
+from gateway.core.recovery import AskAgain, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
+from gateway.core.replay import stored_response
+from gateway.observe.facts import Herald, ProbeMade
+from gateway.proxy.route import Route
+from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
+from gateway.store.base import Recovery, Store, StoreError
+
+# A probe reads; one that is slower than this is asked again later.
+PROBE_SECONDS_MAX: Final = 30.0
+_BODY_BYTES_MAX: Final = 1024 * 1024
+# Of probes at once in this process, over all operations.
+_PROBES_MAX: Final = 64
+_URGENT_PAUSE_SECONDS: Final = 1.0
+_WRITE_TRIES: Final = 4
+_WRITE_PAUSE_SECONDS: Final = 0.2
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """A probe that requests wait for."""
+
+    task: asyncio.Task[Snapshot | None]
+    waiters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A complete answer of the upstream."""
+
+    head: ResponseHead
+    body: bytes | None
+    """None where it is longer than what is read of it."""
+
+
+class Prober:
+    """The probes of one process. `may_recover` says whether a record in doubt may be touched now."""
+
+    def __init__(self, store: Store, herald: Herald, *, may_recover: Callable[[Snapshot], bool], who: str) -> None:
+        self._store = store
+        self._herald = herald
+        self._may_recover = may_recover
+        self._who = who
+        self._inquiries: dict[UUID, _Inquiry] = {}
+        self._places = asyncio.Semaphore(_PROBES_MAX)
+
+    async def resolve(self, route: Route, operation_id: UUID, wait_seconds: float) -> Snapshot | None:
+        """Probe for a request that waits; the record once it is out of doubt, or None when that takes too long."""
+        inquiry = self._inquiries.get(operation_id)
+        if inquiry is None:
+            task = asyncio.get_running_loop().create_task(self._inquire(route, operation_id))
+            inquiry = self._inquiries[operation_id] = _Inquiry(task)
+            task.add_done_callback(lambda _: self._inquiries.pop(operation_id, None))
+        inquiry.waiters += 1
+        try:
+            await asyncio.wait((inquiry.task,), timeout=wait_seconds)
+        finally:
+            inquiry.waiters -= 1
+        return inquiry.task.result() if inquiry.task.done() and not inquiry.task.cancelled() else None
+
+    async def _inquire(self, route: Route, operation_id: UUID) -> Snapshot | None:
+        """Probe until something is found or nobody waits. A probe that is under way comes to its end."""
+        # The caller has not begun to wait when this starts.
+        await asyncio.sleep(0)
+        while self._inquiries[operation_id].waiters:
+            try:
+                snapshot = await self._store.read(operation_id)
+                found = await self.probe_once(route, snapshot, is_urgent=True)
+            except StoreError:
+                return None
+            if found is not None:
+                return found
+            await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+        return None
+
+    async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> Snapshot | None:
+        """Probe an operation, if somebody may. Returns the record when it is not, or no longer, in doubt.
+
+        Raises `StoreError`. Cancelled or failed, it leaves a leave that ends by itself.
+        """
+        record = snapshot.record
+        if record is None or record.state is not State.IN_DOUBT:
+            return snapshot
+        policy = route.recovery
+        if not isinstance(policy, Probe) or record.probe is None or not self._may_recover(snapshot):
+            return None
+        operation_id = record.identity.operation_id
+        async with self._places:
+            lease_us = microseconds(3 * PROBE_SECONDS_MAX)
+            leave = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
+            if leave is None:
+                return None
+            # The store's clock from before the first byte: what arrives at the upstream after it, is not seen.
+            before = await self._store.read(operation_id)
+            if before.record is None or before.record.state is not State.IN_DOUBT:
+                return before
+            return await self._ask(route, policy, before.record, before.now_us, record.probe, leave)
+
+    async def _ask(
+        self, route: Route, policy: Probe, record: Record, began_us: int, probe: ProbeTarget, leave: Recovery
+    ) -> Snapshot | None:
+        heard = await self._hear(route, policy, policy.method, probe.target, probe.host)
+        finding: Finding
+        if isinstance(heard, _Heard):
+            finding = conclude_probe(policy, heard.head, heard.body or b"", record, began_us)
+            if isinstance(finding, Done) and finding.follow is not None:
+                followed = await self._hear(route, policy, "GET", finding.follow, probe.host)
+                if isinstance(followed, _Heard) and 200 <= followed.head.status < 300:
+                    heard = followed
+                else:
+                    finding = AskAgain("the answer that it names cannot be had")
+        else:
+            finding = AskAgain(heard)
+        self._herald.state(ProbeMade(route.name, record.identity.operation_id, _word(finding), _why(finding)))
+        match finding:
+            case Done() if isinstance(heard, _Heard):
+                return await self._write(self._prove(route, record, heard))
+            case NeverHappened():
+                return await self._write(self._disprove(route, record))
+            case _:
+                await self._store.put_off(leave, pause_us(leave.tries))
+                return None
+
+    async def _hear(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Heard | str:
+        """The upstream's answer, or why there is none."""
+        headers: Headers = ((b"Host", host), *policy.headers)
+        request = RequestHead(method.encode(), target, headers)
+        result = await route.target.upstream.exchange(
+            request, protected=False, may_send=lambda: True, response_timeout_seconds=PROBE_SECONDS_MAX
+        )
+        match result:
+            case NotSent(reason) | Lost(reason):
+                return str(reason)
+            case Answer():
+                with result:
+                    body = await result.body.read_all(_BODY_BYTES_MAX)
+                match body:
+                    case BodyLost(reason):
+                        return str(reason)
+                    case TooLong():
+                        return _Heard(result.head, None)
+                    case bytes():
+                        return _Heard(result.head, body)
+                    case _:
+                        assert_never(body)
+            case _:
+                assert_never(result)
+
+    def _prove(self, route: Route, record: Record, heard: _Heard) -> Prove:
+        keeps_body = heard.body is not None and len(heard.body) <= route.keep.body_bytes_max > 0
+        body = heard.body if keeps_body else None
+        return Prove(
+            record.identity.operation_id,
+            record.token,
+            uuid4(),
+            stored_response(b"GET", heard.head, body, route.keep),
+            route.retention.replay_us,
+            route.retention.remember_us,
+            Audit(self._who, f"a probe was answered {heard.head.status}"),
+        )
+
+    def _disprove(self, route: Route, record: Record) -> Disprove:
+        return Disprove(
+            record.identity.operation_id,
+            record.token,
+            uuid4(),
+            route.retention.remember_us,
+            Audit(self._who, "a probe found that it never happened"),
+        )
+
+    async def _write(self, command: Prove | Disprove) -> Snapshot:
+        """Write a finding down. An answer that is lost is asked for again; raises `StoreError` in the end."""
+        for _ in range(_WRITE_TRIES - 1):
+            try:
+                return (await self._apply(command)).snapshot
+            except StoreError:
+                await asyncio.sleep(_WRITE_PAUSE_SECONDS)
+        return (await self._apply(command)).snapshot
+
+    async def _apply(self, command: Prove | Disprove) -> Result:
+        return await self._store.apply(command)
+
+    async def close(self) -> None:
+        """End every probe; those who wait see that nothing was found in time."""
+        tasks = [inquiry.task for inquiry in self._inquiries.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _word(finding: Finding) -> str:
+    match finding:
+        case Done():
+            return "done"
+        case NeverHappened():
+            return "never_happened"
+        case AskAgain():
+            return "ask_again"
+        case _:
+            assert_never(finding)
+
+
+def _why(finding: Finding) -> str:
+    return finding.why if isinstance(finding, AskAgain) else ""

@@ -1,0 +1,91 @@
+"""Gets operations out of doubt without anybody's retry: the background half of recovery.
+
+Owns which operations are probed, how many at once and how often; what a probe asks and finds is `proxy.probing`'s. It
+works on routes that can be probed only. An operation that nobody can find out about is asked after less and less often,
+and is on the operator's list all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NoReturn
+from uuid import UUID
+
+from gateway.core.operation import Snapshot, State
+from gateway.core.recovery import Probe
+from gateway.proxy.probing import Prober
+from gateway.proxy.route import Route
+from gateway.store.base import Query, Store, StoreError
+from gateway.upkeep.timer import Sleep, repeat
+
+_PAGE: Final = 50
+# Of operations in one pass; the others have their turn in the next.
+_PASS_MAX: Final = 500
+_AT_ONCE: Final = 8
+
+
+class RecoveryWorker:
+    """Probes what is in doubt on the routes that can be probed, every `pass_seconds`."""
+
+    def __init__(
+        self,
+        store: Store,
+        prober: Prober,
+        routes: Mapping[str, Route],
+        *,
+        pass_seconds: float = 5.0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._prober = prober
+        self._routes = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
+        self._pass_seconds = pass_seconds
+        self._sleep = sleep
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Begin no probe from now on."""
+        self._is_stopped = True
+
+    async def run_once(self) -> int:
+        """Probe what is due, up to a bound; returns how many came out of doubt. Raises `StoreError`."""
+        if not self._routes:
+            return 0
+        resolved, seen = 0, 0
+        after: UUID | None = None
+        while seen < _PASS_MAX and not self._is_stopped:
+            page = await self._store.find(
+                Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
+            )
+            resolved += await self._probe_all(page)
+            seen += len(page)
+            if len(page) < _PAGE or page[-1].record is None:
+                break
+            after = page[-1].record.identity.operation_id
+        return resolved
+
+    async def _probe_all(self, page: list[Snapshot]) -> int:
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def probe(snapshot: Snapshot) -> bool:
+            async with places:
+                if self._is_stopped or snapshot.record is None:
+                    return False
+                route = self._routes.get(snapshot.record.identity.route)
+                if route is None:
+                    return False
+                try:
+                    return await self._prober.probe_once(route, snapshot, is_urgent=False) is not None
+                except StoreError:
+                    return False
+
+        return sum(await asyncio.gather(*[probe(snapshot) for snapshot in page]))
+
+    async def run(self) -> NoReturn:
+        """Probe for ever, until cancelled."""
+        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        await self.run_once()
+        return self._pass_seconds

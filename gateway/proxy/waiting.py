@@ -33,6 +33,7 @@ class Waiting:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._readers: dict[UUID, _Reader] = {}
+        self._is_closed = False
 
     def waiters(self, operation_id: UUID) -> int:
         """How many wait for this operation here."""
@@ -46,6 +47,8 @@ class Waiting:
 
     async def wait_settled(self, operation_id: UUID, timeout_seconds: float) -> Snapshot | None:
         """The record once nobody holds a live claim on it, or None when that did not happen in time."""
+        if self._is_closed:
+            return None
         reader = self._readers.get(operation_id)
         if reader is None:
             task = asyncio.get_running_loop().create_task(self._read_until_settled(operation_id))
@@ -79,7 +82,8 @@ class Waiting:
                 pause = min(pause * _PAUSE_GROWTH, _PAUSE_SECONDS_MAX)
 
     async def close(self) -> None:
-        """End every reader; their waiters see that nothing came in time."""
+        """End every reader; their waiters, and whoever comes later, see that nothing came in time."""
+        self._is_closed = True
         tasks = [reader.task for reader in self._readers.values()]
         for task in tasks:
             task.cancel()

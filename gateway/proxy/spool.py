@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -85,9 +87,12 @@ class Spool:
             return TakenBody(b"", 0)
         if body.length is not None and body.length > bytes_max:
             return None
+        async with _closing(body.stream()) as chunks:
+            return await self._take(chunks, bytes_max, spool_over_bytes)
+
+    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
         parts: list[bytes] = []
         length = 0
-        chunks = body.stream()
         async for chunk in chunks:
             parts.append(chunk)
             length += len(chunk)
@@ -98,34 +103,83 @@ class Spool:
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
     async def _take_to_file(self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
-        file = await _to_disk(self._open)
-        running = sha256()
+        file = _GrowingFile(self._directory)
         length = len(begun)
         buffer = bytearray(begun)
-
-        def write(data: bytes) -> None:
-            running.update(data)
-            file.write(data)
-
+        is_whole = False
         try:
             async for chunk in chunks:
                 length += len(chunk)
                 if length > bytes_max:
-                    file.close()
                     return None
                 buffer += chunk
                 if len(buffer) >= _WRITE_BYTES:
-                    await _to_disk(write, bytes(buffer))
+                    await _to_disk(file.write, bytes(buffer))
                     buffer.clear()
-            await _to_disk(write, bytes(buffer))
-            await _to_disk(file.flush)
-        except BaseException:
-            file.close()
-            raise
-        return TakenBody(file, length, running.digest())
+            content, digest = await _to_disk(file.finish, bytes(buffer))
+            is_whole = True
+        finally:
+            if not is_whole:
+                file.give_up()
+        return TakenBody(content, length, digest)
 
-    def _open(self) -> BinaryIO:
-        return cast("BinaryIO", tempfile.TemporaryFile(dir=self._directory, prefix="body-"))
+
+class _GrowingFile:
+    """The file of a body that is still coming in, and the hash of what is in it.
+
+    Opened and written in threads, which run on when whoever asked for them is cancelled; what they then still have to
+    do is nothing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._hash = sha256()
+        self._is_given_up = False
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            self._write(data)
+
+    def finish(self, data: bytes) -> tuple[BinaryIO, bytes]:
+        """Write the last bytes; returns the file and the digest of all of it."""
+        with self._lock:
+            return self._write(data), self._hash.digest()
+
+    def give_up(self) -> None:
+        """Let the file go, after a write that is under way."""
+        with self._lock:
+            self._is_given_up = True
+            if self._file is not None:
+                self._file.close()
+
+    def _write(self, data: bytes) -> BinaryIO:
+        if self._is_given_up:
+            raise SpoolFailed("nobody waits for the body any more")
+        if self._file is None:
+            # Without a buffer, so that nothing is left to be written, and to fail, when it is closed.
+            self._file = _unnamed_file(self._directory)
+        self._hash.update(data)
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        return self._file
+
+
+def _unnamed_file(directory: Path) -> BinaryIO:
+    return cast("BinaryIO", tempfile.TemporaryFile(dir=directory, prefix="body-", buffering=0))
+
+
+@asynccontextmanager
+async def _closing(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The chunks, whose source is closed when not all of them are taken."""
+    try:
+        yield chunks
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()
 
 
 async def _to_disk(work: Callable[..., Result], *arguments: object) -> Result:

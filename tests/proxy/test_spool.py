@@ -1,0 +1,193 @@
+"""Bodies on their way in: whole or not at all, bounded, and with no file left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gateway.proxy.spool import Spool, SpoolFailed, TakenBody, WholeBody
+from gateway.proxy.upstream import FileBody
+
+KIB = 1024
+BYTES_MAX = 1024 * KIB
+SPOOL_OVER_BYTES = 64 * KIB
+
+
+class Cut(Exception):
+    """The client went."""
+
+
+class Body:
+    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it."""
+
+    def __init__(self, *pieces: bytes | asyncio.Event | Exception, length: int | None = None) -> None:
+        self.length = length
+        self.reached = asyncio.Event()
+        self.is_closed = False
+        self._pieces = pieces
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        try:
+            for piece in self._pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                if isinstance(piece, asyncio.Event):
+                    self.reached.set()
+                    await piece.wait()
+                else:
+                    yield piece
+        finally:
+            self.is_closed = True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def descriptors(directory: Path) -> list[str]:
+    """The files in this directory that this process has open, those without a name included."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = str(entry.readlink())
+            if target.startswith(str(directory)):
+                found.append(target)
+    return found
+
+
+def names(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """A spool in which no file is open after the test, and none ever had a name."""
+    yield Spool(tmp_path)
+    gc.collect()
+    assert descriptors(tmp_path) == []
+
+
+async def take(spool: Spool, body: Body, bytes_max: int = BYTES_MAX) -> TakenBody | None:
+    return await spool.take(body, bytes_max=bytes_max, spool_over_bytes=SPOOL_OVER_BYTES)
+
+
+async def read(taken: TakenBody) -> bytes:
+    return b"".join([chunk async for chunk in WholeBody(taken).stream()])
+
+
+def pieces(length: int, size: int = 10_000) -> list[bytes]:
+    """That many bytes, no two pieces alike."""
+    whole = b"".join(b"%08d" % number for number in range(length // 8 + 1))[:length]
+    return [whole[start : start + size] for start in range(0, length, size)]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [0, 1, SPOOL_OVER_BYTES, SPOOL_OVER_BYTES + 1, 300 * KIB, BYTES_MAX],
+    ids=["empty", "one", "at-the-spool", "over-the-spool", "several-writes", "at-the-limit"],
+)
+@pytest.mark.parametrize("is_announced", [True, False], ids=["length", "chunked"])
+async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announced: bool) -> None:
+    """Every byte is there, in memory up to `spool_over_bytes` and beyond it in a file that has no name."""
+    parts = pieces(length)
+    taken = await take(spool, Body(*parts, length=length if is_announced else None))
+    assert taken is not None
+    assert (taken.length, await read(taken)) == (length, b"".join(parts))
+    if length > SPOOL_OVER_BYTES:
+        assert taken.digest == sha256(b"".join(parts)).digest()
+        outbound = taken.outbound()
+        assert isinstance(outbound, FileBody)
+        assert os.fstat(outbound.descriptor).st_mode & 0o777 == 0o600
+        assert (len(descriptors(tmp_path)), names(tmp_path)) == (1, [])
+    else:
+        assert taken.outbound() == b"".join(parts)
+        assert descriptors(tmp_path) == []
+    taken.close()
+    taken.close()
+
+
+async def test_announced_as_too_long(spool: Spool) -> None:
+    """It is refused by its head alone: nothing is read."""
+    body = Body(b"x", length=BYTES_MAX + 1)
+    assert await take(spool, body) is None
+    assert not body.is_closed
+
+
+@pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES - 1, BYTES_MAX], ids=["in-memory", "in-a-file"])
+async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int) -> None:
+    """A body that turns out to be too long is refused, and neither file nor source is left open."""
+    body = Body(*pieces(bytes_max + 10_000))
+    assert await take(spool, body, bytes_max) is None
+    assert body.is_closed
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1], ids=["in-memory", "in-a-file"])
+async def test_cut_short(spool: Spool, tmp_path: Path, begun: int) -> None:
+    """Half a body raises what cut it, and leaves nothing."""
+    with pytest.raises(Cut):
+        await take(spool, Body(*pieces(begun), Cut()))
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1, 400 * KIB], ids=["in-memory", "in-a-file", "written"])
+async def test_cancelled_between_two_pieces(spool: Spool, tmp_path: Path, begun: int) -> None:
+    """Whoever stops taking a body in leaves no file and no open source."""
+    body = Body(*pieces(begun), asyncio.Event())
+    taking = asyncio.create_task(take(spool, body))
+    await body.reached.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert body.is_closed
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("steps", range(1, 25))
+async def test_cancelled_at_any_step(spool: Spool, tmp_path: Path, steps: int) -> None:
+    """Wherever it is cancelled, also while a file is being opened or written, the file is closed in the end."""
+    taking = asyncio.create_task(take(spool, Body(*pieces(600 * KIB))))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    taking.cancel()
+    taken = (await asyncio.gather(taking, return_exceptions=True))[0]
+    if isinstance(taken, TakenBody):
+        taken.close()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert descriptors(tmp_path) == []
+
+
+async def test_the_directory_is_gone(tmp_path: Path) -> None:
+    """Nowhere to put it: told as such, and the source is let go."""
+    body = Body(*pieces(SPOOL_OVER_BYTES + 1))
+    with pytest.raises(SpoolFailed, match="could not be kept"):
+        await take(Spool(tmp_path / "gone"), body)
+    assert body.is_closed
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process grows beyond 100 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * KIB, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("length", [100 * KIB + 1, 300 * KIB, 700 * KIB], ids=["last-bytes", "first-write", "later"])
+async def test_the_disk_is_full(spool: Spool, tmp_path: Path, length: int) -> None:
+    """Whenever it fills up, also at the last bytes, it is told as such and leaves nothing."""
+    with pytest.raises(SpoolFailed, match="could not be kept"):
+        await take(spool, Body(*pieces(length)))
+    assert descriptors(tmp_path) == []

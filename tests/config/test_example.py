@@ -24,6 +24,7 @@ ENVIRON = {
     "DATABASE_PASSWORD": "swordfish",
     "FINGERPRINT_KEY": "f" * 32,
     "FINGERPRINT_KEY_RETIRED": "r" * 32,
+    "PROBE_TOKEN": "p" * 32,
 }
 COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", EXAMPLE)).replace(
     "http://127.0.0.1", "https://127.0.0.1"
@@ -106,6 +107,10 @@ def test_example_is_complete() -> None:
     assert known - written == set()
 
 
+# Mappings whose keys are the user's own: fields to send, places in a body.
+FREE = {"headers", "where"}
+
+
 def keys_of_example() -> list[tuple[int, int, str]]:
     """Line, column (from 0) and text of every key of the complete example."""
     found: list[tuple[int, int, str]] = []
@@ -115,7 +120,8 @@ def keys_of_example() -> list[tuple[int, int, str]]:
             case yaml.MappingNode():
                 for key, value in node.value:
                     found.append((key.start_mark.line, key.start_mark.column, key.value))
-                    walk(value)
+                    if not (key.value in FREE and isinstance(value, yaml.MappingNode)):
+                        walk(value)
             case yaml.SequenceNode():
                 for item in node.value:
                     walk(item)

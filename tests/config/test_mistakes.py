@@ -54,7 +54,17 @@ ROUTE_MISTAKES = [
     ("in_flight:▸", "in_flight", "nothing is written here; leave it out, or quote a word such as 'null'"),
     ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
     ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
-    ("recovery: ▸resend", "recovery", "expected hold, found 'resend'"),
+    ("recovery: ▸retry", "recovery", "expected hold, resend or {probe: {path, done, ...}}, found 'retry'"),
+    (
+        "recovery: {probe: {path: ▸'/a?x={who}', done: [{status: [200]}]}}",
+        "recovery.probe.path",
+        "nothing is called {who}; there are key, operation_id",
+    ),
+    (
+        "recovery: {probe: {path: /a, done: [{status: [200]}], settle: ▸1m}}",
+        "recovery.probe.settle",
+        "settle is at least response_timeout and 30s for TCP; 1m is shorter than 630s",
+    ),
     ("errors: ▸stipe", "errors", "expected problem or stripe, found 'stipe'; did you mean stripe?"),
     ("mismatch_status: ▸423", "mismatch_status", "expected 422, 409 or 400, found '423'"),
     ("store_unavailable: ▸on", "store_unavailable", "expected refuse or forward, found 'on'"),
@@ -384,11 +394,11 @@ def test_fast_url(fast: str, message: str) -> None:
     assert report(text) == [f"3:65: store.fast: {message}"]
 
 
-@pytest.mark.parametrize("line", ["amnesia_window: 7d", "journal_grace: 30s"])
+@pytest.mark.parametrize("line", ["amnesia_window: 7d", "workers: 2"])
 def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
-    known = "durable, fast, lease, clear_keys, cache_max_age, cache_bytes"
+    known = "durable, fast, lease, journal_grace, clear_keys, cache_max_age, cache_bytes"
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
 

@@ -12,9 +12,10 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
@@ -38,6 +39,8 @@ from gateway.core.operation import (
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
 from gateway.store.base import Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
+
+_LOG = logging.getLogger("gateway")
 
 # A claim is granted, or refused for good, after two statements; more are races with others, which end.
 _STATEMENTS_MAX: Final = 8
@@ -125,7 +128,7 @@ class Claiming:
     async def claim(self, identity: Identity, ours: Sequence[Fingerprint], terms: Terms) -> Admission:
         """Claim, or take over, for a request with these fingerprints.
 
-        Cancelled, the claim is pursued like one whose answer was lost.
+        Cancelled, the claim is pursued like one whose answer was lost, and the request must not be forwarded.
         """
         read_token: int | None = None
         fingerprint = ours[0]
@@ -182,6 +185,9 @@ class Claiming:
                     detail = str(error)
                     if is_definite:
                         return Unavailable(detail, is_definite=True)
+        except asyncio.CancelledError:
+            self._pursue(replace(pursuit, terms=replace(pursuit.terms, is_executed_anyway=False)))
+            raise
         except BaseException:
             self._pursue(pursuit)
             raise
@@ -191,7 +197,12 @@ class Claiming:
     def _pursue(self, pursuit: _Pursuit) -> None:
         task = asyncio.get_running_loop().create_task(self._end(pursuit))
         self._pursuits.add(task)
-        task.add_done_callback(self._pursuits.discard)
+        task.add_done_callback(self._pursuit_ended)
+
+    def _pursuit_ended(self, task: asyncio.Task[None]) -> None:
+        self._pursuits.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a claim is no longer pursued, by an error of the program", exc_info=error)
 
     async def _end(self, pursuit: _Pursuit) -> None:
         pause = 0.1
@@ -214,8 +225,13 @@ class Claiming:
         while self._pursuits:
             await asyncio.wait(self._pursuits)
 
-    async def close(self) -> int:
-        """Give up what is still pursued; those leases lapse. Returns how many there were."""
+    async def close(self, patience_seconds: float = 0.0) -> int:
+        """Give up what is still pursued after that time; those leases lapse. Returns how many there were."""
+        try:
+            async with asyncio.timeout(patience_seconds):
+                await self.wait_pursuits_ended()
+        except TimeoutError:
+            pass
         tasks = list(self._pursuits)
         for task in tasks:
             task.cancel()

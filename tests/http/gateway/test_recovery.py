@@ -1,0 +1,222 @@
+"""How operations come out of doubt, over HTTP, on every store: sent again, asked about, or held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.house import House, house, neighbour, status_of
+from tests.support.upstream import Answer, Ending, Received
+
+Store = dict[str, Any]
+
+LOST = Answer(201, bytes_max=0, ending=Ending.CLOSE)
+STATUS = "/charges/status"
+PROBE: dict[str, Any] = {
+    "path": STATUS + "?operation={operation_id}&key={key}",
+    "headers": {"Authorization": "Bearer probe"},
+    "done": [{"status": [200], "where": {"/state": ["succeeded"]}}],
+    "never_happened": [{"status": [404]}],
+}
+# The shortest that `settle` may be: a second for the answer and the rest for TCP.
+FAST = {"answer_within": "1s", "response_timeout": "1s"}
+GRACE = {"journal_grace": "0s"}
+
+
+def probed(**changes: Any) -> dict[str, Any]:
+    return {"recovery": {"probe": PROBE | changes}}
+
+
+def probes(home: House) -> list[Received]:
+    return [each for each in home.upstream.requests if each.method == "GET"]
+
+
+def charges(home: House) -> list[Received]:
+    return [each for each in home.upstream.requests if each.method == "POST"]
+
+
+def told(state: str, status: int = 200) -> Answer:
+    body = json.dumps({"state": state, "id": 7}).encode()
+    return Answer(status, headers=(("Content-Type", "application/json"),), body=body, effect=False)
+
+
+async def test_resend_takes_over(store: Store, tmp_path: Path) -> None:
+    """Where the upstream deduplicates, the retry is sent again under a higher token, with the key it knows."""
+    async with house(store, tmp_path, route={"recovery": "resend"}) as home:
+        home.upstream.on("/charges", LOST, Answer(201, body=b"charged"))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        again = await home.send("k1")
+        assert (status_of(again), again.body) == ((201, "stored"), b"charged")
+        assert status_of(await home.send("k1")) == (201, "replayed")
+        first, second = charges(home)
+        assert (
+            first.values("Idempotency-Key") == second.values("Idempotency-Key") == first.values("Idempotency-Operation")
+        )
+        tokens = [int(each.values("Idempotency-Fencing-Token")[0]) for each in (first, second)]
+        assert tokens[0] < tokens[1]
+
+
+async def test_resend_sends_one_spelling_of_the_key(store: Store, tmp_path: Path) -> None:
+    """An upstream that deduplicates on the caller's key sees it in one spelling."""
+    async with house(store, tmp_path, route={"recovery": "resend"}, upstream={"key": "original"}) as home:
+        home.upstream.on("/charges", LOST, Answer(201))
+        await home.send('"k1"')
+        assert status_of(await home.send("k1")) == (201, "stored")
+        assert [each.values("Idempotency-Key") for each in charges(home)] == [[b"k1"], [b"k1"]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(503), Answer(429), Answer(401), Answer(409), Answer(425), LOST],
+    ids=["503", "429", "401", "409", "425", "lost"],
+)
+async def test_doubt_is_joined_over_attempts(store: Store, tmp_path: Path, answer: Answer) -> None:
+    """A takeover that had no effect says nothing of the attempt before: the operation stays in doubt."""
+    async with house(store, tmp_path, route={"recovery": "resend"}) as home:
+        home.upstream.on("/charges", LOST, answer, Answer(200, body=b"done"))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        second = await home.send("k1")
+        assert status_of(second)[1] == "in-doubt"
+        assert status_of(await home.send("k1", b"other")) == (422, "key-reused")
+        assert status_of(await home.send("k1")) == (200, "stored")
+
+
+async def test_takeover_that_is_not_sent_stays_in_doubt(store: Store, tmp_path: Path) -> None:
+    """Nothing sent under carried doubt is not "nothing happened"."""
+    async with house(store, tmp_path, route={"recovery": "resend"}) as home:
+        home.upstream.on("/charges", LOST)
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        await home.upstream.__aexit__(None, None, None)
+        response = await home.send("k1")
+        assert status_of(response) == (502, "in-doubt")
+        assert "may have taken effect" in response.json()["detail"]
+
+
+async def test_resend_runs_once_for_a_herd(store: Store, tmp_path: Path) -> None:
+    """Many retries of an operation in doubt cost one takeover."""
+    async with house(store, tmp_path, route={"recovery": "resend", "in_flight": {"wait": "20s"}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", LOST, Answer(201, hold=hold))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        tasks = [asyncio.create_task(home.send("k1")) for _ in range(20)]
+        await home.upstream.wait_for_requests(2)
+        hold.set()
+        words = sorted(str(status_of(each)[1]) for each in await asyncio.gather(*tasks))
+        assert words == ["replayed"] * 19 + ["stored"]
+        assert len(charges(home)) == 2
+
+
+async def test_probe_finds_what_happened(store: Store, tmp_path: Path) -> None:
+    """A retry that finds its operation in doubt has the upstream asked, and gets what it said."""
+    async with house(store, tmp_path, route=probed()) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(STATUS, told("succeeded"))
+        first = await home.send("k1")
+        operation = first.json()["operation_id"]
+        home.upstream.on(None, told("succeeded"))
+        again = await home.send("k1")
+        assert (status_of(again), again.json()["state"]) == ((200, "recovered"), "succeeded")
+        assert again.header("Idempotent-Replayed") == "true"
+        assert status_of(await home.send("k1")) == (200, "recovered")
+        (probe,) = probes(home)
+        assert probe.target == f"{STATUS}?operation={operation}&key=k1".encode()
+        assert probe.values("Authorization") == [b"Bearer probe"]
+        assert probe.values("X-Tenant") == []
+        assert len(charges(home)) == 1
+
+
+async def test_background_probe(store: Store, tmp_path: Path) -> None:
+    """Doubt is resolved without anybody's retry."""
+    async with house(store, tmp_path, route=probed()) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, told("succeeded"))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        await eventually(lambda: probes(home), deadline_seconds=20)
+
+        async def found() -> bool:
+            metrics = await home.status("/metrics")
+            return b'idempotency_probes_total{finding="done",route="charge"} 1.0' in metrics.body
+
+        await eventually(found)
+        assert status_of(await home.send("k1")) == (200, "recovered")
+        assert len(probes(home)) == 1
+
+
+async def test_probe_that_knows_nothing_changes_nothing(store: Store, tmp_path: Path) -> None:
+    """An answer that no rule explains, or none at all, leaves the operation in doubt."""
+    route = probed() | {"in_flight": {"wait": "0s"}}
+    async with house(store, tmp_path, route=route) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, told("processing"), Answer(bytes_max=0, ending=Ending.CLOSE), told("succeeded"))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+
+        async def recovered() -> bool:
+            response = await home.send("k1")
+            assert status_of(response) in [(409, "in-doubt"), (200, "recovered")]
+            return status_of(response) == (200, "recovered")
+
+        await eventually(recovered, deadline_seconds=20)
+        assert len(probes(home)) == 3
+        assert len(charges(home)) == 1
+
+
+async def test_never_happened_too_early(store: Store, tmp_path: Path) -> None:
+    """That nothing is there yet is no proof while a request may still arrive."""
+    route = probed() | {"in_flight": {"wait": "1s"}}
+    async with house(store, tmp_path, route=route) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, Answer(404, effect=False))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        assert status_of(await home.send("k1")) == (409, "in-doubt")
+        assert len(probes(home)) >= 1
+        assert len(charges(home)) == 1
+
+
+async def test_probe_follows(store: Store, tmp_path: Path) -> None:
+    """Where the answer names another one, that is what is recorded; a name on another host is not followed."""
+    async with house(store, tmp_path, route=probed(follow="/url") | {"in_flight": {"wait": "3s"}}) as home:
+
+        def answer(received: Received) -> Answer:
+            if received.target == b"/charges/7":
+                return Answer(200, body=b"the charge", effect=False)
+            url = "//evil.test/charges/7" if len(probes(home)) == 1 else "/charges/7"
+            return Answer(200, body=json.dumps({"state": "succeeded", "url": url}).encode(), effect=False)
+
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, answer)
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        again = await home.send("k1")
+        assert (status_of(again), again.body) == ((200, "recovered"), b"the charge")
+
+
+async def test_lapsed_claim_waits_for_its_owners_journal(store: Store, tmp_path: Path) -> None:
+    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
+    async with house(store, tmp_path, route={"recovery": "resend"}, store={"journal_grace": "1h"}) as home:
+        home.upstream.on("/charges", LOST, Answer(200))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        # Said by its holder, it has nothing to wait for.
+        assert status_of(await home.send("k1")) == (200, "stored")
+
+
+async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
+    """Two gateways with many retries ask the upstream once."""
+    route = probed() | {"in_flight": {"wait": "20s"}}
+    async with (
+        house(store, tmp_path, route=route) as home,
+        neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
+    ):
+        hold = asyncio.Event()
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, Answer(200, body=b'{"state":"succeeded"}', hold=hold, effect=False))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        tasks = [asyncio.create_task(each.send("k1")) for each in (home, other) for _ in range(5)]
+        await eventually(lambda: probes(home))
+        hold.set()
+        for response in await asyncio.gather(*tasks):
+            assert status_of(response) == (200, "recovered")
+        assert len(probes(home)) == 1

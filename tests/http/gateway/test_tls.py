@@ -37,15 +37,15 @@ async def test_both_sides(store: dict[str, Any], tmp_path: Path, authority: Auth
     certificate = authority.issue("localhost", "127.0.0.1")
     listen = {"address": "127.0.0.1:0", "tls": {"cert": str(certificate.cert), "key": str(certificate.key)}}
     upstream_tls = {"tls": {"ca": str(authority.ca_file)}}
-    async with RecordingUpstream(tls=certificate.server_context()) as upstream:
-        async with neighbour(store, tmp_path, upstream, listen=listen, upstream=upstream_tls) as home:
-            for word in ("stored", "replayed"):
-                response = await http.request(
-                    home.port, "POST", "/charges", KEYED, BODY, tls=authority.client_context()
-                )
-                assert status_of(response) == (200, word)
-            assert len(upstream.requests) == 1
-            assert upstream.requests[0].values("X-Forwarded-Proto") == [b"https"]
+    async with (
+        RecordingUpstream(tls=certificate.server_context()) as upstream,
+        neighbour(store, tmp_path, upstream, listen=listen, upstream=upstream_tls) as home,
+    ):
+        for word in ("stored", "replayed"):
+            response = await http.request(home.port, "POST", "/charges", KEYED, BODY, tls=authority.client_context())
+            assert status_of(response) == (200, word)
+        assert len(upstream.requests) == 1
+        assert upstream.requests[0].values("X-Forwarded-Proto") == [b"https"]
 
 
 async def test_upstream_with_a_strange_certificate(store: dict[str, Any], tmp_path: Path, authority: Authority) -> None:

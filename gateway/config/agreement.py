@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.config.address import Address, PostgresUrl
 from gateway.config.document import Document
-from gateway.config.model import Config, Listen, Secrets, Status, Store
+from gateway.config.model import Admin, Config, Listen, Secrets, Status, Store
 from gateway.config.recovery import ProbeRecovery
 from gateway.config.report import Mistake, Path
 from gateway.config.route import (
@@ -110,10 +111,18 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
-    listen, status = config.values.get("listen"), config.values.get("status")
-    if isinstance(listen, Listen) and isinstance(status, Status) and _collide(listen.address, status.listen):
-        keys: Path = ("status", "listen") if config.writes("status", "listen") else ("listen",)
-        yield config.mistake(keys, f"listen and status.listen both ask for port {listen.address.port}")
+    listen, status, admin = (config.values.get(name) for name in ("listen", "status", "admin"))
+    asked: list[tuple[str, Path, Address]] = []
+    if isinstance(listen, Listen):
+        asked.append(("listen", ("listen",), listen.address))
+    if isinstance(status, Status):
+        asked.append(("status.listen", ("status", "listen"), status.listen))
+    if isinstance(admin, Admin) and admin.token is not None:
+        asked.append(("admin.listen", ("admin", "listen"), admin.listen))
+    for (one, first, address), (other, second, address_too) in combinations(asked, 2):
+        if _collide(address, address_too):
+            keys = second if config.writes(*second) else first
+            yield config.mistake(keys, f"{one} and {other} both ask for port {address.port}")
 
 
 def _collide(one: Address, other: Address) -> bool:

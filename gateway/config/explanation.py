@@ -19,6 +19,8 @@ from gateway.config.report import Mistake, Path, alternatives, nearest
 from gateway.config.section import FORM_ERROR, form_tag
 
 _SHOWN_CHARS_MAX = 60
+# Sections that secrets are written into.
+_HOLDERS = frozenset(("secrets", "store", "admin"))
 _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
 
@@ -137,7 +139,7 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
     mistake = document.mistake(place.path, "unknown key", hint, at_key=True)
     # A value that slipped into the place of a key may be a secret.
-    if near or (key.isidentifier() and len(key) <= 40 and "secrets" not in place.path and "store" not in place.path):
+    if near or (key.isidentifier() and len(key) <= 40 and not _HOLDERS.intersection(place.path)):
         return mistake
     shown = document.mistake(place.path[:-1], "unknown key", hint)
     return Mistake(document.file, mistake.line, mistake.column, shown.path, shown.message, shown.hint)
@@ -187,7 +189,8 @@ def _wrong_value(place: _Place, details: Any, document: Document) -> Mistake:
 
 def _is_hidden(path: Path, document: Document) -> bool:
     """Whether the value may be a secret: it was filled in, or it stands where secrets or credentials belong."""
-    return path in document.substituted or path[:1] == ("secrets",) or path[-1:] == ("api_key",)
+    is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
+    return is_secret or path in document.substituted
 
 
 def _found(given: object, is_hidden: bool) -> str:

@@ -7,11 +7,12 @@ every check; its repr shows no secret.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretBytes, Tag
+from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
 
 from gateway.config.address import (
     AbsolutePath,
@@ -33,6 +34,8 @@ from gateway.config.upstream import Upstream
 from gateway.core.routing import RouteTable
 
 FINGERPRINT_KEY_BYTES_MIN = 32
+ADMIN_TOKEN_CHARACTERS_MIN = 16
+_ADMIN_TOKEN = re.compile(r"[!-~]{1,1024}\Z")
 
 
 class ServerTls(Section):
@@ -72,6 +75,23 @@ class Status(Section):
 
     listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8081")
     """The address of /livez, /readyz and /metrics."""
+
+
+def _admin_token(value: object) -> str:
+    token = value if isinstance(value, str) else ""
+    if len(token) < ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(token):
+        message = f"expected a secret of at least {ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters"
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
+    return token
+
+
+class Admin(Section):
+    """The port for operators: looking at operations, resolving doubt, purging. Nothing listens without a token."""
+
+    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
+    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind what encrypts."""
+    token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
+    """The secret that whoever uses it sends as `Authorization: Bearer TOKEN`; at least 16 characters."""
 
 
 class Store(Section):
@@ -177,6 +197,8 @@ class Config(Section):
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
     status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""
+    admin: Admin = Field(default_factory=Admin)
+    """The port for operators; off without a token."""
     state_dir: Annotated[Path, AbsolutePath()] = written("/var/lib/idempotency-gateway")
     """The only directory that is written to."""
     upstream: Upstream

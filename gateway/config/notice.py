@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.config.model import Config
+from gateway.config.model import Admin, Config
 from gateway.config.route import ComposedScope, HeaderScope, Route
 from gateway.core.routing import unreachable
 
+_LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _OWN_SEMANTICS = {
     "PUT": "PUT is idempotent by definition; protecting it pays where a repeat would act again or answer differently",
     "DELETE": "DELETE is idempotent by definition; protecting it pays where a repeat would answer 404 to a success",
@@ -27,13 +28,21 @@ class Notice:
 
 
 def notices(config: Config) -> tuple[Notice, ...]:
-    """Every remark, in the order of the routes."""
-    found = [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
+    """Every remark, those about routes in their order."""
+    found = [*_of_admin(config.admin)]
+    found += [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: {names} before it takes all its requests"
         found.append(Notice(f"routes[{shadowed.order}].match", message))
     return tuple(found)
+
+
+def _of_admin(admin: Admin) -> Iterator[Notice]:
+    if admin.token is None and "listen" in admin.model_fields_set:
+        yield Notice("admin.listen", "nothing listens here without admin.token")
+    if admin.token is not None and admin.listen.host not in _LOOPBACK:
+        yield Notice("admin.listen", "the admin API speaks plain HTTP: whoever sees its traffic learns the token")
 
 
 def _of_route(path: str, route: Route) -> Iterator[Notice]:

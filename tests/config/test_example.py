@@ -21,6 +21,7 @@ from gateway.config.schema import schema_text
 PUBLISHED = Path(__file__).parents[2] / "config"
 EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
 ENVIRON = {
+    "ADMIN_TOKEN": "a" * 32,
     "DATABASE_PASSWORD": "swordfish",
     "FINGERPRINT_KEY": "f" * 32,
     "FINGERPRINT_KEY_RETIRED": "r" * 32,

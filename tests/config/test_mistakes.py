@@ -313,7 +313,6 @@ def test_mistake_in_a_global_key(lines: str, place: str, message: str) -> None:
 
 
 LATER = (
-    "admin: {listen: 127.0.0.1:8082}",
     "workers: 2",
     "tracing: {}",
     "recover: {}",
@@ -325,7 +324,8 @@ def test_unknown_global_key(line: str) -> None:
     """What the program does not have is an unknown key, and those that it has are named."""
     key = line.partition(":")[0]
     known = (
-        "service, listen, status, state_dir, upstream, store, limits, shutdown, secrets, log, trusted_proxies, routes"
+        "service, listen, status, admin, state_dir, upstream, store, limits, shutdown, secrets, log, trusted_proxies, "
+        "routes"
     )
     assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
 

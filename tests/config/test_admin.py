@@ -1,0 +1,58 @@
+"""The section for operators: off unless it is asked for, and never with a weak or a visible token."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.config import Address, notices
+from tests.config.support import MINIMAL, read, report, with_global
+
+TOKEN = "0123456789abcdef"
+SHORT = "expected a secret of at least 16 visible ASCII characters; make one with: openssl rand -hex 32"
+
+
+def test_off_by_default() -> None:
+    """Without the section there is an address and no token."""
+    config = read(MINIMAL)
+    assert (config.admin.listen, config.admin.token) == (Address("127.0.0.1", 8082), None)
+    assert notices(config) == ()
+
+
+def test_token() -> None:
+    """A token of 16 characters is enough, and no representation shows it."""
+    config = read(with_global("admin: {token: '${T}'}"), {"T": TOKEN})
+    assert config.admin.token is not None
+    assert config.admin.token.get_secret_value() == TOKEN
+    assert TOKEN not in repr(config)
+
+
+@pytest.mark.parametrize(
+    "token", [TOKEN[1:], TOKEN + " x", TOKEN + "é", "x" * 1025], ids=["short", "space", "é", "long"]
+)
+def test_token_that_is_none(token: str) -> None:
+    """A token that can be guessed, or that no header field could carry, is a mistake and is not repeated."""
+    (line,) = report(with_global(f"admin: {{token: '{token}'}}"))
+    assert line == f"1:16: admin.token: {SHORT}"
+
+
+def test_section_written_as_a_secret() -> None:
+    """A token in the place of the section, or of a key, is not repeated."""
+    for text in (f"admin: {TOKEN}", f"admin: {{{TOKEN}: a}}"):
+        assert TOKEN not in "".join(report(with_global(text)))
+
+
+def test_collisions() -> None:
+    """The admin port is neither that of callers nor that of probes; without a token it is no port at all."""
+    taken = with_global("admin: {listen: 127.0.0.1:8080, token: " + TOKEN + "}")
+    assert report(taken) == ["1:17: admin.listen: listen and admin.listen both ask for port 8080"]
+    taken = with_global("status: {listen: '0.0.0.0:8082'}", "admin: {token: " + TOKEN + "}")
+    assert report(taken) == ["1:18: status.listen: status.listen and admin.listen both ask for port 8082"]
+    assert read(with_global("admin: {listen: 127.0.0.1:8080}")).admin.token is None
+
+
+def test_notices() -> None:
+    """An address without a token, and one that others can reach, are worth a second look."""
+    (off,) = notices(read(with_global("admin: {listen: 127.0.0.1:1}")))
+    assert str(off) == "admin.listen: nothing listens here without admin.token"
+    (seen,) = notices(read(with_global("admin: {listen: 0.0.0.0:1, token: " + TOKEN + "}")))
+    assert str(seen) == "admin.listen: the admin API speaks plain HTTP: whoever sees its traffic learns the token"

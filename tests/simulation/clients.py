@@ -1,0 +1,154 @@
+"""The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body.
+
+Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a new
+key for it. What they sent and what they got is the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from gateway.core.message import RequestHead
+from tests.simulation.faults import Weather
+from tests.simulation.gateway import SimulatedGateway
+from tests.simulation.history import Call, History
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.wire import Body, Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What somebody wants done: which operation, and the request that is meant."""
+
+    route: str
+    scope: str
+    key: str
+    body: bytes
+
+
+class Clients:
+    """All clients of a run."""
+
+    def __init__(
+        self,
+        gateways: list[SimulatedGateway],
+        *,
+        loop: SimulatedLoop,
+        history: History,
+        weather: Weather,
+        dice: random.Random,
+    ) -> None:
+        self._gateways = gateways
+        self._loop = loop
+        self._history = history
+        self._weather = weather
+        self._dice = dice
+        self.intents: list[Intent] = []
+
+    def make_intents(self, count: int) -> None:
+        """Some keys are used in two scopes, or on two routes: different operations."""
+        dice = self._dice
+        for number in range(count):
+            route = dice.choice(("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"))
+            scope = dice.choice(("t1", "t2", "t3"))
+            key, body = f"k{number}", b'{"amount":%d,"currency":"eur"}' % (number * 100)
+            if self.intents and dice.random() < 0.15:
+                other = dice.choice(self.intents)
+                key = other.key
+                if (route, scope) == (other.route, other.scope):
+                    scope = "t4"
+                if dice.random() < 0.5:
+                    body = other.body
+            if any((known.route, known.scope, known.key) == (route, scope, key) for known in self.intents):
+                continue
+            self.intents.append(Intent(route, scope, key, body))
+
+    async def live(self, intent: Intent, until: float) -> None:
+        """One intent's clients, until nobody wants anything any more."""
+        dice, loop = self._dice, self._loop
+        await asyncio.sleep(dice.uniform(0.0, until * 0.8))
+        # The first try with its retries, then some who come later and ask again.
+        for _ in range(dice.choice((1, 2, 2, 3))):
+            for attempt in range(dice.choice((1, 3, 6))):
+                if loop.time() >= until:
+                    return
+                herd = dice.choice((1, 1, 1, 1, 2, 3, 7))
+                calls = await asyncio.gather(*[self._call_once(intent) for _ in range(herd)])
+                if any(call.answer is not None and call.answer.is_whole and _is_settled(call) for call in calls):
+                    break
+                await asyncio.sleep(dice.choice((0.0, 0.01, 0.3, 1.0, 2.0)) * (attempt + 1))
+            await asyncio.sleep(dice.uniform(0.0, 12.0))
+
+    async def _call_once(self, intent: Intent) -> Call:
+        dice = self._dice
+        body = intent.body
+        if dice.random() < 0.08:
+            body = body.replace(b"eur", b"usd")
+        patience = dice.choice((0.05, 1.0, 5.0, 5.0, 20.0)) if self._weather.climate.client_gone else 20.0
+        if dice.random() < 0.3:
+            await asyncio.sleep(dice.choice((0.001, 0.01, 0.1)))
+        return await self.call(intent, body, patience, has_key=intent.route != "ping" or dice.random() < 0.8)
+
+    async def check(self, intent: Intent) -> None:
+        """After all faults: whoever asks gets to know."""
+        call = await self.call(intent, intent.body, 30.0, is_final_check=True)
+        call.is_final_check = True
+
+    async def call(
+        self,
+        intent: Intent,
+        body: bytes,
+        patience_seconds: float,
+        *,
+        has_key: bool = True,
+        is_final_check: bool = False,
+    ) -> Call:
+        """One request at some gateway."""
+        gateway = self._dice.choice(self._gateways)
+        call = Call(
+            number=len(self._history.calls),
+            gateway=gateway.name,
+            route=intent.route,
+            scope=intent.scope,
+            key=intent.key if has_key else "",
+            body=body,
+            target=f"/{intent.route}",
+            begun=self._loop.time(),
+            is_final_check=is_final_check,
+        )
+        self._history.calls.append(call)
+        connection = Connection(self._loop, self._weather, call, _head(call))
+        is_cut = self._weather.happens("client_body_cut")
+        process = gateway.connect(connection, Body(self._loop, self._weather, body, is_cut=is_cut))
+        if process is None:
+            await asyncio.sleep(self._weather.hop_seconds())
+            connection.break_off()
+        else:
+            await asyncio.wait((connection.ended,), timeout=patience_seconds)
+            if not connection.ended.done():
+                connection.hang_up(process)
+                if call.answer is not None:
+                    call.answer.at = self._loop.time()
+        call.ended = self._loop.time()
+        return call
+
+
+def _head(call: Call) -> RequestHead:
+    fields = [
+        (b"Host", b"shop.example"),
+        (b"Content-Type", b"application/json"),
+        (b"Content-Length", b"%d" % len(call.body)),
+        (b"X-Tenant", call.scope.encode()),
+        (b"X-Call", b"%d" % call.number),
+        (b"X-Call", b"again"),
+    ]
+    if call.key:
+        fields.append((b"Idempotency-Key", call.key.encode()))
+    return RequestHead(b"POST", call.target.encode(), tuple(fields))
+
+
+def _is_settled(call: Call) -> bool:
+    """Whether a client has its answer and stops repeating."""
+    return call.answer is not None and call.answer.status not in (409, 429, 500, 502, 503, 504)

@@ -1,0 +1,259 @@
+"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and a driver per gateway.
+
+The server keeps entries until a moment of its own clock, refuses what an equal or higher token fences, and forgets
+everything when it is flushed, restored from an old copy or gone: then its era is another and what it holds is not
+believed. The driver keeps the rules of `FastTier`; one that is not up fails at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+from gateway.core.operation import Record, Snapshot, State, microseconds
+from gateway.store.base import NotApplied, Watch
+from gateway.store.watching import LocalWatch, Watchers
+from tests.simulation.faults import Weather
+from tests.simulation.loop import Process, SimulatedLoop
+
+T = TypeVar("T")
+
+GET_SECONDS = 0.25
+PUT_SECONDS = 2.0
+PUT_AGE_SECONDS_MAX = 10.0
+MARKER_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A record (None: a drop's marker) until a moment of the run."""
+
+    token: int
+    record: Record | None
+    expires: float
+    era: int
+
+
+@dataclass(slots=True)
+class FastServer:
+    """What the gateways share."""
+
+    loop: SimulatedLoop
+    entries: dict[UUID, _Entry] = field(default_factory=dict)
+    era: int = 1
+    down_until: float = 0.0
+    slow_until: float = 0.0
+    drivers: list[FastDriver] = field(default_factory=list)
+    saved: dict[UUID, _Entry] = field(default_factory=dict)
+
+    @property
+    def is_down(self) -> bool:
+        return self.loop.time() < self.down_until
+
+    def flush(self) -> None:
+        self.entries.clear()
+        self.era += 1
+
+    def save(self) -> None:
+        self.saved = dict(self.entries)
+
+    def restore(self) -> None:
+        """Come back with what there was at the last save: drops since then are forgotten."""
+        self.entries = dict(self.saved)
+        self.era += 1
+
+    def get(self, operation_id: UUID, era: int) -> Snapshot | None:
+        entry = self._entry(operation_id)
+        if entry is None or entry.record is None or entry.era != self.era or era != self.era:
+            return None
+        left_us = microseconds(entry.expires - self.loop.time())
+        return Snapshot(entry.record, entry.record.replay_until_us - left_us)
+
+    def put(self, record: Record, until: float, expires: float, era: int) -> None:
+        operation_id, there = record.identity.operation_id, self._entry(record.identity.operation_id)
+        is_fenced = there is not None and (there.record is None or there.era == self.era) and there.token >= record.token
+        if era == self.era and self.loop.time() < until and not is_fenced:
+            self.entries[operation_id] = _Entry(record.token, record, expires, era)
+        self.announce(operation_id)
+
+    def drop(self, operation_id: UUID, token: int) -> None:
+        there = self._entry(operation_id)
+        if there is None or there.token <= token:
+            self.entries[operation_id] = _Entry(token, None, self.loop.time() + MARKER_SECONDS, self.era)
+        for driver in self.drivers:
+            driver.hear_drop(operation_id)
+        self.announce(operation_id)
+
+    def announce(self, operation_id: UUID) -> None:
+        for driver in self.drivers:
+            driver.hear_news(operation_id)
+
+    def _entry(self, operation_id: UUID) -> _Entry | None:
+        entry = self.entries.get(operation_id)
+        if entry is not None and entry.expires <= self.loop.time():
+            del self.entries[operation_id]
+            return None
+        return entry
+
+
+class FastDriver:
+    """The fast tier as one gateway process has it. Satisfies `FastTier`."""
+
+    def __init__(
+        self, server: FastServer, process: Process, weather: Weather, clock: Callable[[], float]
+    ) -> None:
+        """`clock` is the gateway's own, on which callers say when something began."""
+        self._server = server
+        self._clock = clock
+        self._process = process
+        self._weather = weather
+        self._loop = server.loop
+        self._up = False
+        self._era = 0
+        self._era_known = 0.0
+        self._watchers = Watchers()
+        self._change_listeners: list[Callable[[bool], None]] = []
+        self._drop_listeners: list[Callable[[UUID], None]] = []
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    def on_change(self, listener: Callable[[bool], None]) -> None:
+        self._change_listeners.append(listener)
+
+    def on_drop(self, listener: Callable[[UUID], None]) -> None:
+        self._drop_listeners.append(listener)
+
+    async def start(self) -> None:
+        if self._keeper is None:
+            if self not in self._server.drivers:
+                self._server.drivers.append(self)
+            await self._look()
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        if self in self._server.drivers:
+            self._server.drivers.remove(self)
+        self._up = False
+
+    async def get(self, operation_id: UUID) -> Snapshot | None:
+        server, era = self._server, self._era
+        held_era, snapshot = await self._ask(GET_SECONDS, lambda: (server.era, server.get(operation_id, era)))
+        if held_era != era:
+            await self._look()
+        return snapshot
+
+    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        record = snapshot.record
+        if record is None or snapshot.state is not State.COMPLETED:
+            raise ValueError("only completed records may be put")
+        started = self._loop.time() - (self._clock() - started_seconds)
+        if started < self._era_known:
+            return
+        server, era = self._server, self._era
+        expires = started + (record.replay_until_us - snapshot.now_us) / 1e6
+        until = min(expires, started + PUT_AGE_SECONDS_MAX)
+        await self._ask(PUT_SECONDS, lambda: server.put(record, until, expires, era))
+
+    async def drop(self, operation_id: UUID, token: int) -> None:
+        await self._ask(PUT_SECONDS, lambda: self._server.drop(operation_id, token))
+
+    async def announce(self, operation_id: UUID) -> None:
+        await self._ask(PUT_SECONDS, lambda: self._server.announce(operation_id))
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
+        async with self._watchers.watch(operation_id) as watch:
+            yield watch
+
+    def hear_drop(self, operation_id: UUID) -> None:
+        self._hear(self._tell_drop, operation_id)
+
+    def hear_news(self, operation_id: UUID) -> None:
+        self._hear(self._watchers.announce, operation_id)
+
+    def _hear(self, listener: Callable[[UUID], None], operation_id: UUID) -> None:
+        if self._up and not self._weather.happens("news_lost", self._process.name):
+            self._process.deliver(self._weather.hop_seconds(), listener, operation_id)
+
+    def _tell_drop(self, operation_id: UUID) -> None:
+        for listener in self._drop_listeners:
+            listener(operation_id)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Learn the server's era, and whether it is there."""
+        try:
+            era = await self._exchange(PUT_SECONDS, lambda: self._server.era)
+        except NotApplied:
+            return
+        if era != self._era:
+            self._era, self._era_known = era, self._loop.time()
+        self._set_up(True)
+
+    async def _ask(self, seconds: float, execute: Callable[[], T]) -> T:
+        if not self._up:
+            raise NotApplied("the fast tier is down")
+        return await self._exchange(seconds, execute)
+
+    async def _exchange(self, seconds: float, execute: Callable[[], T]) -> T:
+        answer: asyncio.Future[T] = self._loop.create_future()
+        delay = self._weather.hop_seconds()
+        if self._weather.happens("fast_slow", self._process.name):
+            delay += self._weather.dice.uniform(0.0, 2 * seconds)
+        if self._loop.time() < self._server.slow_until:
+            delay += self._server.slow_until - self._loop.time()
+        is_lost_after = self._weather.happens("fast_failed", self._process.name)
+        self._loop.world.deliver(delay, self._serve, answer, execute, is_lost_after)
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            self._set_up(False)
+            raise NotApplied("the fast tier did not answer") from None
+        except NotApplied:
+            self._set_up(False)
+            raise
+
+    def _serve(self, answer: asyncio.Future[T], execute: Callable[[], T], is_lost_after: bool) -> None:
+        back = self._weather.hop_seconds()
+        if self._server.is_down:
+            self._process.deliver(back, _fail, answer)
+            return
+        value = execute()
+        if is_lost_after:
+            self._process.deliver(back, _fail, answer)
+        else:
+            self._process.deliver(back, _answer, answer, value)
+
+    def _set_up(self, up: bool) -> None:
+        if up == self._up:
+            return
+        self._up = up
+        for listener in self._change_listeners:
+            listener(up)
+
+
+def _answer(answer: asyncio.Future[T], value: T) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _fail(answer: asyncio.Future[T]) -> None:
+    if not answer.done():
+        answer.set_exception(NotApplied("the fast tier broke off"))

@@ -1,0 +1,374 @@
+"""A gateway of a run: the product's own parts, put together as `gateway.app` does, on simulated stores and upstream.
+
+It lives, dies and lives again under one name; each life is a process of its own with an empty memory. Only the edge is
+replaced: what aiohttp would hand over comes from a `Connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Coroutine
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from gateway.app.routes import recipes, route_of, target_of
+from gateway.config import Config, parse
+from gateway.core.operation import microseconds
+from gateway.core.recovery import Probe
+from gateway.observe.facts import (
+    Fact,
+    Herald,
+    LeaseLost,
+    LoopStalled,
+    OperationClaimed,
+    OperationSettled,
+    RequestAnswered,
+    WriteRefused,
+)
+from gateway.proxy.claiming import Claiming
+from gateway.proxy.client_body import RequestCut
+from gateway.proxy.client_exchange import ClientGone
+from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.leases import Leases
+from gateway.proxy.passthrough import Passthrough
+from gateway.proxy.probing import Prober
+from gateway.proxy.reply import Incoming, Untouched
+from gateway.proxy.route import Route
+from gateway.proxy.spool import Spool
+from gateway.proxy.upstream import Upstream
+from gateway.proxy.waiting import Waiting
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.front import Front
+from gateway.store.tiered import Tiered
+from gateway.upkeep.recovery import RecoveryWorker
+from gateway.upkeep.sweeper import Sweeper
+from gateway.upkeep.tally import Teller
+from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
+from tests.simulation.fast import FastDriver, FastServer
+from tests.simulation.history import History, Life
+from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
+from tests.simulation.store import Database, Durable
+from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
+from tests.simulation.wire import Body, Connection
+
+_PEER = IPv4Address("192.0.2.7")
+_EDGE_GRACE_SECONDS = 1.0
+_DRAIN_SECONDS = 4.0
+# As the configuration asks for it: the longest that an attempt lasts, and the longest that the network holds a request.
+_PROBE_SETTLE_SECONDS = 8.0 + REQUEST_LATE_SECONDS_MAX + 1.0
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "charge": {"outcome": {"preset": "payments"}},
+    "order": {"outcome": {"preset": "standard"}, "retention": {"replay": "12s", "remember": "25s"}},
+    "note": {"outcome": {"preset": "success_only"}, "retention": {"replay": "10s", "remember": "10s"}},
+    "pay": {"outcome": {"preset": "payments"}, "recovery": "resend"},
+    "book": {
+        "outcome": {"preset": "payments"},
+        "recovery": {
+            "probe": {
+                "path": "/book?operation={operation_id}",
+                "done": [{"status": [200]}],
+                "never_happened": [{"status": [404]}],
+            }
+        },
+    },
+    "ping": {"outcome": {"preset": "standard"}, "store_unavailable": "forward", "key": {"required": False}},
+}
+
+
+@functools.cache
+def configuration() -> Config:
+    """What the gateways of a run are told."""
+    routes = [
+        {
+            "name": name,
+            "match": {"path": f"/{name}"},
+            "scope": {"header": "X-Tenant", "from": "any"},
+            "in_flight": {"wait": "2s", "max_wait": "4s", "max_waiters": 4},
+            "response": {"max_stored_bytes": RESPONSE_BYTES_MAX},
+            **settings,
+            "key": {"header": "Idempotency-Key", "required": True} | settings.get("key", {}),
+        }
+        for name, settings in ROUTES.items()
+    ]
+    document = {
+        "service": "shop",
+        "listen": "127.0.0.1:0",
+        "state_dir": "/nowhere",
+        "upstream": {"url": "http://service", "answer_within": "3s", "response_timeout": "8s"},
+        "store": {
+            "durable": "sqlite:////nowhere/operations.db",
+            "lease": "6s",
+            "clear_keys": True,
+            "cache_max_age": "5s",
+            "journal_grace": "3s",
+        },
+        "secrets": {"fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"}},
+        "routes": routes,
+    }
+    return parse(yaml.safe_dump(document, sort_keys=False))
+
+
+class SimulatedGateway:
+    """One name behind which gateways come and go."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: SimulatedLoop,
+        history: History,
+        weather: Weather,
+        database: Database,
+        fast: FastServer | None,
+        service: Service,
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.history = history
+        self.weather = weather
+        self.database = database
+        self.fast = fast
+        self.service = service
+        self.life: GatewayLife | None = None
+        self._lives: list[GatewayLife] = []
+
+    def boot(self) -> None:
+        """Begin a life; an earlier one may still be draining."""
+        self.life = GatewayLife(self, f"{self.name}.{len(self._lives) + 1}")
+        self._lives.append(self.life)
+
+    def crash(self) -> None:
+        """End it as `kill -9` does."""
+        if self.life is not None:
+            self.life.crash()
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP for whatever lives under this name."""
+        for life in self.unfinished_lives:
+            life.process.freeze(seconds)
+
+    def thaw(self) -> None:
+        for life in self.unfinished_lives:
+            life.process.frozen_until = 0.0
+
+    @property
+    def unfinished_lives(self) -> list[GatewayLife]:
+        return [life for life in self._lives if not life.over.done()]
+
+    def connect(self, connection: Connection, body: Body) -> Process | None:
+        """A client's request begins to arrive; None when nobody listens."""
+        life = self.life
+        if life is None or not life.is_listening:
+            return None
+        life.process.deliver(self.weather.hop_seconds(), life.accept, connection, body)
+        return life.process
+
+
+class GatewayLife:
+    """One gateway process from its start to its end."""
+
+    def __init__(self, house: SimulatedGateway, holder: str) -> None:
+        self._house = house
+        self._holder = holder
+        self._loop = house.loop
+        self._began = house.loop.time()
+        self.process = house.loop.add_process(house.name)
+        self.is_listening = False
+        self._connections: dict[NumberedTask, Connection] = {}
+        self._accepted: set[int] = set()
+        self._upkeep: list[asyncio.Task[None]] = []
+        self.over: asyncio.Future[None] = house.loop.create_future()
+        # Boot clocks of different machines have nothing to do with each other.
+        offset = float(sum(holder.encode()) * 1000)
+        self._clock = lambda: house.loop.time() + offset
+        self.process.context.run(self._build)
+        self._main = self.process.start(self._run())
+
+    def _build(self) -> None:
+        house, config, clock = self._house, configuration(), self._clock
+        loop, history, weather = house.loop, house.history, house.weather
+        herald = Herald(self._hear)
+        durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
+        fast = None if house.fast is None else FastDriver(house.fast, self.process, weather, clock)
+        store = self._store = Tiered(
+            Front(durable, herald, recipes(config), frozenset()),
+            fast,
+            cache_bytes=1 << 20,
+            cache_max_age_seconds=config.store.cache_max_age,
+            clock=clock,
+        )
+        self._leases = Leases(store, herald, lease_seconds=config.store.lease, clock=clock)
+        self._claiming = Claiming(
+            store,
+            holder=self._holder,
+            lease_seconds=config.store.lease,
+            grace_seconds=config.store.journal_grace,
+            reachable_seconds=lambda: store.durable_reachable_seconds,
+            clock=clock,
+        )
+        prober = Prober(store, herald, may_recover=self._claiming.may_recover, who=self._holder)
+        self.coordinator = Coordinator(
+            settings=Settings(service=config.service, keeps_clear_keys=True),
+            store=store,
+            claiming=self._claiming,
+            leases=self._leases,
+            waiting=Waiting(store),
+            prober=prober,
+            spool=Spool(Path("/nowhere")),
+            herald=herald,
+        )
+        client = Client(house.service, self.process, house.name, loop=loop, history=history, weather=weather)
+        upstream = cast(Upstream, client)
+        self._routes: dict[str, Route] = {
+            route.name: replace(shape, target=replace(shape.target, upstream=upstream))
+            for route, shape in zip(config.routes, route_shapes(), strict=True)
+        }
+        self._passthrough = Passthrough(target_of(config, config.upstream, upstream), herald)
+        self._recovery = RecoveryWorker(store, prober, self._routes, pass_seconds=2.0)
+        self._sweeper = Sweeper(store, herald, pass_seconds=4.0, clock=clock)
+        self._teller = Teller(store, herald, pass_seconds=10.0)
+
+    def _hear(self, fact: Fact) -> None:
+        facts = self._house.history.facts
+        match fact:
+            case RequestAnswered():
+                facts.append((self._house.name, "answered", fact.word.value))
+            case OperationClaimed():
+                facts.append((self._house.name, "claimed", str(fact.token)))
+            case OperationSettled():
+                facts.append((self._house.name, "settled", f"{fact.token} {fact.event.value}"))
+            case WriteRefused():
+                facts.append((self._house.name, "refused", f"{fact.token} {fact.event.value}"))
+            case LeaseLost() | LoopStalled():
+                facts.append((self._house.name, type(fact).__name__, ""))
+            case _:
+                pass
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._upkeep = [asyncio.create_task(work) for work in self._upkeep_work()]
+        pause = 0.2
+        self.is_listening = True
+        while True:
+            try:
+                await self._store.start()
+            except (NotApplied, Indefinite):
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+            else:
+                return
+
+    def _upkeep_work(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._leases.run(), self._sweeper.run(), self._teller.run(), self._recovery.run()]
+
+    def crash(self) -> None:
+        self._end("crashed")
+
+    def drain(self) -> asyncio.Task[None]:
+        """SIGTERM."""
+        return self.process.start(self._drain())
+
+    async def _drain(self) -> None:
+        unsaid = 0
+        try:
+            unsaid = await self._drain_in_order()
+        except Exception as error:
+            self._house.history.errors.append(f"a drain failed: {error!r}")
+        self._end("drained", unsaid, self._leftovers())
+
+    async def _drain_in_order(self) -> int:
+        self._sweeper.stop()
+        self._teller.stop()
+        self._recovery.stop()
+        self.is_listening = False
+        drained = await self.coordinator.drain(_DRAIN_SECONDS)
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=_EDGE_GRACE_SECONDS)
+        left: list[asyncio.Task[Any]] = [*self._connections, *self._upkeep, self._main]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._store.close()
+        return drained.unsaid
+
+    def _leftovers(self) -> tuple[str, ...]:
+        tasks = [task for task in self.process.unfinished if task is not asyncio.current_task()]
+        found = {
+            "runs": self.coordinator.in_flight,
+            "waiters": self.coordinator.waiters,
+            "pursuits": self._claiming.pursued,
+            "leases": len(self._leases._held),
+            "tasks": len(tasks),
+        }
+        return tuple(f"{count} {name}" for name, count in found.items() if count)
+
+    def _end(self, ending: str, unsaid: int = 0, leftovers: tuple[str, ...] = ()) -> None:
+        self.is_listening = False
+        self.process.kill()
+        now = self._loop.time()
+        self._house.history.lives.append(
+            Life(self._house.name, self._holder, self._began, now, ending, unsaid, leftovers)
+        )
+        if self._house.life is self:
+            self._house.life = None
+        self.over.set_result(None)
+        for connection in list(self._connections.values()):
+            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def accept(self, connection: Connection, body: Body) -> None:
+        if not self.is_listening:
+            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+            return
+        call = current_call.set(connection.call.number)
+        task = cast(NumberedTask, self._loop.create_task(self._serve(connection, body)))
+        current_call.reset(call)
+        self._connections[task] = connection
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        connection = self._connections.pop(cast(NumberedTask, task))
+        self._loop.world.deliver(1.0, connection.break_off)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._house.history.errors.append(f"a handler failed: {error!r}")
+
+    async def _serve(self, connection: Connection, body: Body) -> None:
+        call = connection.call
+        call.reached_gateway = self._loop.time()
+        route = self._routes[call.route]
+        incoming = Incoming(connection.head, body, _PEER, "http")
+        try:
+            answer = await self.coordinator.handle(incoming, route)
+            if isinstance(answer, Untouched):
+                word = answer.word
+                reply = await self._passthrough(answer.incoming, connection, route, word)
+                answer.incoming.body.close()
+                if reply is None:
+                    return
+                answer = replace(reply, word=reply.word or word)
+        except (RequestCut, ClientGone):
+            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+            return
+        call.left_gateway = self._loop.time()
+        await connection.write(answer)
+
+
+@functools.cache
+def route_shapes() -> tuple[Route, ...]:
+    """The routes of a run, but for the client of their upstream."""
+    config = configuration()
+    routes = (route_of(config, route, cast(Upstream, None)) for route in config.routes)
+    return tuple(
+        replace(route, recovery=replace(route.recovery, settle_us=microseconds(_PROBE_SETTLE_SECONDS)))
+        if isinstance(route.recovery, Probe)
+        else route
+        for route in routes
+    )

@@ -1,0 +1,241 @@
+"""What happened in a run, as values that need no program to be read.
+
+The world writes it, the auditor reads it. Nothing of the gateway is imported here: states, events and words are the
+strings that the contract names. Times are seconds of the run; the store's own times are microseconds, and
+`store_us(seconds)` is what its clock showed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+Fields = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client got. `is_whole` is False when the connection broke before the end."""
+
+    status: int
+    word: str | None
+    headers: Fields
+    body: bytes
+    is_whole: bool
+    at: float
+
+    def header(self, name: str) -> str | None:
+        return next((value for field_name, value in self.headers if field_name.lower() == name), None)
+
+    @property
+    def nonce(self) -> str | None:
+        """The mark of the upstream's answer that this is."""
+        return self.header("x-nonce")
+
+
+@dataclass(slots=True)
+class Call:
+    """One request of a client. `answer` None: none came, or the client did not wait for it.
+
+    `reached_gateway` is when a gateway took it in, `left_gateway` when it had decided on the reply.
+    """
+
+    number: int
+    gateway: str
+    route: str
+    scope: str
+    key: str
+    body: bytes
+    target: str
+    begun: float
+    ended: float | None = None
+    answer: Answer | None = None
+    reached_gateway: float | None = None
+    left_gateway: float | None = None
+    is_final_check: bool = False
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Which operation it is about."""
+        return self.route, self.scope, self.key
+
+
+@dataclass(slots=True)
+class Sent:
+    """A request that left a gateway, and what the upstream made of it: its own journal.
+
+    `sent` is when its first byte could leave, `received` when the upstream had all of it, `effect` when it took effect.
+    `nonce` marks the answer, `status`, `headers` and `answer_body` are it. `cut` says after how many bytes of the body
+    the answer broke off. `is_closed`: nothing more can come of it.
+    """
+
+    number: int
+    call: int | None
+    gateway: str
+    operation_id: str
+    token: int
+    route: str
+    scope: str
+    key: str
+    method: str
+    target: str
+    body: bytes
+    headers: Fields
+    sent: float
+    received: float | None = None
+    effect: float | None = None
+    answered: float | None = None
+    nonce: str = ""
+    status: int = 0
+    answer_headers: Fields = ()
+    answer_body: bytes = b""
+    cut: int | None = None
+    is_kept_whole: bool = True
+    is_closed: bool = False
+    is_protected: bool = True
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        return self.route, self.scope, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A record as it stood in the store."""
+
+    state: str
+    token: int
+    attempt: str
+    last_event: str
+    holder: str
+    carries_doubt: bool
+    fingerprint: bytes | None
+    lease_until_us: int
+    replay_until_us: int
+    remember_until_us: int
+    nonce: str | None = None
+    response_digest: bytes | None = None
+    has_body: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transition: a command's, or a sweep's, whose event is `sweep`.
+
+    `before` is as it was written, not settled. `token` and `attempt` are those that the command named, if any;
+    `lease_us` is the lease that it asked for.
+    """
+
+    number: int
+    operation_id: str
+    event: str
+    at: float
+    at_us: int
+    before: View | None
+    after: View | None
+    gateway: str
+    token: int | None = None
+    attempt: str | None = None
+    read_token: int | None = None
+    fingerprint: bytes | None = None
+    lease_us: int | None = None
+
+
+@dataclass(slots=True)
+class StoreCall:
+    """A question to the durable store. `changes` are those that it made; `acknowledged` is when its answer arrived."""
+
+    number: int
+    gateway: str
+    verb: str
+    operation_id: str | None
+    begun: float
+    executed: float | None = None
+    acknowledged: float | None = None
+    result: str = ""
+    failure: str = ""
+    change: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong, from `at` until `until`. `gateway` None: it concerns all."""
+
+    kind: str
+    at: float
+    until: float
+    gateway: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a gateway process. `ending` is `running`, `crashed` or `drained`."""
+
+    gateway: str
+    holder: str
+    began: float
+    ended: float | None
+    ending: str
+    unsaid: int = 0
+    leftovers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was configured, as far as a judge needs it. Seconds."""
+
+    lease_seconds: float
+    cache_max_age_seconds: float
+    wait_seconds_max: float
+    answer_within_seconds: float
+    store_timeout_seconds: float
+    waiters_max: int
+
+
+@dataclass(slots=True)
+class History:
+    """Everything, in the order in which it happened."""
+
+    seed: int
+    terms: Terms
+    epoch_us: int
+    calls: list[Call] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    store_calls: list[StoreCall] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    facts: list[tuple[str, str, str]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    final: dict[str, View] = field(default_factory=dict)
+    tally: dict[str, int] = field(default_factory=dict)
+    calm_from: float = 0.0
+    ended: float = 0.0
+    rounds: int = 0
+
+    def store_us(self, seconds: float) -> int:
+        """What the store's clock showed at a moment of the run."""
+        return self.epoch_us + round(seconds * 1_000_000)
+
+    def digest(self) -> str:
+        """Equal for equal histories."""
+        running = sha256()
+        for part in (
+            self.calls,
+            self.sent,
+            self.changes,
+            self.store_calls,
+            self.faults,
+            self.lives,
+            self.facts,
+            self.errors,
+            sorted(self.final.items()),
+            [self.rounds, self.ended],
+        ):
+            running.update(repr(part).encode())
+        return running.hexdigest()
+
+
+Check = Callable[[History], list[str]]

@@ -1,0 +1,79 @@
+"""An honest operator: looks at what is in doubt, asks the upstream's own ledger, and writes down what it says.
+
+He resolves nothing while a request may still arrive or take effect, and never guesses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID, uuid4
+
+from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.operation import Command, Disprove, Prove, Record, State
+from gateway.core.replay import stored_response
+from tests.simulation.gateway import route_shapes
+from tests.simulation.history import History, Sent
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.store import Database
+
+_NAME = "operator"
+
+
+class Operator:
+    """Works once in a while, with some diligence."""
+
+    def __init__(self, database: Database, *, loop: SimulatedLoop, history: History, dice: random.Random) -> None:
+        self._database = database
+        self._loop = loop
+        self._history = history
+        self._dice = dice
+        self._diligence = dice.choice((0.0, 0.2, 0.7))
+        self._routes = {route.name: route for route in route_shapes()}
+
+    async def work(self, until: float) -> None:
+        while self._loop.time() < until:
+            await asyncio.sleep(self._dice.uniform(0.5, 4.0))
+            for operation_id, snapshot in self._database.settled().items():
+                record = snapshot.record
+                if record is not None and record.state is State.IN_DOUBT and self._dice.random() < self._diligence:
+                    self._resolve(operation_id, record)
+
+    def _resolve(self, operation_id: UUID, record: Record) -> None:
+        asked = str(operation_id)
+        sent = [one for one in self._history.sent if one.operation_id == asked and one.is_protected]
+        if any(not one.is_closed for one in sent):
+            return
+        retention = self._routes[record.identity.route].retention
+        born = self._born(asked)
+        done = [one for one in sent if one.effect is not None and one.token >= born]
+        command: Command
+        if done:
+            command = Prove(
+                operation_id,
+                record.token,
+                uuid4(),
+                self._answer_of(done[-1]),
+                retention.replay_us,
+                retention.remember_us,
+            )
+        else:
+            command = Disprove(operation_id, record.token, uuid4(), retention.remember_us)
+        self._database.apply(command, _NAME)
+
+    def _born(self, operation_id: str) -> int:
+        """The token of the claim with which the record came into being: what was before is another window."""
+        tokens = [
+            change.after.token
+            for change in self._history.changes
+            if change.operation_id == operation_id and change.event == "claim" and change.after and not change.before
+        ]
+        return tokens[-1] if tokens else 0
+
+    def _answer_of(self, sent: Sent) -> StoredResponse:
+        """The ledger's own answer, kept as the route keeps one."""
+        headers = tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)
+        keep = self._routes[sent.route].keep
+        is_long = len(sent.answer_body) > keep.body_bytes_max
+        head = ResponseHead(sent.status, b"", headers)
+        return stored_response(b"POST", head, None if is_long else sent.answer_body, keep)

@@ -1,0 +1,325 @@
+"""The durable store of a run: the model as its truth, behind a network that loses, delays and refuses.
+
+One database, which no fault makes forget what it acknowledged; for each gateway a driver that satisfies `Store` and knows
+no more than a real one: an answer, a refusal, or nothing. Every question and every change goes into the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any, TypeVar
+from uuid import UUID
+
+from gateway.core.operation import (
+    EVENT_OF,
+    Applied,
+    Claim,
+    Command,
+    Record,
+    Result,
+    Snapshot,
+    Takeover,
+    microseconds,
+    operation_id_of,
+)
+from gateway.store.base import (
+    AuditEntry,
+    Indefinite,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    Swept,
+    Tally,
+    Watch,
+)
+from gateway.store.watching import LocalWatch
+from tests.simulation.faults import StoreFate, Weather
+from tests.simulation.history import Change, History, StoreCall, View
+from tests.simulation.loop import Process, SimulatedLoop
+from tests.support.memory_store import EPOCH_US, ManualClock, Memory, MemoryStore
+
+T = TypeVar("T")
+
+
+class _Clock(ManualClock):
+    """The store's own clock: the run's time, from another beginning."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def __call__(self) -> int:
+        return EPOCH_US + microseconds(self._loop.time())
+
+
+class Database:
+    """The truth. Reached through `Durable` only, but for the honest operator, who looks as he likes."""
+
+    def __init__(self, loop: SimulatedLoop, history: History, weather: Weather) -> None:
+        self._loop = loop
+        self._history = history
+        self._weather = weather
+        self.memory = Memory(clock=_Clock(loop))
+        self.store = MemoryStore(self.memory)
+        _at_once(self.store.start())
+        self.down_until = 0.0
+        self.outages = 0
+        self._listeners: dict[UUID, dict[int, tuple[Process, LocalWatch]]] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def is_down(self) -> bool:
+        return self._loop.time() < self.down_until
+
+    def break_down(self, seconds: float) -> None:
+        """What is under way is lost, before its effect or after; what comes is refused."""
+        self.outages += 1
+        self.down_until = self._loop.time() + seconds
+
+    def apply(self, command: Command, gateway: str) -> tuple[Result, int | None]:
+        """Execute, and write the change down; its number, if there was one."""
+        operation_id = operation_id_of(command)
+        before = self.memory.records.get(operation_id)
+        result = self.store.apply_now(command)
+        after = self.memory.records.get(operation_id)
+        if after is before:
+            return result, None
+        event = EVENT_OF[type(command)].value if isinstance(result, Applied) else "settle"
+        attempt = getattr(command, "attempt_id", getattr(command, "resolution_id", None))
+        change = self._note(
+            operation_id,
+            event,
+            before,
+            after,
+            gateway,
+            token=getattr(command, "token", None),
+            attempt=None if attempt is None else attempt.hex,
+            read_token=getattr(command, "read_token", None),
+            fingerprint=command.fingerprint.digest if isinstance(command, Claim) else None,
+            lease_us=command.lease_us if isinstance(command, Claim | Takeover) else None,
+        )
+        self._announce(operation_id)
+        return result, change
+
+    def sweep(self, limit: int, gateway: str) -> Swept:
+        before = dict(self.memory.records)
+        swept = _at_once(self.store.sweep(limit))
+        for operation_id, record in before.items():
+            after = self.memory.records.get(operation_id)
+            if after is not record:
+                self._note(operation_id, "sweep", record, after, gateway)
+                self._announce(operation_id)
+        return swept
+
+    def settled(self) -> dict[UUID, Snapshot]:
+        """Every record as it is now."""
+        return {operation_id: self.store.read_now(operation_id) for operation_id in self.memory.records}
+
+    def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], None]:
+        listeners = self._listeners.setdefault(operation_id, {})
+        number = next(self._numbers)
+        listeners[number] = (process, watch)
+        return lambda: _forget(listeners, number)
+
+    def _announce(self, operation_id: UUID) -> None:
+        for process, watch in list(self._listeners.get(operation_id, {}).values()):
+            if not self._weather.happens("news_lost", process.name):
+                process.deliver(self._weather.hop_seconds(), watch.wake)
+
+    def _note(
+        self, operation_id: UUID, event: str, before: Record | None, after: Record | None, gateway: str, **said: Any
+    ) -> int:
+        number = len(self._history.changes)
+        now = self._loop.time()
+        self._history.changes.append(
+            Change(
+                number,
+                str(operation_id),
+                event,
+                now,
+                EPOCH_US + microseconds(now),
+                view(before),
+                view(after),
+                gateway,
+                **said,
+            )
+        )
+        return number
+
+
+def _forget(listeners: dict[int, tuple[Process, LocalWatch]], number: int) -> None:
+    listeners.pop(number, None)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("the model waits")
+
+
+def view(record: Record | None) -> View | None:
+    """A record as the auditor sees it."""
+    if record is None:
+        return None
+    nonce, response_digest, has_body = None, None, False
+    if (response := record.response) is not None:
+        nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
+        has_body = response.body is not None
+        response_digest = sha256(repr((response.status, response.headers, response.body)).encode()).digest()[:8]
+    return View(
+        state=record.state.value,
+        token=record.token,
+        attempt=record.attempt_id.hex,
+        last_event=record.last_event.value,
+        holder=record.holder,
+        carries_doubt=record.carries_doubt,
+        fingerprint=None if record.fingerprint is None else record.fingerprint.digest,
+        lease_until_us=record.lease_until_us,
+        replay_until_us=record.replay_until_us,
+        remember_until_us=record.remember_until_us,
+        nonce=nonce,
+        response_digest=response_digest,
+        has_body=has_body,
+    )
+
+
+class Durable:
+    """The driver of one gateway process. Satisfies `Store`."""
+
+    def __init__(
+        self,
+        database: Database,
+        process: Process,
+        weather: Weather,
+        history: History,
+        *,
+        loop: SimulatedLoop,
+        gateway: str,
+    ) -> None:
+        self._database = database
+        self._process = process
+        self._weather = weather
+        self._history = history
+        self._loop = loop
+        self._gateway = gateway
+
+    async def start(self) -> None:
+        await self._ask("start", None, lambda entry: None)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def apply(self, command: Command) -> Result:
+        def execute(entry: StoreCall) -> Result:
+            result, entry.change = self._database.apply(command, self._gateway)
+            entry.result = type(result).__name__
+            return result
+
+        return await self._ask(EVENT_OF[type(command)].value, operation_id_of(command), execute)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._ask("read", operation_id, lambda entry: self._database.store.read_now(operation_id))
+
+    async def sweep(self, limit: int) -> Swept:
+        return await self._ask("sweep", None, lambda entry: self._database.sweep(limit, self._gateway))
+
+    async def tally(self) -> Tally:
+        return await self._ask_model("tally", self._database.store.tally)
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, recipes, accept)
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._ask_model("find", self._database.store.find, query)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        return await self._ask_model(
+            "recover", self._database.store.recover, operation_id, token, lease_us, is_urgent=is_urgent
+        )
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        await self._ask_model("put_off", self._database.store.put_off, recovery, pause_us)
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._ask_model("audits", self._database.store.audits, operation_id)
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
+        watch = LocalWatch()
+        forget = self._database.listen(operation_id, self._process, watch)
+        try:
+            yield watch
+        finally:
+            forget()
+
+    async def _ask_model(
+        self, verb: str, ask: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any
+    ) -> T:
+        return await self._ask(verb, None, lambda entry: _at_once(ask(*arguments, **options)))
+
+    async def _ask(self, verb: str, operation_id: UUID | None, execute: Callable[[StoreCall], T]) -> T:
+        terms = self._history.terms
+        now = self._loop.time()
+        entry = StoreCall(
+            len(self._history.store_calls),
+            self._gateway,
+            verb,
+            None if operation_id is None else str(operation_id),
+            now,
+        )
+        self._history.store_calls.append(entry)
+        fate = self._weather.store_fate(self._gateway, terms.store_timeout_seconds, terms.lease_seconds)
+        answer: asyncio.Future[T] = self._loop.create_future()
+        if fate.loss == "refused" or self._database.is_down:
+            self._process.deliver(fate.back_seconds, _fail, answer, NotApplied("connection refused"))
+        else:
+            self._loop.world.deliver(fate.there_seconds, self._serve, entry, fate, answer, execute)
+        patience = self._loop.call_later(terms.store_timeout_seconds, _fail, answer, Indefinite("no answer in time"))
+        try:
+            return await answer
+        except BaseException as error:
+            entry.failure = type(error).__name__
+            raise
+        finally:
+            patience.cancel()
+
+    def _serve(
+        self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Callable[[StoreCall], T]
+    ) -> None:
+        """At the database: execute, and send the answer back, unless it is lost on either side of that."""
+        reset = Indefinite("connection reset")
+        if fate.loss == "before" or self._database.is_down:
+            # Some losses are noticed at once, others only when patience ends.
+            if self._weather.dice.random() < 0.7:
+                self._process.deliver(fate.back_seconds, _fail, answer, reset)
+            return
+        entry.executed = self._loop.time()
+        value = execute(entry)
+        outages = self._database.outages
+        if fate.loss == "after":
+            if self._weather.dice.random() < 0.7:
+                self._process.deliver(fate.back_seconds, _fail, answer, reset)
+            return
+        self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, outages)
+
+    def _arrive(self, entry: StoreCall, answer: asyncio.Future[T], value: T, outages: int) -> None:
+        if answer.done():
+            return
+        if self._database.outages != outages:
+            answer.set_exception(Indefinite("connection reset"))
+            return
+        entry.acknowledged = self._loop.time()
+        answer.set_result(value)
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

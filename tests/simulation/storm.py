@@ -1,0 +1,144 @@
+"""The faults that strike whole processes and tiers: when, for how long, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from tests.simulation.fast import FastServer
+from tests.simulation.faults import Weather
+from tests.simulation.gateway import SimulatedGateway
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.store import Database
+
+
+class Storm:
+    """Strikes at random from `begin` to `end`; then everything is up again."""
+
+    def __init__(
+        self,
+        gateways: list[SimulatedGateway],
+        database: Database,
+        fast: FastServer | None,
+        weather: Weather,
+        loop: SimulatedLoop,
+        dice: random.Random,
+    ) -> None:
+        self._gateways = gateways
+        self._database = database
+        self._fast = fast
+        self._weather = weather
+        self._loop = loop
+        self._dice = dice
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        climate = self._weather.climate
+        strikes: list[tuple[float, Callable[[], None]]] = [(climate.store_outages, self._break_store)]
+        if self._fast is not None:
+            strikes += [
+                (climate.fast_outages, self._break_fast),
+                (climate.fast_flushes, self._flush_fast),
+                (climate.fast_restores, self._restore_fast),
+            ]
+        for gateway in self._gateways:
+            strikes += [
+                (climate.crashes, _bound(self._crash, gateway)),
+                (climate.freezes, _bound(self._freeze, gateway)),
+                (climate.stalls, _bound(self._stall, gateway)),
+                (climate.drains, _bound(self._restart, gateway)),
+            ]
+        self._tasks = [asyncio.create_task(self._now_and_then(rate, strike)) for rate, strike in strikes if rate]
+
+    async def end(self) -> None:
+        """Nothing strikes any more, and what was down is up."""
+        self._weather.calm_down()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        now = self._loop.time()
+        self._database.down_until = now
+        if self._fast is not None:
+            self._fast.down_until = self._fast.slow_until = now
+        for gateway in self._gateways:
+            gateway.thaw()
+            if gateway.life is None or not gateway.life.is_listening:
+                gateway.boot()
+
+    async def _now_and_then(self, per_minute: float, strike: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(self._dice.expovariate(per_minute / 60.0))
+            strike()
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> None:
+        async def wait_and_work() -> None:
+            await asyncio.sleep(seconds)
+            work()
+
+        self._tasks.append(asyncio.create_task(wait_and_work()))
+
+    # -- gateways -----------------------------------------------------------------------------------------------------
+
+    def _crash(self, gateway: SimulatedGateway) -> None:
+        if gateway.life is None:
+            return
+        away = self._dice.choice((0.02, 0.5, 3.0, 9.0))
+        self._weather.note("crash", away, gateway.name)
+        gateway.crash()
+        self._later(away, _bound(self._boot, gateway))
+
+    def _freeze(self, gateway: SimulatedGateway) -> None:
+        seconds = self._dice.uniform(1.0, 15.0)
+        self._weather.note("freeze", seconds, gateway.name)
+        gateway.freeze(seconds)
+
+    def _stall(self, gateway: SimulatedGateway) -> None:
+        seconds = self._dice.uniform(0.02, 3.0)
+        self._weather.note("stall", seconds, gateway.name)
+        gateway.freeze(seconds)
+
+    def _restart(self, gateway: SimulatedGateway) -> None:
+        """SIGTERM; the next life begins at once beside the old one, or after it, whichever the deployment does."""
+        life = gateway.life
+        if life is None or not life.is_listening:
+            return
+        self._weather.note("drain", 6.0, gateway.name)
+        life.drain()
+        self._later(self._dice.choice((0.0, 1.0, 8.0)), _bound(self._boot, gateway))
+
+    def _boot(self, gateway: SimulatedGateway) -> None:
+        if gateway.life is None or not gateway.life.is_listening:
+            gateway.boot()
+
+    # -- tiers --------------------------------------------------------------------------------------------------------
+
+    def _break_store(self) -> None:
+        seconds = self._dice.choice((0.05, 1.0, 4.0, 12.0))
+        self._weather.note("store_outage", seconds)
+        self._database.break_down(seconds)
+
+    def _break_fast(self) -> None:
+        if self._fast is not None:
+            seconds = self._dice.choice((0.3, 2.0, 10.0))
+            self._weather.note("fast_outage", seconds)
+            if self._dice.random() < 0.5:
+                self._fast.down_until = self._loop.time() + seconds
+            else:
+                self._fast.slow_until = self._loop.time() + seconds
+
+    def _flush_fast(self) -> None:
+        if self._fast is not None:
+            self._weather.note("fast_flush")
+            self._fast.flush()
+            self._later(self._dice.uniform(0.0, 10.0), self._fast.save)
+
+    def _restore_fast(self) -> None:
+        if self._fast is not None:
+            self._weather.note("fast_restore")
+            self._fast.restore()
+            self._later(self._dice.uniform(0.0, 10.0), self._fast.save)
+
+
+def _bound(strike: Callable[[SimulatedGateway], None], gateway: SimulatedGateway) -> Callable[[], None]:
+    return lambda: strike(gateway)

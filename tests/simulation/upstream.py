@@ -1,0 +1,370 @@
+"""The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts.
+
+The service takes effects, says what it did, and is honest under the route's policy: what it answers with a status that
+the route takes for "no effect" has none. `Client` stands where the gateway's own upstream client does: the same call,
+the same answers, the real receiving half. The journal is what the auditor believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import sha256
+
+from gateway.core.message import Headers, RequestHead, ResponseHead
+from gateway.proxy.upstream import (
+    Answer,
+    AnswerReceiver,
+    FileBody,
+    Framing,
+    Lost,
+    NotSent,
+    RequestBody,
+    SentNothing,
+    StreamBody,
+    Unknown,
+)
+from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
+from tests.simulation.history import Fields, History, Sent
+from tests.simulation.loop import Process, SimulatedLoop
+
+# The client's call on whose behalf something is done. Tasks inherit it.
+current_call: ContextVar[int | None] = ContextVar("call", default=None)
+
+RESPONSE_BYTES_MAX = 1024
+"""What the routes of a run keep; the service sometimes says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the service treats one request: whether it takes effect, what it says, and how that travels."""
+
+    has_effect: bool
+    status: int
+    seconds: float
+    headers: Headers = ()
+    is_long: bool = False
+    is_stream: bool = False
+    cut: int | None = None
+    is_reset: bool = False
+    nonce: str | None = None
+    """That of an answer given before, to be given again."""
+
+
+class Service:
+    """The service itself, and its ledger."""
+
+    def __init__(self, loop: SimulatedLoop, history: History, weather: Weather, response_timeout: float) -> None:
+        self._loop = loop
+        self._history = history
+        self._weather = weather
+        self.response_timeout_seconds = response_timeout
+
+    def manner(self, sent: Sent) -> Manner:
+        """Decided when the request is whole."""
+        if sent.method == "GET":
+            return self._report(sent)
+        if sent.route == "pay" and (known := self._known(sent)) is not None:
+            return known
+        return self._draw(sent)
+
+    def _report(self, asked: Sent) -> Manner:
+        """What became of an operation: done, never heard of, or not known yet."""
+        operation_id = asked.target.partition("operation=")[2]
+        heard = [one for one in self._history.sent if one.operation_id == operation_id and one.received is not None]
+        done = [one for one in heard if one.effect is not None]
+        if done:
+            return Manner(has_effect=False, status=200, seconds=0.001, nonce=done[-1].nonce)
+        return Manner(has_effect=False, status=404 if all(one.is_closed for one in heard) else 202, seconds=0.001)
+
+    def _known(self, sent: Sent) -> Manner | None:
+        """A service that deduplicates on the key that it gets: the first answer again, or that it is still at work."""
+        others = [
+            one
+            for one in self._history.sent
+            if one.key == sent.key and one.route == sent.route and one is not sent and one.received is not None
+        ]
+        done = [one for one in others if one.effect is not None]
+        if done and done[0].answered is not None:
+            first = done[0]
+            return Manner(has_effect=False, status=first.status, seconds=0.001, nonce=first.nonce)
+        if any(not one.is_closed for one in others):
+            return Manner(has_effect=False, status=409, seconds=0.001)
+        return None
+
+    def _draw(self, sent: Sent) -> Manner:
+        weather, dice = self._weather, self._weather.dice
+        seconds = dice.choice((0.0, 0.002, 0.01, 0.05, 0.2))
+        if weather.is_calm:
+            return Manner(has_effect=True, status=201, seconds=seconds)
+        kind = dice.random()
+        if weather.climate.upstream_late and kind < 0.3 and weather.happens("upstream_late", sent.gateway):
+            seconds = dice.uniform(0.2, 1.6) * self.response_timeout_seconds
+        if weather.happens("upstream_status", sent.gateway):
+            return _refusal(sent.route, seconds, dice.randrange(1000))
+        if weather.happens("upstream_reset_after", sent.gateway):
+            return Manner(has_effect=dice.random() < 0.7, status=201, seconds=seconds, is_reset=True)
+        if weather.happens("upstream_cut", sent.gateway):
+            return Manner(
+                has_effect=True, status=201, seconds=seconds, is_long=dice.random() < 0.3, cut=dice.randrange(0, 60)
+            )
+        is_long = dice.random() < 0.05
+        return Manner(
+            has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=not is_long and dice.random() < 0.03
+        )
+
+
+# What a service may say without having done anything, by what the route takes it for.
+_NOTHING_DONE = (400, 401, 403, 404, 409, 422, 429, 408, 425, 503, 500)
+_NOTHING_DONE_PAYMENTS = (400, 401, 403, 404, 422, 429, 423)
+_PERHAPS_DONE = (502, 504, 520)
+
+
+def _refusal(route: str, seconds: float, draw: int) -> Manner:
+    """A status other than success, with an effect only where the route holds that possible."""
+    is_payments = route in ("charge", "pay", "book")
+    if draw < 300:
+        perhaps = (*_PERHAPS_DONE, 500, 503) if is_payments else _PERHAPS_DONE
+        return Manner(has_effect=draw % 2 == 0, status=perhaps[draw % len(perhaps)], seconds=seconds)
+    if draw < 360:
+        outcome = (b"retryable", b"in-doubt", b"final")[draw % 3]
+        has_effect = outcome != b"retryable" and draw % 2 == 0
+        return Manner(has_effect, 500, seconds, headers=((b"Idempotency-Outcome", outcome),))
+    statuses = _NOTHING_DONE_PAYMENTS if is_payments else _NOTHING_DONE
+    return Manner(has_effect=False, status=statuses[draw % len(statuses)], seconds=seconds)
+
+
+class Client:
+    """The upstream client of one gateway process, as `Attempt` and `Passthrough` see it."""
+
+    def __init__(
+        self, service: Service, process: Process, gateway: str, *, loop: SimulatedLoop, history: History, weather: Weather
+    ) -> None:
+        self._service = service
+        self._process = process
+        self._gateway = gateway
+        self._loop = loop
+        self._history = history
+        self._weather = weather
+
+    async def exchange(
+        self,
+        request: RequestHead,
+        body: RequestBody = b"",
+        *,
+        protected: bool,
+        may_send: Callable[[], bool],
+        on_interim: Callable[[ResponseHead], None] | None = None,
+        response_timeout_seconds: float | None = None,
+    ) -> Answer | NotSent | Lost:
+        """See `gateway.proxy.upstream.Upstream.exchange`."""
+        await self._connect()
+        if self._weather.happens("upstream_refused", self._gateway):
+            return NotSent(SentNothing.REFUSED, "connection refused")
+        content = await _content(body)
+        if not may_send():
+            return NotSent(SentNothing.LEASE_LOST, "the permission to send was gone")
+        timeout = response_timeout_seconds or self._service.response_timeout_seconds
+        started = self._loop.time()
+        sent = self._write_down(request, content, protected)
+        exchange = _Exchange(self, sent, self._loop, started + timeout, timeout)
+        self._send(sent, exchange)
+        receiver = exchange.receiver
+        try:
+            news = await receiver.wait_news()
+            while not isinstance(news, Lost) and receiver.head is None:
+                news = await receiver.wait_news()
+        except BaseException:
+            receiver.close()
+            raise
+        if isinstance(news, Lost) or receiver.head is None:
+            return news if isinstance(news, Lost) else Lost(Unknown.CLOSED, "no answer")
+        return Answer(
+            head=receiver.head,
+            framing=receiver.framing,
+            length=receiver.length,
+            body=receiver,
+            upgraded=None,
+            head_seconds=receiver.head_at - started,
+        )
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _connect(self) -> None:
+        connected: asyncio.Future[None] = self._loop.create_future()
+        self._process.deliver(self._weather.hop_seconds(), _resolve, connected)
+        await connected
+
+    def _write_down(self, request: RequestHead, content: bytes, protected: bool) -> Sent:
+        fields: Fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers)
+        found = {name.lower(): value for name, value in fields}
+        sent = Sent(
+            number=len(self._history.sent),
+            call=current_call.get(),
+            gateway=self._gateway,
+            operation_id=found.get("idempotency-operation", ""),
+            token=int(found.get("idempotency-fencing-token", "0")),
+            route=request.target.decode().split("?")[0].strip("/"),
+            scope=found.get("x-tenant", ""),
+            key=found.get("idempotency-key", ""),
+            method=request.method.decode(),
+            target=request.target.decode(),
+            body=content,
+            headers=fields,
+            sent=self._loop.time(),
+            is_protected=protected,
+        )
+        self._history.sent.append(sent)
+        return sent
+
+    def _send(self, sent: Sent, exchange: _Exchange) -> None:
+        weather = self._weather
+        delay = weather.hop_seconds()
+        if weather.happens("upstream_reset_before", self._gateway):
+            sent.is_closed = True
+            self._process.deliver(2 * delay, exchange.fail, Unknown.RESET, "reset before all of it arrived")
+            return
+        if weather.happens("upstream_silent", self._gateway):
+            sent.is_closed = True
+            return
+        if weather.climate.request_late and weather.dice.random() < weather.climate.request_late:
+            seconds = weather.dice.uniform(0.1, REQUEST_LATE_SECONDS_MAX)
+            weather.note("request_late", seconds, self._gateway)
+            delay += seconds
+        self._loop.world.deliver(delay, self._arrive, sent, exchange)
+
+    def _arrive(self, sent: Sent, exchange: _Exchange) -> None:
+        """At the service: the request is whole."""
+        sent.received = self._loop.time()
+        manner = self._service.manner(sent)
+        sent.nonce = manner.nonce or sha256(f"{self._history.seed}/{sent.number}".encode()).hexdigest()[:12]
+        # The effect comes somewhere between the request and the answer.
+        before = manner.seconds * self._weather.dice.choice((0.0, 0.5, 1.0))
+        self._loop.world.deliver(before, self._take_effect, sent, manner)
+        self._loop.world.deliver(manner.seconds, self._answer, sent, exchange, manner)
+
+    def _take_effect(self, sent: Sent, manner: Manner) -> None:
+        if manner.has_effect:
+            sent.effect = self._loop.time()
+
+    def _answer(self, sent: Sent, exchange: _Exchange, manner: Manner) -> None:
+        if manner.has_effect and sent.effect is None:
+            # The effect and the answer fell on the same moment, and came in the other order.
+            sent.effect = self._loop.time()
+        sent.is_closed = True
+        sent.answered = self._loop.time()
+        sent.status = manner.status
+        sent.answer_body, sent.answer_headers = _words(sent, manner)
+        sent.is_kept_whole = not (manner.is_long or manner.is_stream or manner.cut is not None or manner.is_reset)
+        delay = self._weather.hop_seconds()
+        if manner.is_reset:
+            sent.cut = 0
+            self._process.deliver(delay, exchange.fail, Unknown.RESET, "reset before the answer")
+            return
+        head = ResponseHead(
+            manner.status, b"", tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)
+        )
+        length = None if manner.is_stream else len(sent.answer_body)
+        self._process.deliver(delay, exchange.head, head, length)
+        body, at = sent.answer_body, 0
+        if manner.cut is not None:
+            sent.cut = min(manner.cut, len(body) - 1)
+            body = body[: sent.cut]
+        while at < len(body):
+            delay += self._weather.hop_seconds()
+            self._process.deliver(delay, exchange.data, body[at : at + 600])
+            at += 600
+        delay += 1 / 1024
+        if manner.cut is not None:
+            self._process.deliver(delay, exchange.fail, Unknown.TRUNCATED, "cut")
+        else:
+            self._process.deliver(delay, exchange.end)
+
+
+class _Exchange:
+    """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `AnswerSource`."""
+
+    def __init__(self, client: Client, sent: Sent, loop: SimulatedLoop, deadline: float, silence: float) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self.receiver = AnswerReceiver(loop, self, deadline, silence)
+
+    def head(self, head: ResponseHead, length: int | None) -> None:
+        if not self._is_over:
+            framing = Framing.CHUNKED if length is None else Framing.LENGTH
+            self.receiver.head_arrived(head, framing, length)
+
+    def data(self, data: bytes) -> None:
+        if not self._is_over:
+            self.receiver.body_arrived(data)
+
+    def end(self) -> None:
+        if not self._is_over:
+            self._finish()
+            self.receiver.body_ended()
+
+    def fail(self, reason: Unknown, detail: str) -> None:
+        if not self._is_over:
+            self._finish()
+            self.receiver.fail(reason, detail)
+
+    def pause_reading(self) -> None:
+        """Nothing that is said here is that long."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+    def set_deadline(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when != float("inf") and not self._is_over:
+            self._timer = self._loop.call_at(when, self.fail, Unknown.TIMEOUT, "no answer in time")
+
+    def abort(self, reason: Unknown, detail: str) -> None:
+        self.fail(reason, detail)
+
+    def _finish(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def _content(body: RequestBody) -> bytes:
+    match body:
+        case bytes():
+            return body
+        case StreamBody(chunks):
+            return b"".join([chunk async for chunk in chunks])
+        case FileBody():
+            raise NotImplementedError("bodies of a run are short")
+
+
+def _words(sent: Sent, manner: Manner) -> tuple[bytes, Fields]:
+    """What the answer says: all of it depends on the nonce, so that no two answers are alike."""
+    body = f'{{"nonce":"{sent.nonce}","status":{manner.status}}}'.encode()
+    if manner.is_long:
+        body += b" " * (RESPONSE_BYTES_MAX + 400)
+    fields = [
+        ("Content-Type", "text/event-stream" if manner.is_stream else "application/json"),
+        ("X-Nonce", sent.nonce),
+        ("Location", f"/things/{sent.nonce}"),
+        ("X-Repeated", sent.nonce[:4]),
+        ("x-repeated", sent.nonce[4:]),
+        ("Set-Cookie", f"session={sent.nonce}"),
+        ("Date", "Thu, 01 Jan 2026 00:00:00 GMT"),
+    ]
+    fields += [(name.decode(), value.decode()) for name, value in manner.headers]
+    if not manner.is_stream:
+        fields.append(("Content-Length", str(len(body))))
+    return body, tuple(fields)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,144 @@
+"""The connection between a client and a gateway: a request on its way in, an answer on its way out, and who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from gateway.core.message import RequestHead, ResponseHead
+from gateway.proxy.client_body import Cut, RequestCut
+from gateway.proxy.reply import BodyCut, Reply
+from gateway.proxy.tunnel import Tunnel
+from tests.simulation.faults import Weather
+from tests.simulation.history import Answer, Call
+from tests.simulation.loop import Process, SimulatedLoop, current_process
+
+
+class Connection:
+    """One request and its answer. The client's half lives in the world, the other in the gateway's process."""
+
+    def __init__(self, loop: SimulatedLoop, weather: Weather, call: Call, head: RequestHead) -> None:
+        self._loop = loop
+        self._weather = weather
+        self.call = call
+        self.head = head
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.is_gone = False
+        self._on_gone: Callable[[], object] | None = None
+        self._pieces: list[bytes] = []
+        self._arrives = 0.0
+
+    # -- the client's half --------------------------------------------------------------------------------------------
+
+    def hang_up(self, process: Process) -> None:
+        """The client has gone; the gateway hears of it a moment later."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+        process.deliver(self._weather.hop_seconds(), self._hear_gone)
+
+    def break_off(self) -> None:
+        """The client finds the connection broken: no answer, or less than the whole of it."""
+        if self.ended.done():
+            return
+        if self.call.answer is not None:
+            self.call.answer.body = b"".join(self._pieces)
+            self.call.answer.at = self._loop.time()
+        self.ended.set_result(None)
+
+    def _take_head(self, answer: Answer) -> None:
+        if not self.ended.done():
+            self.call.answer = answer
+
+    def _take_piece(self, data: bytes) -> None:
+        if not self.ended.done():
+            self._pieces.append(data)
+
+    def _take_end(self) -> None:
+        if not self.ended.done() and self.call.answer is not None:
+            self.call.answer.is_whole = True
+            self.break_off()
+
+    # -- the gateway's half -------------------------------------------------------------------------------------------
+
+    def _hear_gone(self) -> None:
+        self.is_gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+    async def write(self, reply: Reply) -> None:
+        """As the edge does: the head, the body as it comes, and a visible break where it does not come whole."""
+        fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
+        word = None if reply.word is None else reply.word.value
+        if word is not None:
+            fields.append(("Idempotency-Status", word))
+        answer = Answer(reply.status, word, tuple(fields), b"", is_whole=False, at=self._loop.time())
+        self._deliver(self._take_head, answer)
+        if isinstance(reply.body, bytes):
+            self._deliver(self._take_piece, reply.body)
+            self._deliver(self._take_end)
+            return
+        stream = reply.body
+        self.on_gone(stream.abort)
+        left = reply.length
+        try:
+            while data := await stream.read():
+                self._deliver(self._take_piece, data)
+                if left is not None:
+                    left -= len(data)
+            self._deliver(self.break_off if left else self._take_end)
+        except BodyCut:
+            self._deliver(self.break_off)
+        finally:
+            self.on_gone(None)
+            stream.abort()
+
+    def _deliver(self, callback: Callable[..., None], *arguments: object) -> None:
+        # What is sent first comes first.
+        self._arrives = max(self._arrives + 1 / 1024, self._loop.time() + self._weather.hop_seconds())
+        self._loop.world.deliver(self._arrives - self._loop.time(), callback, *arguments)
+
+    # -- `Client`, for a request that is passed through ---------------------------------------------------------------
+
+    @property
+    def takes_interim(self) -> bool:
+        return False
+
+    def send_interim(self, head: ResponseHead) -> None:
+        """The service says none."""
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        self._on_gone = callback
+        if callback is not None and self.is_gone:
+            callback()
+
+    def switch(self, head: ResponseHead) -> Tunnel:
+        raise NotImplementedError("the service never leaves HTTP")
+
+
+class Body:
+    """A request body that comes in two pieces, or not to its end. Satisfies `RequestBody`."""
+
+    def __init__(self, loop: SimulatedLoop, weather: Weather, content: bytes, *, is_cut: bool) -> None:
+        self._loop = loop
+        self._weather = weather
+        self._content = content
+        self._is_cut = is_cut
+        self.length: int | None = len(content)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        middle = len(self._content) // 2
+        yield self._content[:middle]
+        arrived: asyncio.Future[None] = self._loop.create_future()
+        current_process().deliver(self._weather.hop_seconds(), _resolve, arrived)
+        await arrived
+        if self._is_cut:
+            raise RequestCut(Cut.GONE)
+        yield self._content[middle:]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,151 @@
+"""One run: gateways, stores, service, clients, operator and weather put together, from a seed to a history.
+
+The plan of every run: clients live while things go wrong; then it becomes calm, what is under way ends, everybody who
+ever wanted something asks once more, and the gateways are drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.simulation.clients import Clients
+from tests.simulation.fast import FastServer
+from tests.simulation.faults import CALM, Climate, Weather
+from tests.simulation.gateway import SimulatedGateway, configuration
+from tests.simulation.history import History, Terms
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.operator import Operator
+from tests.simulation.store import Database, view
+from tests.simulation.storm import Storm
+from tests.simulation.upstream import Service
+from tests.support.memory_store import EPOCH_US
+
+_STORM_SECONDS = 40.0
+_SETTLE_SECONDS = 16.0
+
+
+def run(seed: int, *, is_calm: bool = False) -> History:
+    """Everything that happens under this seed; with `is_calm` nothing goes wrong in it."""
+    with _entropy(seed), _complaints() as complaints:
+        world = World(seed, is_calm=is_calm)
+        world.loop.run(world.live())
+        world.history.errors.extend([*complaints, *world.loop.complaints])
+        world.history.rounds = world.loop.rounds
+        return world.history
+
+
+class World:
+    """See the module. `live` is to be run on its loop, once."""
+
+    def __init__(self, seed: int, *, is_calm: bool) -> None:
+        dice = random.Random(f"{seed}/world")
+        config = configuration()
+        store_timeout = dice.choice((1.0, 3.0, 8.0))
+        terms = Terms(
+            lease_seconds=config.store.lease,
+            cache_max_age_seconds=config.store.cache_max_age,
+            wait_seconds_max=config.routes[0].in_flight.max_wait,
+            answer_within_seconds=config.upstream.answer_within,
+            store_timeout_seconds=store_timeout,
+            waiters_max=config.routes[0].in_flight.max_waiters,
+        )
+        self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
+        self.history = history = History(seed, terms, EPOCH_US)
+        climate = CALM if is_calm else Climate.draw(random.Random(f"{seed}/climate"))
+        self.weather = weather = Weather(loop, history, climate, random.Random(f"{seed}/weather"))
+        self.database = Database(loop, history, weather)
+        self.fast = FastServer(loop) if dice.random() < 0.8 else None
+        service = Service(loop, history, weather, config.upstream.response_timeout)
+        self.gateways = [
+            SimulatedGateway(
+                f"g{number}",
+                loop=loop,
+                history=history,
+                weather=weather,
+                database=self.database,
+                fast=self.fast,
+                service=service,
+            )
+            for number in range(dice.choice((1, 2, 2, 3, 3, 4)))
+        ]
+        self.clients = Clients(
+            self.gateways, loop=loop, history=history, weather=weather, dice=random.Random(f"{seed}/clients")
+        )
+        self.clients.make_intents(dice.choice((2, 6, 10, 14)))
+        self.operator = Operator(
+            self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator")
+        )
+        self._dice = random.Random(f"{seed}/fate")
+
+    async def live(self) -> None:
+        """The whole run."""
+        for gateway in self.gateways:
+            gateway.boot()
+        await asyncio.sleep(0.1)
+        work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
+        work.append(self.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
+        clients = [asyncio.create_task(each) for each in work]
+        storm = Storm(self.gateways, self.database, self.fast, self.weather, self.loop, self._dice)
+        storm.begin()
+        await asyncio.sleep(_STORM_SECONDS)
+        await storm.end()
+        self.history.calm_from = self.loop.time()
+        await asyncio.gather(*clients)
+        await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
+        await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
+        await self._end()
+
+    async def _end(self) -> None:
+        history = self.history
+        for operation_id, snapshot in self.database.settled().items():
+            settled = view(snapshot.record)
+            if settled is not None:
+                history.final[str(operation_id)] = settled
+        for gateway in self.gateways:
+            for life in gateway.unfinished_lives:
+                if life.is_listening:
+                    life.drain()
+                await life.over
+        history.ended = self.loop.time()
+
+
+@contextmanager
+def _entropy(seed: int) -> Iterator[None]:
+    """What the program takes for chance comes from the seed."""
+    dice, state, urandom = random.Random(f"{seed}/entropy"), random.getstate(), os.urandom
+    random.seed(seed)
+    os.urandom = dice.randbytes
+    try:
+        yield
+    finally:
+        os.urandom = urandom
+        random.setstate(state)
+
+
+class _Ear(logging.Handler):
+    """Collects what the program complains of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.heard.append(f"{record.getMessage()}{'' if error is None else f': {error!r}'}")
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    ear, log = _Ear(), logging.getLogger("gateway")
+    propagates, log.propagate = log.propagate, False
+    log.addHandler(ear)
+    try:
+        yield ear.heard
+    finally:
+        log.removeHandler(ear)
+        log.propagate = propagates

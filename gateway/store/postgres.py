@@ -48,7 +48,7 @@ from gateway.store.postgres_batch import Answer, Executor, Unclear, Windows, jud
 from gateway.store.postgres_link import Connection, Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
-from gateway.store.postgres_schema import add_partitions, bring_up_to_date, drop_partition, greet
+from gateway.store.postgres_schema import add_partitions, bring_up_to_date, drop_partition, greet, is_up_to_date
 from gateway.store.postgres_statements import RECIPE_LOCK, load
 from gateway.store.watching import Watchers
 
@@ -369,6 +369,20 @@ async def migrate(url: str) -> list[str]:
     upkeep = Dialer(url, CONNECT_SECONDS, COMMAND_SECONDS).link()
     try:
         return await _prepare(upkeep)
+    finally:
+        await upkeep.close()
+
+
+async def is_migrated(url: str) -> bool:
+    """Whether `start` would find its schema up to date. Changes nothing; raises as `start`."""
+    upkeep = Dialer(url, CONNECT_SECONDS, COMMAND_SECONDS).link()
+    try:
+        await upkeep.open()
+        return await upkeep.run(is_up_to_date, COMMAND_SECONDS)
+    except Refused as refused:
+        if refused.is_misconfigured:
+            raise StartRefused(*refused.args) from refused
+        raise
     finally:
         await upkeep.close()
 

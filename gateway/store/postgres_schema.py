@@ -65,6 +65,12 @@ async def _version(connection: Connection) -> int:
     return int(row["version"])
 
 
+async def is_up_to_date(connection: Connection) -> bool:
+    """Whether the schema is there and no migration is missing. Changes nothing."""
+    (row,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
+    return bool(row["is_there"]) and await _version(connection) >= KNOWN_VERSION
+
+
 async def bring_up_to_date(connection: Connection) -> list[str]:
     """Apply the migrations that are missing, in one transaction, and return their names. Repeatable, and safe beside
     others.
@@ -72,8 +78,7 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
     Needs CREATE on the database for the first, unless the schema exists and belongs to the role; nothing where there is
     nothing to do.
     """
-    (there,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
-    if there["is_there"] and await _version(connection) >= KNOWN_VERSION:
+    if await is_up_to_date(connection):
         return []
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = 0")

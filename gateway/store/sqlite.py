@@ -223,6 +223,16 @@ class _Reader(_Connection):
             raise self.not_applied(error) from error
 
 
+class _Looker(_Connection):
+    """A connection that only finds out which schema the file has."""
+
+    version = 0
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        cursor.execute("PRAGMA query_only = 1")
+        self.version = sql.check_ours(cursor, self.path)
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     """What there is between start and close."""
@@ -231,6 +241,22 @@ class _Running:
     reading: Worker
     commands: Batcher[Command, Result]
     reads: Batcher[UUID, Snapshot]
+
+
+def is_migrated(path: Path) -> bool:
+    """Whether the file is there and `start` would find its schema up to date. Changes nothing; raises as `start`.
+
+    Blocks; not for a thread that has other things to do.
+    """
+    found = sqlite_files.file_id(path)
+    if found is None:
+        return False
+    connection = _Looker(path, BUSY_SECONDS)
+    try:
+        connection.start(found)
+        return connection.version >= sql.SCHEMA_VERSION
+    finally:
+        connection.drop()
 
 
 class SqliteStore:

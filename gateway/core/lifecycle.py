@@ -159,6 +159,22 @@ def _due(record: Record, now_us: int) -> Event | None:
     return None
 
 
+def leading_to(states: frozenset[State]) -> frozenset[State]:
+    """The states in which a record can be written that settles, by the clock alone, into one of `states`."""
+    found: frozenset[State] = frozenset()
+    while True:
+        more = {
+            state
+            for row in TABLE
+            if row.fence is Fence.CLOCK and row.next in states | found
+            for state in row.states
+            if state not in found
+        }
+        if not more:
+            return found
+        found |= more
+
+
 def _after_time(record: Record, event: Event) -> Record | None:
     row = ROWS[record.state, event]
     if row.next is State.IN_DOUBT:

@@ -99,7 +99,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Who did something to an operation by hand or by probe, and why; kept beside the record for as long as it is."""
+    """Who did something to an operation by hand or by probe, and why; outlives the record by a bounded time."""
 
     who: str
     why: str
@@ -281,6 +281,10 @@ EVENT_OF: Final[dict[type[Command], Event]] = {
 
 def operation_id_of(command: Command) -> UUID:
     return command.identity.operation_id if isinstance(command, Claim) else command.operation_id
+
+
+def audit_of(command: Command) -> Audit | None:
+    return command.audit if isinstance(command, Prove | Disprove | Purge | Erase) else None
 
 
 # What a store says to a command. Losing a race is a value, not an exception.

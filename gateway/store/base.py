@@ -16,6 +16,12 @@ compares a store's time with a clock of its own.
 to apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was
 changed.
 
+*What is kept beside a record.* An audit is written in the very change that it tells of, once: a repeated command
+leaves no second one. It stays for 90 days (`AUDIT_KEEP_US`), and for as many again as often as its record is still
+there then; so an erased or collected operation can be asked about for at least 90 days, and audits are not kept for
+ever. A leave to recover (`recover`) is no part of the record, and one that a crash of the store forgets costs a
+question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
+
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
 caller.
 """
@@ -26,10 +32,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import Command, Event, Result, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapshot, State
+
+# What was done by hand or by probe is kept so long after it was done, and on from there while there is a record.
+AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
+# How many of them are shown of one operation.
+AUDITS_MAX: Final = 200
 
 
 def boot_seconds() -> float:
@@ -91,7 +102,8 @@ class Query:
     """Which records to find: in these states, of these routes (None: all), claimed first at least `age_us` ago.
 
     With `recoverable` only those in doubt whose recovery nobody holds and whose pause is over. `after` is the operation
-    id of the last one of the page before; at most `limit` are found, in the order of operation ids.
+    id of the last one of the page before; at most `limit` are found, in the order of operation ids. Fewer than that is
+    all there were.
     """
 
     states: frozenset[State]
@@ -107,7 +119,7 @@ class Recovery:
     """Leave to find out what became of an operation in doubt, for one prober at a time.
 
     It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
-    those before this one.
+    those before this one in the same doubt; a takeover begins another.
     """
 
     operation_id: UUID
@@ -172,20 +184,29 @@ class Store(Protocol):
         """
 
     async def find(self, query: Query) -> list[Snapshot]:
-        """The settled records that fit, without the bodies of their responses. Not for the way of a request."""
+        """The settled records that fit, without the bodies of their responses. Not for the way of a request.
+
+        It is no snapshot of the whole: what changes meanwhile is found as it was or as it is. A record that only a
+        newer program can read is left out. A lapse that no sweep has come to yet is found too; a store may leave it for
+        after the sweep while more than 20,000 claims wait for that.
+        """
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
         """Take the leave to recover a record that is in doubt under this token, for `lease_us`.
 
         None when it is not in doubt under it, when somebody holds the leave, or when it was put off until later and
-        nobody waits (`is_urgent`). A leave that is not given back ends by itself.
+        nobody waits (`is_urgent`). A leave that is not given back ends by itself; so does one whose answer was lost,
+        which nobody holds and a repeated call does not get.
         """
 
     async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        """Give the leave back; unless it is urgent nobody gets it for `pause_us`. Harmless when it is over."""
+        """Give the leave back; unless it is urgent nobody gets it for `pause_us`.
+
+        Repeatable. Once somebody else had the leave it does nothing.
+        """
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        """What was done to an operation with an `audit`, oldest first."""
+        """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway.

@@ -9,22 +9,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from uuid import UUID
 
 from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
+    EVENT_OF,
     MICROSECONDS,
     Command,
     Record,
     Result,
     Snapshot,
     State,
+    audit_of,
     microseconds,
     operation_id_of,
 )
-from gateway.store.base import NotApplied, RecipeConflict, Swept, Tally, Watch
+from gateway.store.base import (
+    AUDIT_KEEP_US,
+    AUDITS_MAX,
+    AuditEntry,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    Swept,
+    Tally,
+    Watch,
+)
 from gateway.store.watching import Watchers
 
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
@@ -45,6 +58,24 @@ class ManualClock:
 
 
 @dataclass(slots=True)
+class Leave:
+    """Who recovers an operation, as the store keeps it beside the record: under which token, and until when."""
+
+    token: int
+    held_until_us: int
+    put_off_until_us: int = 0
+    tries: int = 1
+
+
+@dataclass(slots=True)
+class Kept:
+    """An audit, and until when it is kept whatever becomes of its record."""
+
+    entry: AuditEntry
+    until_us: int
+
+
+@dataclass(slots=True)
 class Memory:
     """What a restart does not forget."""
 
@@ -52,6 +83,8 @@ class Memory:
     records: dict[UUID, Record] = field(default_factory=dict)
     tokens: count[int] = field(default_factory=lambda: count(1))
     recipes: dict[str, bytes] = field(default_factory=dict)
+    leaves: dict[UUID, Leave] = field(default_factory=dict)
+    audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
 
     def draw_token(self) -> int:
@@ -88,8 +121,14 @@ class MemoryStore:
     def apply_now(self, command: Command) -> Result:
         """`apply`, for those who have no event loop."""
         memory, operation_id = self.memory, operation_id_of(command)
-        result, record = step(memory.records.get(operation_id), command, memory.clock(), memory.draw_token)
+        now_us = memory.clock()
+        before = settle(memory.records.get(operation_id), now_us)
+        result, record = step(before, command, now_us, memory.draw_token)
         memory.keep(operation_id, record)
+        audit = audit_of(command)
+        if audit is not None and before is not None and record is not before:
+            entry = AuditEntry(now_us, EVENT_OF[type(command)], before.token, audit.who, audit.why)
+            memory.audits.setdefault(operation_id, []).append(Kept(entry, now_us + AUDIT_KEEP_US))
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
@@ -112,7 +151,25 @@ class MemoryStore:
                 return _swept(written, more=True)
             memory.keep(operation_id, settled)
             written[State.ABSENT if settled is None else settled.state] += 1
-        return _swept(written, more=False)
+        return _swept(written, more=not self._tidy(limit - written.total()))
+
+    def _tidy(self, limit: int) -> bool:
+        """Clear away what is kept beside records and needed no more; False when the limit was reached."""
+        memory, now_us = self.memory, self.memory.clock()
+        for operation_id, leave in list(memory.leaves.items()):
+            record = memory.records.get(operation_id)
+            if record is None or record.token != leave.token or record.state is not State.IN_DOUBT:
+                del memory.leaves[operation_id]
+        for operation_id, audits in list(memory.audits.items()):
+            for kept in [kept for kept in audits if kept.until_us <= now_us]:
+                if limit <= 0:
+                    return False
+                limit -= 1
+                if operation_id in memory.records:
+                    kept.until_us = now_us + AUDIT_KEEP_US
+                else:
+                    audits.remove(kept)
+        return True
 
     async def tally(self) -> Tally:
         self._check_started()
@@ -136,6 +193,66 @@ class MemoryStore:
         if not conflicts:
             known.update(recipes)
         return conflicts
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        self._check_started()
+        now_us, found = self.memory.clock(), []
+        for operation_id, kept in sorted(self.memory.records.items()):
+            record = settle(kept, now_us)
+            if record is None or (query.after is not None and operation_id <= query.after):
+                continue
+            if len(found) < query.limit and self._fits(query, record, now_us):
+                response = None if record.response is None else replace(record.response, body=None)
+                found.append(Snapshot(replace(record, response=response), now_us))
+        return found
+
+    def _fits(self, query: Query, record: Record, now_us: int) -> bool:
+        if query.recoverable:
+            leave = self.memory.leaves.get(record.identity.operation_id)
+            if record.state is not State.IN_DOUBT:
+                return False
+            if (
+                leave is not None
+                and leave.token == record.token
+                and max(leave.held_until_us, leave.put_off_until_us) > now_us
+            ):
+                return False
+        return (
+            record.state in query.states
+            and (query.routes is None or record.identity.route in query.routes)
+            and record.first_claimed_us <= now_us - query.age_us
+        )
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        self._check_started()
+        now_us, leaves = self.memory.clock(), self.memory.leaves
+        record = settle(self.memory.records.get(operation_id), now_us)
+        if record is None or record.state is not State.IN_DOUBT or record.token != token:
+            return None
+        leave = leaves.get(operation_id)
+        if leave is None or leave.token != token:
+            leaves[operation_id] = Leave(token, now_us + lease_us)
+            return Recovery(operation_id, token, 0)
+        if leave.held_until_us > now_us or (leave.put_off_until_us > now_us and not is_urgent):
+            return None
+        leave.held_until_us = now_us + lease_us
+        leave.tries += 1
+        return Recovery(operation_id, token, leave.tries - 1)
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        self._check_started()
+        leave = self.memory.leaves.get(recovery.operation_id)
+        if leave is not None and (leave.token, leave.tries) == (recovery.token, recovery.tries + 1):
+            leave.held_until_us = 0
+            leave.put_off_until_us = self.memory.clock() + pause_us
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        self._check_started()
+        return self.audits_now(operation_id)
+
+    def audits_now(self, operation_id: UUID) -> list[AuditEntry]:
+        """`audits`, for those who have no event loop."""
+        return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self.memory.watchers.watch(operation_id)

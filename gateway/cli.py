@@ -1,7 +1,8 @@
-"""The one program: `idempotency-gateway run | check | demo | migrate`.
+"""The one program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge`.
 
 Owns the command line: its words, what it prints, its exit codes. Exit codes: 0, all is well; 1, it cannot be done (the
-text says why and what to do); 2, the command line or the configuration is wrong; 3, a stop that left work behind.
+text says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that
+a stop could not record, copies that a purge could not drop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway import __version__
+from gateway.admin.commands import NAMES as OPERATORS
+from gateway.admin.commands import CommandWrong, add_commands, wish_of
+from gateway.app.operating import OperatingError, operate
 from gateway.app.serve import StartError, migrate, run, serve
 from gateway.config import Config, ConfigError, load, notices
 
@@ -36,12 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _check(chosen.config)
             case "migrate":
                 return _migrate(chosen.config)
+            case name if name in OPERATORS:
+                return _operate(chosen)
             case _:
                 return _demo(chosen)
+    except CommandWrong as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_WRONG
     except ConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_WRONG
-    except StartError as error:
+    except (StartError, OperatingError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -61,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     check = commands.add_parser("check", help="say what the configuration means, and every mistake in it")
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and stop")
-    for command in (serve_, check, migrate_):
+    for command in (serve_, check, migrate_, *add_commands(commands)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
@@ -117,6 +126,21 @@ def _migrate(path: Path) -> int:
     for line in run(migrate(_load(path))) or ["The schema is up to date."]:
         print(line)
     return EXIT_OK
+
+
+def _operate(chosen: argparse.Namespace) -> int:
+    wish = wish_of(chosen)
+    config = _load(chosen.config)
+    try:
+        return run(operate(config, wish))
+    except KeyboardInterrupt:
+        if wish.changes:
+            print(f"{PROGRAM}: interrupted; give the same command again to know what was done", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read the output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
 
 
 def _demo(chosen: argparse.Namespace) -> int:

@@ -41,17 +41,8 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
             status=route.in_flight.status,
             waiters_max=route.in_flight.max_waiters,
         ),
-        policy=StatusPolicy(
-            Preset(route.outcome.preset),
-            {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
-            {status: Meaning(meaning) for status, meaning in route.outcome.classes.items()},
-            resends=route.recovery == "resend",
-        ),
-        keep=KeepPolicy(
-            body_bytes_max=route.response.max_stored_bytes,
-            strip=frozenset(name.lower().encode() for name in route.response.strip),
-            keep=frozenset(name.lower().encode() for name in route.response.keep),
-        ),
+        policy=status_policy(route),
+        keep=keep_policy(route),
         retention=Retention(
             replay_us=microseconds(route.retention.replay),
             remember_us=microseconds(route.retention.remember),
@@ -66,6 +57,25 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         target=target_of(config, config.upstream_for(route), upstream, route),
         path=route.match.path,
         recovery=_recovery(config, route),
+    )
+
+
+def status_policy(route: asked.Route) -> StatusPolicy:
+    """What the statuses of a route's service mean."""
+    return StatusPolicy(
+        Preset(route.outcome.preset),
+        {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
+        {status: Meaning(meaning) for status, meaning in route.outcome.classes.items()},
+        resends=route.recovery == "resend",
+    )
+
+
+def keep_policy(route: asked.Route) -> KeepPolicy:
+    """What of a route's answers is kept."""
+    return KeepPolicy(
+        body_bytes_max=route.response.max_stored_bytes,
+        strip=frozenset(name.lower().encode() for name in route.response.strip),
+        keep=frozenset(name.lower().encode() for name in route.response.keep),
     )
 
 

@@ -2,9 +2,10 @@
 
 Owns which objects there are and the order in which they come and go. Nothing is decided here about a request.
 
-The order of starting: first what can be wrong with this machine (directories, certificates), then the stores, then the
-listeners. A durable store that cannot be reached does not keep the gateway from serving: what needs the store is
-refused, everything else passes, and the store is tried until it answers. One that must not be used ends the process.
+The order of starting: first what can be wrong with this machine (directories, certificates, the journal), then the
+stores, which get what the journal has kept for them, then the listeners. A durable store that cannot be reached does
+not keep the gateway from serving: what needs the store is refused, everything else passes, and the store is tried until
+it answers. One that must not be used ends the process.
 
 The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes, what
 is in flight is finished and recorded within `shutdown.drain_timeout`, the rest is ended truthfully, and the stores go
@@ -27,7 +28,7 @@ import uvloop
 
 from gateway import __version__
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
-from gateway.app.stores import durable_store, migrate_store, tiered_store
+from gateway.app.stores import durable_store, migrate_store, name_of, tiered_store
 from gateway.config import Address, Config, ServerTls
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.key import key_fields
@@ -39,6 +40,7 @@ from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_exchange import EdgeSettings
 from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.probing import Prober
@@ -47,8 +49,10 @@ from gateway.proxy.server import Edge, ListenError
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
-from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 from gateway.upkeep.recovery import RecoveryWorker
+from gateway.store.journal import Journal
+from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import Teller
 
@@ -62,6 +66,9 @@ _LOG = logging.getLogger("gateway")
 
 _STORE_PAUSE_SECONDS_MIN: Final = 0.2
 _STORE_PAUSE_SECONDS_MAX: Final = 5.0
+# How long a start and a stop wait for what is in the journal. It is flushed in the background, too.
+_FIRST_FLUSH_SECONDS: Final = 10.0
+_LAST_FLUSH_SECONDS: Final = 3.0
 
 
 class StartError(Exception):
@@ -97,8 +104,12 @@ class Gateway:
             holder=holder,
             lease_seconds=config.store.lease,
             grace_seconds=config.store.journal_grace,
-            reachable_seconds=lambda: self._store.durable_reachable_seconds,
+            # What this gateway has not flushed yet may be what became of a record in doubt.
+            reachable_seconds=lambda: self._store.durable_reachable_seconds if self._flusher.is_done else 0.0,
         )
+        self._journal = Journal(config.state_dir / "journal", name_of(config))
+        journaling = Journaling(self._journal, self.herald)
+        self._flusher = Flusher(self._store, self._journal, self.herald, on_flushed=journaling.flushed)
         prober = Prober(self._store, self.herald, may_recover=claiming.may_recover, who=f"probe by {holder}")
         self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
         self.coordinator = Coordinator(
@@ -108,6 +119,7 @@ class Gateway:
                 in_flight_max=config.limits.max_in_flight,
             ),
             store=self._store,
+            journaling=journaling,
             claiming=claiming,
             leases=self._leases,
             waiting=Waiting(self._store),
@@ -142,13 +154,17 @@ class Gateway:
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open."""
         try:
+            await self._start_journal()
             is_store_there = await self._start_store()
+            if is_store_there:
+                await self._flush(_FIRST_FLUSH_SECONDS)
             self.address = await self._listen(self._config.listen.address)
             self.status_address = await self._listen_status(self._config.status.listen)
         except BaseException:
             await self._close()
             raise
         self._spawn(self._leases.run())
+        self._spawn(self._flusher.run())
         self._spawn(self._sweeper.run())
         self._spawn(self._teller.run())
         self._spawn(self._recovery.run())
@@ -158,7 +174,10 @@ class Gateway:
         _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     async def stop(self) -> int:
-        """Stop in order; returns the exit code. `EXIT_WORK_LEFT` when an outcome could not be recorded."""
+        """Stop in order; returns the exit code.
+
+        `EXIT_WORK_LEFT` when an outcome is not in the durable store: it is in the journal, or nowhere.
+        """
         config = self._config.shutdown
         self.health.draining = True
         await asyncio.sleep(config.delay)
@@ -167,10 +186,18 @@ class Gateway:
         self._recovery.stop()
         self._edge.stop_listening()
         drained = await self.coordinator.drain(config.drain_timeout)
+        await self._flush(_LAST_FLUSH_SECONDS)
+        waiting = self._journal.tally.waiting
         await self._close()
-        if drained.abandoned or drained.unsaid:
-            _LOG.warning("stopped with %d attempts ended early, %d unrecorded", drained.abandoned, drained.unsaid)
-        return EXIT_WORK_LEFT if drained.unsaid else EXIT_OK
+        early = drained.abandoned + drained.journaled
+        if early or drained.unsaid or waiting:
+            _LOG.warning(
+                "stopped with %d attempts ended early, %d outcomes left in the journal, %d unrecorded",
+                early,
+                waiting,
+                drained.unsaid,
+            )
+        return EXIT_WORK_LEFT if drained.unsaid or waiting else EXIT_OK
 
     async def _close(self) -> None:
         """Give everything back, in the reverse order."""
@@ -182,10 +209,11 @@ class Gateway:
         await self._status.stop()
         for upstream in self._upstreams.values():
             await upstream.close()
+        await self._journal.close()
         await self._store.close()
 
     def _readings(self) -> Readings:
-        stats = self._store.stats
+        stats, kept = self._store.stats, self._journal.tally
         return Readings(
             in_flight=self.coordinator.in_flight,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
@@ -196,6 +224,10 @@ class Gateway:
             copies_shed=stats.shed,
             drops_owed=self._store.drops_owed,
             log_lines_dropped=self._lines_dropped(),
+            journal_waiting=kept.waiting,
+            journal_refused=kept.refused,
+            journal_bytes=kept.bytes,
+            journal_oldest_seconds=self._journal.oldest_seconds,
         )
 
     # -- parts --------------------------------------------------------------------------------------------------------
@@ -210,6 +242,20 @@ class Gateway:
             except (OSError, ssl.SSLError) as error:
                 raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
         return self._upstreams[same]
+
+    async def _start_journal(self) -> None:
+        try:
+            await self._journal.start()
+        except (StartRefused, NotApplied) as error:
+            raise StartError(f"the journal in state_dir cannot be used: {error}") from error
+
+    async def _flush(self, seconds: float) -> None:
+        """Flush the journal as far as that goes in so many seconds; the flusher's own task does the rest."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._flusher.run_once()
+        except (TimeoutError, StoreError) as error:
+            _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
 
     async def _start_store(self) -> bool:
         try:

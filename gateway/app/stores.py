@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import assert_never
+from urllib.parse import urlsplit
 
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.observe.facts import Herald, TierChanged
+from gateway.store import postgres, sqlite
 from gateway.store.base import Store
 from gateway.store.front import Front
-from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
 from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
@@ -18,7 +21,7 @@ from gateway.store.tiered import Tiered
 def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
     """The durable record, behind its front."""
     accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
-    return Front(_bare(config), herald, recipes, accepted)
+    return Front(bare_store(config), herald, recipes, accepted)
 
 
 def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
@@ -33,12 +36,39 @@ def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
     )
 
 
-def _bare(config: Config) -> Store:
+def name_of(config: Config) -> str:
+    """Which service's outcomes are for which durable store, in words and without a secret.
+
+    Of a Postgres it is the database's name: hosts change in a failover.
+    """
+    match config.store.durable:
+        case SqliteUrl(path):
+            store = f"sqlite {path}"
+        case PostgresUrl(dsn):
+            store = f"postgresql {urlsplit(dsn.get_secret_value()).path.strip('/')}"
+        case url:
+            assert_never(url)
+    return f"service {config.service}, {store}"
+
+
+def bare_store(config: Config) -> Store:
+    """The durable record itself."""
     match config.store.durable:
         case SqliteUrl(path):
             return SqliteStore(path)
         case PostgresUrl(dsn):
             return PostgresStore(dsn.get_secret_value())
+        case url:
+            assert_never(url)
+
+
+async def is_migrated(config: Config) -> bool:
+    """Whether the store is there with a schema that needs no migration. Changes nothing; raises as `Store.start`."""
+    match config.store.durable:
+        case SqliteUrl(path):
+            return await asyncio.to_thread(sqlite.is_migrated, path)
+        case PostgresUrl(dsn):
+            return await postgres.is_migrated(dsn.get_secret_value())
         case url:
             assert_never(url)
 
@@ -52,6 +82,6 @@ async def migrate_store(config: Config) -> list[str]:
             await store.close()
             return []
         case PostgresUrl(dsn):
-            return await migrate(dsn.get_secret_value())
+            return await postgres.migrate(dsn.get_secret_value())
         case url:
             assert_never(url)

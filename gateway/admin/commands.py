@@ -1,0 +1,341 @@
+"""The commands of operators: `inspect`, `resolve`, `purge`. Owns their words, what they print and their exit codes.
+
+A command line becomes a `Wish` before any store is opened, so that what is wrong with it is said at once. Which store
+that is, and how it is opened, is not known here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
+from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
+from gateway.admin.operations import (
+    PAGE_SIZE_MAX,
+    CannotIdentify,
+    Changed,
+    Completed,
+    Finding,
+    NeverHappened,
+    Operations,
+    Refused,
+    audit_by,
+)
+from gateway.admin.view import described
+from gateway.config.unit import duration_seconds
+from gateway.core.message import Headers
+from gateway.core.operation import Audit, State, microseconds
+from gateway.store.base import Query
+
+PROGRAM: Final = "idempotency-gateway"
+NAMES: Final = frozenset(("inspect", "resolve", "purge"))
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WORK_LEFT: Final = 3
+
+STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
+_EVERY_STATE: Final = "all"
+
+# What a route may keep at most, and the head before it.
+_FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
+_HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
+
+
+class CommandWrong(Exception):
+    """The command line asks for what is none. The text says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a command line asks for. `run` gives the exit code; `changes`: it may change something."""
+
+    run: Callable[[Operations], Awaitable[int]]
+    changes: bool
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
+    """Add the parsers of all three to the program's, and return them."""
+    return [_add_inspect(commands), _add_resolve(commands), _add_purge(commands)]
+
+
+def _add_inspect(commands: Any) -> argparse.ArgumentParser:
+    inspect: argparse.ArgumentParser = commands.add_parser(
+        "inspect",
+        help="say what is known of an operation, or list operations",
+        description="Say all that is known of one operation and what to do about it, or list operations. Changes "
+        "nothing. Times are those of the store.",
+    )
+    which = inspect.add_mutually_exclusive_group()
+    which.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID", help="the operation")
+    which.add_argument("--list", action="store_true", help="list operations; those in doubt, if nothing else is said")
+    inspect.add_argument(
+        "--route", action="append", default=[], metavar="NAME", help="the route; with --list it may be repeated"
+    )
+    inspect.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header field of the request whose operation is looked for (its key, its caller); @FILE reads the "
+        "fields from a file, which keeps credentials out of the shell's history",
+    )
+    inspect.add_argument("--body", metavar="FILE", help="the body of that request, where the key is in it")
+    inspect.add_argument(
+        "--state", action="append", default=[], choices=[*STATES, _EVERY_STATE], help="list these; may be repeated"
+    )
+    inspect.add_argument(
+        "--older-than", type=_duration_us, metavar="DURATION", help="list what was claimed first so long ago: 5m, 12h"
+    )
+    inspect.add_argument("--limit", type=_count, metavar="N", help="list at most so many")
+    inspect.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+    )
+    return inspect
+
+
+def _add_resolve(commands: Any) -> argparse.ArgumentParser:
+    resolve: argparse.ArgumentParser = commands.add_parser(
+        "resolve",
+        help="end the doubt about an operation",
+        description="Say what became of an operation in doubt. Given again, the same command is recognised and "
+        "changes nothing: repeat it when its answer was lost.",
+    )
+    resolve.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    finding = resolve.add_mutually_exclusive_group(required=True)
+    finding.add_argument(
+        "--completed",
+        metavar="FILE",
+        help="it happened, and this is the service's answer as curl -i prints it; - reads it",
+    )
+    finding.add_argument("--never-happened", action="store_true", help="nothing happened, and nothing can any more")
+    _add_audit(resolve)
+    resolve.add_argument(
+        "--force", action="store_true", help="although a request may still arrive, or the answer's status ends nothing"
+    )
+    resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    return resolve
+
+
+def _add_purge(commands: Any) -> argparse.ArgumentParser:
+    purge: argparse.ArgumentParser = commands.add_parser(
+        "purge",
+        help="drop the recorded answer of an operation, and remember its key",
+        description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
+        "run again, unless it is erased.",
+    )
+    purge.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    purge.add_argument(
+        "--erase",
+        action="store_true",
+        help="forget the key of an operation without an answer, so that it can run again",
+    )
+    purge.add_argument("--yes", action="store_true", help="confirm --erase: no caller will repeat this key")
+    _add_audit(purge)
+    return purge
+
+
+def _add_audit(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--why", required=True, metavar="TEXT", help="the reason; written down in the store")
+    command.add_argument("--by", metavar="NAME", help="who decides; default: this system's user")
+
+
+def _operation_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("expected the id of an operation, such as its problem names it") from None
+
+
+def _duration_us(text: str) -> int:
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError("expected a duration such as 30s, 5m, 12h or 7d")
+    return microseconds(seconds)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number above 0")
+    return int(text)
+
+
+# -- wishes -----------------------------------------------------------------------------------------------------------
+
+
+def wish_of(chosen: argparse.Namespace) -> Wish:
+    """What the command line asks for. Reads the files that it names; raises `CommandWrong`."""
+    match chosen.command:
+        case "inspect":
+            return _inspect(chosen)
+        case "resolve":
+            return _resolve(chosen)
+        case _:
+            return _purge(chosen)
+
+
+def _inspect(chosen: argparse.Namespace) -> Wish:
+    lists_only = {"--state": chosen.state, "--older-than": chosen.older_than is not None, "--limit": chosen.limit}
+    request_only = {"--header": chosen.header, "--body": chosen.body}
+    if chosen.list:
+        _refuse(request_only, "finds one operation by its request; leave out --list")
+        return Wish(lambda operations: _list(operations, chosen), changes=False)
+    _refuse(lists_only, "is for --list")
+    if chosen.operation is not None:
+        _refuse({**request_only, "--route": chosen.route}, "is not needed beside the id of an operation")
+        operation_id: UUID = chosen.operation
+        return Wish(lambda operations: _show(operations, operation_id, chosen.format), changes=False)
+    if len(chosen.route) != 1 or not chosen.header:
+        raise CommandWrong(
+            "say which operation: its id; or --route and the header fields of its request, as in --route NAME --header "
+            "'Idempotency-Key: abc' --header 'X-Tenant-Id: acme'; or --list"
+        )
+    headers = _headers(chosen.header)
+    body = None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX)
+
+    async def find(operations: Operations) -> int:
+        try:
+            found = operations.identify(chosen.route[0], headers, body)
+        except CannotIdentify as error:
+            return _fail(str(error))
+        return await _show(operations, found, chosen.format)
+
+    return Wish(find, changes=False)
+
+
+async def _show(operations: Operations, operation_id: UUID, form: str) -> int:
+    inspected = await operations.inspect(operation_id)
+    for line in full_text(inspected) if form == "table" else (json_line(full_json(inspected)),):
+        print(line)
+    return EXIT_OK
+
+
+async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
+    for name in chosen.route:
+        if operations.policies.named(name) is None:
+            print(f"note: there is no route {name} in the configuration", file=sys.stderr)
+    asked = chosen.state or [State.IN_DOUBT.value]
+    states = frozenset(State(name) for name in (STATES if _EVERY_STATE in asked else asked))
+    query = Query(
+        states=states,
+        routes=frozenset(chosen.route) or None,
+        age_us=chosen.older_than or 0,
+        limit=PAGE_SIZE_MAX,
+    )
+    is_table = chosen.format == "table"
+    count = 0
+    async for page in operations.pages(query, chosen.limit):
+        if is_table and not count:
+            print(table_head())
+        for snapshot in page:
+            print(table_row(snapshot) if is_table else json_line(described(snapshot, has_body=False)))
+        count += len(page)
+        sys.stdout.flush()
+    if is_table and not count:
+        print("No operation fits." if chosen.state else "No operation that fits is in doubt.")
+    return EXIT_OK
+
+
+def _resolve(chosen: argparse.Namespace) -> Wish:
+    audit = _audit(chosen)
+    finding: Finding = NeverHappened()
+    if chosen.completed is not None:
+        try:
+            finding = Completed(*read_answer(_read(chosen.completed, _FILE_BYTES_MAX)))
+        except AnswerRefused as error:
+            raise CommandWrong(f"{chosen.completed}: {error}") from None
+
+    async def resolve(operations: Operations) -> int:
+        outcome = await operations.resolve(chosen.operation, finding, audit, is_forced=chosen.force, token=chosen.token)
+        return _tell(outcome)
+
+    return Wish(resolve, changes=True)
+
+
+def _purge(chosen: argparse.Namespace) -> Wish:
+    audit = _audit(chosen)
+    if chosen.yes and not chosen.erase:
+        raise CommandWrong("--yes confirms --erase, and is not needed to purge")
+
+    async def purge(operations: Operations) -> int:
+        if chosen.erase:
+            return _tell(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
+        return _tell(await operations.purge(chosen.operation, audit))
+
+    return Wish(purge, changes=True)
+
+
+def _tell(outcome: Changed | Refused) -> int:
+    if isinstance(outcome, Refused):
+        return _fail(outcome.text)
+    print(outcome.text)
+    for note in outcome.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return EXIT_WORK_LEFT if outcome.drops_owed else EXIT_OK
+
+
+def _fail(text: str) -> int:
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
+    return EXIT_FAILED
+
+
+def _audit(chosen: argparse.Namespace) -> Audit:
+    try:
+        return audit_by(_user() if chosen.by is None else chosen.by, chosen.why)
+    except ValueError as error:
+        raise CommandWrong(str(error)) from None
+
+
+def _user() -> str:
+    """Who runs this, as the system knows it; the environment could say anything."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def _refuse(given: dict[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value:
+            raise CommandWrong(f"{name} {why}")
+
+
+def _headers(lines: Sequence[str]) -> Headers:
+    fields: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        given = [os.fsencode(line)]
+        if line.startswith("@"):
+            given = [each for each in _read(line[1:], _HEADER_FILE_BYTES_MAX).splitlines() if each]
+        for each in given:
+            name, colon, value = each.partition(b":")
+            if not colon or not name.strip():
+                # Not repeated: it may be a credential that lost its name.
+                raise CommandWrong("expected a header field such as 'Idempotency-Key: abc'")
+            fields.append((name.strip(), value.strip(b" \t")))
+    return tuple(fields)
+
+
+def _read(name: str, bytes_max: int) -> bytes:
+    """What is in a file, or in the standard input for `-`."""
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(bytes_max + 1)
+        else:
+            with Path(name).open("rb") as stream:
+                data = stream.read(bytes_max + 1)
+    except OSError as error:
+        raise CommandWrong(f"{name} cannot be read: {error.strerror}") from None
+    if len(data) > bytes_max:
+        raise CommandWrong(f"{name} is longer than {bytes_max} bytes")
+    return data

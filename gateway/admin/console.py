@@ -1,0 +1,118 @@
+"""What operators see in a terminal: one operation in full, many as a table or as JSON lines.
+
+Rendering only: values in, lines out. What comes from outside (a route's name, a field's value) is made of printable
+characters before it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from gateway.admin.operations import Inspected
+from gateway.admin.view import advice, ago, audited, described, location_of, moment, span, times_of
+from gateway.core.operation import Snapshot
+
+Format = Literal["table", "jsonl"]
+
+# Columns of a table that is written while it is read: widths cannot depend on what comes later.
+_COLUMNS: Final = (
+    ("OPERATION", 36),
+    ("STATE", 9),
+    ("AGE", 8),
+    ("TOKEN", 7),
+    ("TRIES", 5),
+    ("STATUS", 6),
+    ("DOUBT", 16),
+)
+_LABELS: Final = {
+    "first_claimed_at": "first claimed",
+    "claimed_at": "last claimed",
+    "completed_at": "completed",
+    "lease_until": "lease until",
+    "replay_until": "replay until",
+    "remember_until": "remember until",
+}
+_LABEL_WIDTH: Final = 16
+
+
+def table_head() -> str:
+    """The first line of a table."""
+    return "  ".join([*(name.ljust(width) for name, width in _COLUMNS), "ROUTE"])
+
+
+def table_row(snapshot: Snapshot) -> str:
+    """A line of a table."""
+    record = snapshot.record
+    if record is None:
+        raise ValueError("what is absent has no line")
+    cells = (
+        str(record.identity.operation_id),
+        record.state.value,
+        span(snapshot.now_us - record.first_claimed_us),
+        str(record.token),
+        str(record.attempts),
+        "" if record.response is None else str(record.response.status),
+        record.doubt or "",
+    )
+    padded = [cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
+    return "  ".join([*padded, _shown(record.identity.route)])
+
+
+def json_line(about: dict[str, Any]) -> str:
+    """One value as one line, in ASCII."""
+    return json.dumps(about, ensure_ascii=True, separators=(",", ":"))
+
+
+def full_json(inspected: Inspected) -> dict[str, Any]:
+    """All that is known of one operation."""
+    about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
+    return {**about, "audits": audited(inspected.audits), "next": _advice(inspected)}
+
+
+def full_text(inspected: Inspected) -> Iterator[str]:
+    """The same for people."""
+    record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
+    yield _line("operation", str(inspected.operation_id))
+    yield _line("state", inspected.snapshot.state.value)
+    if record is not None:
+        yield _line("route", record.identity.route)
+        if record.identity.operation != record.identity.route:
+            yield _line("operation name", record.identity.operation)
+        if record.identity.key is not None:
+            yield _line("key", record.identity.key)
+        yield _line("token", str(record.token))
+        yield _line("attempts", str(record.attempts))
+        yield _line("holder", record.holder)
+        yield _line("last event", record.last_event.value)
+        if record.doubt is not None:
+            yield _line("in doubt because", record.doubt)
+        if record.carries_doubt:
+            yield _line("carries doubt", "yes: an earlier attempt may have had its effect")
+        for name, at_us in times_of(record):
+            yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
+        if record.response is not None:
+            about = described(inspected.snapshot, has_body=True)["response"]
+            size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
+            yield _line("answer", f"{about['status']}, body {about['body']}{size}")
+            if (location := location_of(record.response)) is not None:
+                yield _line("location", location)
+    yield _line("store's now", moment(now_us))
+    for entry in inspected.audits:
+        yield _line("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}")
+    yield _line("what to do", _advice(inspected))
+
+
+def _advice(inspected: Inspected) -> str:
+    settle_us = None if inspected.terms is None else inspected.terms.settle_us
+    return advice(inspected.operation_id, inspected.snapshot, settle_us)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label.ljust(_LABEL_WIDTH)}  {_shown(text)}"
+
+
+def _shown(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return "".join(character if character.isprintable() else "�" for character in text)

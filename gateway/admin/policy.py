@@ -1,0 +1,88 @@
+"""What operators' actions need to know of the routes, as values; the composition root makes them of the configuration.
+
+Records outlive names: a route may have been renamed or removed since. Then what is asked of it is answered with care:
+the longest waits and the longest memory of the routes that it may have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gateway.core.key import KeySpec
+from gateway.core.operation import Record
+from gateway.core.outcome import StatusPolicy
+from gateway.core.replay import KeepPolicy
+from gateway.core.scope import ComposedScope, HeaderScope, ScopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How an operation is treated. `settle_us` counts from the end of its last lease: no request arrives later.
+
+    `status` is None where it is not known which route it was.
+    """
+
+    keep: KeepPolicy
+    replay_us: int
+    remember_us: int
+    settle_us: int
+    status: StatusPolicy | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePolicy:
+    """One protected route."""
+
+    name: str
+    operation: str
+    key: KeySpec
+    scope: ScopeSpec
+    terms: Terms
+
+
+class Policies:
+    """All routes of a service, of which there is at least one."""
+
+    def __init__(self, service: str, routes: Sequence[RoutePolicy]) -> None:
+        self.service = service
+        self.routes = tuple(routes)
+
+    def named(self, name: str) -> RoutePolicy | None:
+        """The route of that name."""
+        return next((route for route in self.routes if route.name == name), None)
+
+    def terms_of(self, record: Record) -> Terms:
+        """Those of its route; of the routes with its operation name when that is gone; else of all of them."""
+        route = self.named(record.identity.route)
+        if route is not None:
+            return route.terms
+        alike = [route.terms for route in self.routes if route.operation == record.identity.operation]
+        return _careful(alike or [route.terms for route in self.routes])
+
+
+def without_peer(scope: ScopeSpec) -> ScopeSpec:
+    """The same scope for somebody who is trusted to name the caller, wherever the connection comes from."""
+    match scope:
+        case HeaderScope():
+            return replace(scope, trusted=None)
+        case ComposedScope(parts):
+            return ComposedScope(tuple(replace(p, trusted=None) if isinstance(p, HeaderScope) else p for p in parts))
+        case _:
+            return scope
+
+
+def _careful(several: Sequence[Terms]) -> Terms:
+    if len(several) == 1:
+        return several[0]
+    return Terms(
+        keep=KeepPolicy(
+            body_bytes_max=max(terms.keep.body_bytes_max for terms in several),
+            strip=frozenset().union(*(terms.keep.strip for terms in several)),
+            keep=frozenset.intersection(*(terms.keep.keep for terms in several)),
+        ),
+        replay_us=max(terms.replay_us for terms in several),
+        remember_us=max(terms.remember_us for terms in several),
+        settle_us=max(terms.settle_us for terms in several),
+        status=None,
+    )

@@ -1,0 +1,169 @@
+"""What is shown of an operation, as plain values: the same for the console and the admin API.
+
+Never the scope, never a body, the key only where the store keeps it in clear. Times are the store's, told in UTC; what
+has passed is the difference to the store's own now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from gateway.core.lifecycle import LAPSED_DOUBT
+from gateway.core.message import StoredResponse, field_values
+from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
+from gateway.store.base import AuditEntry
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
+
+
+def moment(at_us: int) -> str:
+    """A store's time as people write it: RFC 3339, to the second."""
+    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span(duration_us: int) -> str:
+    """A duration in its two largest units: `3d 4h`, `12m 5s`, `0s`."""
+    seconds = max(0, duration_us) // MICROSECONDS
+    parts: list[str] = []
+    for unit, factor in _UNITS:
+        if seconds >= factor or parts:
+            parts.append(f"{seconds // factor}{unit}")
+            seconds %= factor
+    parts.append(f"{seconds}s")
+    return " ".join(part for part in parts[:2] if part[0] != "0" or len(parts) == 1)
+
+
+def ago(at_us: int, now_us: int) -> str:
+    """How long ago, or how far ahead."""
+    return f"{span(now_us - at_us)} ago" if at_us <= now_us else f"in {span(at_us - now_us)}"
+
+
+def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
+    """An operation as JSON values. `has_body`: the snapshot came with its body, so that it can be told whether one is
+    kept.
+    """
+    record, now_us = snapshot.record, snapshot.now_us
+    if record is None:
+        return {"state": State.ABSENT.value, "now": moment(now_us)}
+    identity = record.identity
+    about: dict[str, Any] = {
+        "operation_id": str(identity.operation_id),
+        "route": identity.route,
+        "operation": identity.operation,
+        "key": identity.key,
+        "state": record.state.value,
+        "token": record.token,
+        "attempts": record.attempts,
+        "attempt_id": str(record.attempt_id),
+        "holder": record.holder,
+        "last_event": record.last_event.value,
+        "doubt": record.doubt,
+        "carries_doubt": record.carries_doubt,
+        "age_seconds": (now_us - record.first_claimed_us) // MICROSECONDS,
+        **{name: moment(at_us) for name, at_us in times_of(record)},
+        "response": None if record.response is None else _response(record.response, record.state, has_body=has_body),
+        "now": moment(now_us),
+    }
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def times_of(record: Record) -> list[tuple[str, int]]:
+    """The times that mean something in the state that the record is in."""
+    times = [("first_claimed_at", record.first_claimed_us)]
+    if record.claimed_us != record.first_claimed_us:
+        times.append(("claimed_at", record.claimed_us))
+    if record.completed_us is not None:
+        times.append(("completed_at", record.completed_us))
+    match record.state:
+        case State.CLAIMED | State.IN_DOUBT:
+            times.append(("lease_until", record.lease_until_us))
+        case State.COMPLETED:
+            times += [("replay_until", record.replay_until_us), ("remember_until", record.remember_until_us)]
+        case State.RELEASED | State.TOMBSTONE:
+            times.append(("remember_until", record.remember_until_us))
+        case State.ABSENT:
+            pass
+        case _:
+            assert_never(record.state)
+    return times
+
+
+def audited(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
+    """What was done by hand or by probe, oldest first."""
+    return [
+        {
+            "at": moment(entry.at_us),
+            "event": entry.event.value,
+            "token": entry.token,
+            "who": entry.who,
+            "why": entry.why,
+        }
+        for entry in entries
+    ]
+
+
+def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str:
+    """What to do next. `settle_us` is the route's, None where the operation is not remembered."""
+    record, now_us = snapshot.record, snapshot.now_us
+    if record is None:
+        return (
+            "Nothing is remembered: a request with this key runs. If that is not what you expect, check the id, the "
+            "route, the header fields and the store."
+        )
+    match record.state:
+        case State.CLAIMED:
+            left = span(record.lease_until_us - now_us)
+            return (
+                f"Wait: {record.holder} is executing it. If its lease ends unrenewed, in {left}, the operation is in "
+                "doubt."
+            )
+        case State.IN_DOUBT:
+            return _advice_on_doubt(operation_id, record, now_us, settle_us or 0)
+        case State.COMPLETED:
+            return f"Nothing. Repeats get the recorded answer for {span(record.replay_until_us - now_us)} more."
+        case State.RELEASED:
+            return "Nothing. It is known that nothing happened: the next request with this key runs."
+        case State.TOMBSTONE:
+            left = span(record.remember_until_us - now_us)
+            return f"Nothing. The answer is no longer kept, and the key does not run again for {left}."
+        case State.ABSENT:
+            raise ValueError("a record in the state absent is none")
+        case _:
+            assert_never(record.state)
+
+
+def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us: int) -> str:
+    settled_us = record.lease_until_us + settle_us
+    when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""
+    first = ""
+    if record.doubt == LAPSED_DOUBT:
+        first = f"First see that {record.holder} is running, or gone for good: it may still have the answer. "
+    return (
+        f"{first}Find out at the service what became of it; it was told Idempotency-Operation: {operation_id}. If it "
+        f"happened, save the service's answer with curl -i and give it to: resolve {operation_id} --completed FILE "
+        f"--why TEXT. If nothing happened{when}: resolve {operation_id} --never-happened --why TEXT."
+    )
+
+
+def location_of(response: StoredResponse) -> str | None:
+    """Where the created thing is, as far as it can be shown."""
+    values = field_values(response.headers, b"location")
+    text = values[0].decode("utf-8", "replace") if values else ""
+    return text if text and text.isprintable() else None
+
+
+def _response(response: StoredResponse, state: State, *, has_body: bool) -> dict[str, Any]:
+    about: dict[str, Any] = {"status": response.status}
+    location = location_of(response)
+    if location is not None:
+        about["location"] = location
+    if state is State.TOMBSTONE:
+        about["body"] = "gone"
+    elif has_body:
+        about["body"] = "not kept" if response.body is None else "kept"
+        if response.body is not None:
+            about["body_bytes"] = len(response.body)
+    return about

@@ -1,0 +1,87 @@
+"""What operators' commands and the admin API are made of: the routes' policies, and the configured store.
+
+The store is opened as it is. Commands migrate nothing, because that is a decision of its own, and remember no identity
+recipes, because they claim nothing.
+"""
+
+from __future__ import annotations
+
+from gateway import config as asked
+from gateway.admin.commands import Wish
+from gateway.admin.operations import Operations
+from gateway.admin.policy import Policies, RoutePolicy, Terms
+from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
+from gateway.app.stores import bare_store, is_migrated, tiered_store
+from gateway.config import Config
+from gateway.core.operation import microseconds
+from gateway.observe.facts import Herald
+from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.tiered import Tiered
+
+
+class OperatingError(Exception):
+    """The command could not be carried out. The text says why and what to do."""
+
+
+def policies_of(config: Config) -> Policies:
+    """What operators' actions need to know of the routes."""
+    return Policies(config.service, [_policy(config, route) for route in config.routes])
+
+
+def _policy(config: Config, route: asked.Route) -> RoutePolicy:
+    return RoutePolicy(
+        name=route.name,
+        operation=route.operation,
+        key=key_spec(route.key),
+        scope=scope_spec(route.scope),
+        terms=Terms(
+            keep=keep_policy(route),
+            replay_us=microseconds(route.retention.replay),
+            remember_us=microseconds(route.retention.remember),
+            settle_us=microseconds(settle_seconds(config, route)),
+            status=status_policy(route),
+        ),
+    )
+
+
+def operations_on(config: Config, store: Tiered) -> Operations:
+    """What operators do, on a store with its copies."""
+    # With a fast tier every gateway hears of a purge.
+    unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
+    return Operations(store, policies_of(config), drops_owed=lambda: store.drops_owed, cache_seconds=unheard_seconds)
+
+
+async def operate(config: Config, wish: Wish) -> int:
+    """Carry out a command on the configured store; returns its exit code. Raises `OperatingError`."""
+    try:
+        if not await is_migrated(config):
+            raise OperatingError(
+                "the store is not there, or its schema is older than this program. Check that this is the "
+                "configuration of the gateway, and run as its user; an older schema is brought up to date by: "
+                "idempotency-gateway migrate"
+            )
+        return await (_change(config, wish) if wish.changes else _look(config, wish))
+    except (NotApplied, StartRefused, Rejected) as error:
+        raise OperatingError(f"nothing was changed: {error}") from error
+    except Indefinite as error:
+        raise OperatingError(str(error)) from error
+
+
+async def _change(config: Config, wish: Wish) -> int:
+    """With what stands before the record: copies have to go, and who waits is to be woken."""
+    store = tiered_store(config, bare_store(config), Herald())
+    try:
+        await store.start()
+        return await wish.run(operations_on(config, store))
+    finally:
+        await store.close()
+
+
+async def _look(config: Config, wish: Wish) -> int:
+    """With the durable record alone: it is the truth, and looking must not fill caches."""
+    store = bare_store(config)
+    try:
+        await store.start()
+        return await wish.run(Operations(store, policies_of(config)))
+    finally:
+        await store.close()

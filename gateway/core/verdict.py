@@ -37,6 +37,7 @@ class Word(StrEnum):
     IN_FLIGHT = "in-flight"
     IN_DOUBT = "in-doubt"
     STORED = "stored"
+    JOURNALED = "journaled"
     RELEASED = "released"
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
 
@@ -112,7 +113,15 @@ RULES: Final[tuple[Rule, ...]] = (
         15,
         "the key is new, or an earlier attempt is known to have had no effect",
         "claimed, forwarded once, answered by what is then known",
-        (_W.STORED, _W.RELEASED, _W.IN_DOUBT, _W.IN_FLIGHT, _W.UPSTREAM_UNREACHABLE, _W.RESPONSE_NOT_STORED),
+        (
+            _W.STORED,
+            _W.JOURNALED,
+            _W.RELEASED,
+            _W.IN_DOUBT,
+            _W.IN_FLIGHT,
+            _W.UPSTREAM_UNREACHABLE,
+            _W.RESPONSE_NOT_STORED,
+        ),
     ),
 )
 

@@ -107,6 +107,43 @@ class WriteRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeJournaled:
+    """The durable store did not take the event that ended an attempt; it is on this host's disk instead.
+
+    `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event.
+    """
+
+    route: str
+    operation_id: UUID
+    token: int
+    event: Event
+    detail: str
+    upstream_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFailed:
+    """An outcome that the durable store did not take could not be written to the journal either.
+
+    `is_first`: the time before it could.
+    """
+
+    detail: str
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRefused:
+    """The durable store refused an outcome out of the journal, which keeps it for an operator."""
+
+    route: str
+    operation_id: UUID
+    token: int
+    event: Event
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost:
     """A running attempt can no longer trust its lease."""
 
@@ -164,6 +201,9 @@ Fact = (
     | OperationSettled
     | ProbeMade
     | WriteRefused
+    | OutcomeJournaled
+    | JournalFailed
+    | FlushRefused
     | LeaseLost
     | StoreCalled
     | TierChanged

@@ -18,10 +18,13 @@ from typing import Final, Literal, assert_never
 from gateway.core.operation import Event
 from gateway.observe.facts import (
     Fact,
+    FlushRefused,
+    JournalFailed,
     LeaseLost,
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    OutcomeJournaled,
     ProbeMade,
     RequestAnswered,
     RequestPassed,
@@ -126,8 +129,21 @@ class Logs:
             case _:
                 self._take_seldom(fact)
 
-    def _take_seldom(self, fact: WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled) -> None:
+    def _take_seldom(
+        self,
+        fact: WriteRefused
+        | OutcomeJournaled
+        | JournalFailed
+        | FlushRefused
+        | LeaseLost
+        | TierChanged
+        | SweepDone
+        | TallyTaken
+        | LoopStalled,
+    ) -> None:
         match fact:
+            case OutcomeJournaled() | JournalFailed() | FlushRefused():
+                self._journal(fact)
             case WriteRefused():
                 self._say(
                     "error",
@@ -168,6 +184,37 @@ class Logs:
                     )
             case LoopStalled():
                 self._say("warning", f"the event loop was held up for {fact.lag_seconds:.1f} s")
+            case _:
+                assert_never(fact)
+
+    def _journal(self, fact: OutcomeJournaled | JournalFailed | FlushRefused) -> None:
+        match fact:
+            case OutcomeJournaled():
+                self._say(
+                    "warning",
+                    "journaled: the durable store has yet to take the outcome",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    event=fact.event,
+                    detail=fact.detail,
+                )
+            case JournalFailed():
+                self._say(
+                    "error" if fact.is_first else "debug",
+                    "neither the durable store nor the journal takes an outcome",
+                    detail=fact.detail,
+                )
+            case FlushRefused():
+                self._say(
+                    "error",
+                    "the durable store refused a journaled outcome, which is kept in the journal",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    event=fact.event,
+                    detail=fact.detail,
+                )
             case _:
                 assert_never(fact)
 

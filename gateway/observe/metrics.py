@@ -26,10 +26,13 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Word
 from gateway.observe.facts import (
     Fact,
+    FlushRefused,
+    JournalFailed,
     LeaseLost,
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    OutcomeJournaled,
     ProbeMade,
     RequestAnswered,
     RequestPassed,
@@ -64,6 +67,10 @@ class Readings:
     copies_shed: int = 0
     drops_owed: int = 0
     log_lines_dropped: int = 0
+    journal_waiting: int = 0
+    journal_refused: int = 0
+    journal_bytes: int = 0
+    journal_oldest_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,25 @@ class Metrics:
             ("route",),
             each_route,
         )
+        self._journaled = self._counter(
+            "idempotency_journaled_total",
+            "Attempts whose end went to the journal, because the durable store did not take it",
+            ("route",),
+            each_route,
+        )
+        self._journal_failures = self._counter(
+            "idempotency_journal_failures_total", "Times that neither the durable store nor the journal took an end"
+        )
+        self._journal_waiting = self._gauge(
+            "idempotency_journal_waiting", "Ends of attempts in the journal that wait for the durable store"
+        )
+        self._journal_refused = self._gauge(
+            "idempotency_journal_refused", "Ends of attempts in the journal that the durable store refused"
+        )
+        self._journal_bytes = self._gauge("idempotency_journal_bytes", "What the journal holds on the disk")
+        self._journal_oldest = self._gauge(
+            "idempotency_journal_oldest_seconds", "How long the oldest of those that wait has waited, 0 without one"
+        )
         self._lost = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
         self._in_doubt = self._gauge(
             "idempotency_in_doubt", "Operations in doubt in the whole store", ("route",), each_route
@@ -259,9 +285,21 @@ class Metrics:
                 self._take_seldom(fact)
 
     def _take_seldom(
-        self, fact: ProbeMade | WriteRefused | LeaseLost | TierChanged | SweepDone | TallyTaken | LoopStalled
+        self,
+        fact: ProbeMade
+        | WriteRefused
+        | OutcomeJournaled
+        | JournalFailed
+        | FlushRefused
+        | LeaseLost
+        | TierChanged
+        | SweepDone
+        | TallyTaken
+        | LoopStalled,
     ) -> None:
         match fact:
+            case OutcomeJournaled() | JournalFailed() | FlushRefused():
+                self._take_journal(fact)
             case ProbeMade():
                 self._probes.add((fact.route, fact.finding))
             case WriteRefused():
@@ -284,6 +322,19 @@ class Metrics:
                 self._oldest_in_doubt.put((), fact.oldest_in_doubt_seconds)
             case LoopStalled():
                 self._stalls.observe((), fact.lag_seconds)
+            case _:
+                assert_never(fact)
+
+    def _take_journal(self, fact: OutcomeJournaled | JournalFailed | FlushRefused) -> None:
+        match fact:
+            case OutcomeJournaled():
+                self._journaled.add((fact.route,))
+                if fact.upstream_seconds:
+                    self._upstream.observe((fact.route,), fact.upstream_seconds)
+            case JournalFailed():
+                self._journal_failures.add()
+            case FlushRefused():
+                self._refused.add((fact.route,))
             case _:
                 assert_never(fact)
 
@@ -312,6 +363,10 @@ class Metrics:
         self._shed.put((), readings.copies_shed)
         self._owed.put((), readings.drops_owed)
         self._log_dropped.put((), readings.log_lines_dropped)
+        self._journal_waiting.put((), readings.journal_waiting)
+        self._journal_refused.put((), readings.journal_refused)
+        self._journal_bytes.put((), readings.journal_bytes)
+        self._journal_oldest.put((), readings.journal_oldest_seconds)
 
     def _counter(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
         table = Numbers(labels, start)

@@ -2,8 +2,9 @@
 
 Owns the claim from its grant to its end, in a task of its own, so that no client's going away touches it. Things happen
 in the one safe order: the first byte leaves under a trusted lease only; a response is in the record before anybody sees
-it; and one whose body is not kept is in the record before its first byte goes out. The write is repeated until the
-store has answered, and until then nobody is told that anything is recorded.
+it; and one whose body is not kept is in the record before its first byte goes out. Where the store does not take it,
+the journal stands in for the record. The write is repeated until one of them has it, and until then nobody is told that
+anything is known.
 
 `last_word` is at any moment the command that ends the claim truthfully, should everything stop here.
 """
@@ -21,15 +22,18 @@ from gateway.observe.facts import Herald, OperationSettled, WriteRefused
 from gateway.proxy.compose import by_record, expires_field
 from gateway.proxy.conclusion import ClaimedRequest, Conclusion, storable
 from gateway.proxy.forwarding import Execution, protected_request
+from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import BodyCut, Reply
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
-from gateway.store.base import Rejected, Store, StoreError
+from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
-# How long callers are kept waiting for a store that does not take the outcome.
-_PATIENCE_SECONDS: Final = 3.0
+# How long a store that does not take the outcome is asked again before the journal is.
+_PATIENCE_SECONDS: Final = 1.0
+# The same for one that says nothing at all, rather than that it cannot.
+_SILENCE_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,13 @@ class AnswerStream:
 class Attempt:
     """The attempt of one granted claim. `run` it once, in a task."""
 
-    def __init__(self, claimed: ClaimedRequest, lease: Lease, store: Store, herald: Herald) -> None:
+    def __init__(
+        self, claimed: ClaimedRequest, lease: Lease, store: Store, journaling: Journaling, herald: Herald
+    ) -> None:
         self._claimed = claimed
         self._lease = lease
         self._store = store
+        self._journaling = journaling
         self._herald = herald
         self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._has_first_caller = True
@@ -171,7 +178,11 @@ class Attempt:
         return self._claimed.answered(answer.head, AnswerStream(answer, prefix), answer.length, answer.head_seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
-        """Apply the conclusion, as often as it takes, and tell how the attempt ended."""
+        """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.
+
+        Both are tried for as long as it takes. A command that the store took after all and that is in the journal too
+        is harmless: said again, it is recognised.
+        """
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
         pause = _PAUSE_SECONDS_MIN
@@ -179,7 +190,7 @@ class Attempt:
         while True:
             self.last_word = conclusion.command
             try:
-                result = await self._store.apply(conclusion.command)
+                result = await self._apply(conclusion.command)
             except Rejected:
                 less = storable(conclusion)
                 if less is None:
@@ -188,6 +199,11 @@ class Attempt:
             except StoreError:
                 is_late = True
                 if loop.time() >= patient_until:
+                    ending = await self._journal(conclusion)
+                    if ending is not None:
+                        self.last_word = None
+                        self._publish(ending)
+                        return
                     self._publish_unrecorded()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
@@ -195,6 +211,27 @@ class Attempt:
                 self.last_word = None
                 self._publish(self._ending_of(result, conclusion, is_late=is_late))
                 return
+
+    async def _apply(self, command: Command) -> Result:
+        try:
+            async with asyncio.timeout(_SILENCE_SECONDS):
+                return await self._store.apply(command)
+        except TimeoutError:
+            raise Indefinite("the store did not answer in time") from None
+
+    async def _journal(self, conclusion: Conclusion) -> Ending | None:
+        """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
+        seconds = conclusion.upstream_seconds
+        try:
+            snapshot = await self._journaling.keep(
+                self.record, conclusion.command, detail=conclusion.detail, upstream_seconds=seconds
+            )
+        except StoreError:
+            return None
+        reply = conclusion.reply
+        if reply.word is Word.STORED:
+            reply = replace(reply, word=Word.JOURNALED)
+        return Ending(reply, conclusion.shared, snapshot, conclusion.upstream_status, seconds or None)
 
     def _publish_unrecorded(self) -> None:
         """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write."""

@@ -30,7 +30,10 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
     headers, body = decode_unaccepted(stored.headers, stored.body, field_values(request_headers, b"accept-encoding"))
-    headers += ((b"Idempotent-Replayed", b"true"), expires_field(record))
+    headers += ((b"Idempotent-Replayed", b"true"),)
+    if record.replay_until_us:
+        # Not known while the durable store has yet to record it.
+        headers += (expires_field(record),)
     word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
     return Reply(stored.status, stored.reason, headers, body, word, len(body))
 

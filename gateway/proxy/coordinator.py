@@ -9,6 +9,9 @@ comes with the same operation while it lasts joins it, so a herd of duplicates c
 own fingerprint with the claim's, waits for the ending, and shares it; it never claims, and never takes over.
 
 Handlers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
+
+An operation whose outcome is in the journal has no run any more. Until the durable store has the outcome, its
+duplicates are answered by the journal.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from uuid import UUID
 from gateway.core.identity import identity_of
 from gateway.core.key import Key, KeyFault, find_key, needs_body
 from gateway.core.message import RequestHead, field_values
-from gateway.core.operation import Command, ProbeTarget, Snapshot
+from gateway.core.operation import Command, ProbeTarget, Record, Snapshot
 from gateway.core.recovery import Probe, Resend, render_probe
 from gateway.core.routing import normalise_path
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
@@ -34,6 +37,7 @@ from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Un
 from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
 from gateway.proxy.digesting import digest_body, find_key_in
+from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference
 from gateway.proxy.probing import Prober
@@ -50,7 +54,7 @@ _LOG = logging.getLogger("gateway")
 # Joining a run that turns out not to hold a claim, and becoming the next one, ends after a few rounds.
 _JOINS_MAX: Final = 4
 # How long a drain tries to get the last word of an attempt into the store.
-_LAST_WORD_SECONDS: Final = 5.0
+_LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 # RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
@@ -97,9 +101,11 @@ class Settings:
 
 @dataclass(slots=True)
 class Drained:
-    """What a drain found: attempts whose end was said for them, and those for which that failed."""
+    """What a drain found: attempts whose end was said for them, to the store or to the journal, and those for which
+    that failed."""
 
     abandoned: int = 0
+    journaled: int = 0
     unsaid: int = 0
 
 
@@ -111,6 +117,7 @@ class Coordinator:
         *,
         settings: Settings,
         store: Store,
+        journaling: Journaling,
         claiming: Claiming,
         leases: Leases,
         waiting: Waiting,
@@ -120,6 +127,7 @@ class Coordinator:
     ) -> None:
         self._settings = settings
         self._store = store
+        self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
         self._waiting = waiting
@@ -282,6 +290,11 @@ class Coordinator:
         try:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
+                if run is None and self._journaling.holds(request.identity.operation_id):
+                    reply = await self._by_journal(request, trail)
+                    if reply is not None:
+                        return reply
+                    continue
                 if run is None:
                     run = mine = self._begin(request)
                 admission = await asyncio.shield(run.admission)
@@ -345,7 +358,7 @@ class Coordinator:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        run.attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._herald)
+        run.attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._journaling, self._herald)
         run.admission.set_result(admission)
         try:
             await run.attempt.run()
@@ -427,6 +440,20 @@ class Coordinator:
             case judgement:
                 assert_never(judgement)
 
+    async def _by_journal(self, request: KeyedRequest, trail: _Trail) -> Reply | None:
+        """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
+        try:
+            snapshot = await self._journaling.find(request.identity.operation_id)
+        except StoreError as error:
+            _LOG.error("the journal cannot be read: %s", error)
+            return refuse(
+                Word.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
+            )
+        if snapshot is None:
+            return None
+        trail.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        return _after_wait(snapshot, request)
+
     def _still_running(self, run: _Run, admission: Granted, status: int | None = None) -> Reply:
         """The holder is this process and renews its lease while it lives: a lease is what remains."""
         ran_seconds = asyncio.get_running_loop().time() - run.started_seconds
@@ -459,15 +486,16 @@ class Coordinator:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        words = [run.attempt.last_word for run in left.values() if run.attempt is not None]
-        said = await asyncio.gather(*[self._say(word) for word in words if word is not None])
-        drained.abandoned = sum(said)
-        drained.unsaid = len(said) - drained.abandoned + await self._claiming.close()
+        attempts = [run.attempt for run in left.values() if run.attempt is not None]
+        words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
+        await asyncio.gather(*[self._say(record, word, drained) for record, word in words])
+        drained.unsaid += await self._claiming.close()
         await self._waiting.close()
         await self._prober.close()
         return drained
 
-    async def _say(self, word: Command) -> bool:
+    async def _say(self, record: Record, word: Command, drained: Drained) -> None:
+        """Say the last word of an attempt to the store or, failing that, to the journal."""
         try:
             async with asyncio.timeout(_LAST_WORD_SECONDS):
                 while True:
@@ -476,9 +504,16 @@ class Coordinator:
                     except (NotApplied, Indefinite):
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
-                        return True
+                        drained.abandoned += 1
+                        return
         except (TimeoutError, StoreError):
-            return False
+            pass
+        try:
+            await self._journaling.keep(record, word, detail="the gateway stopped")
+        except StoreError:
+            drained.unsaid += 1
+        else:
+            drained.journaled += 1
 
 
 def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:

@@ -169,7 +169,9 @@ CASES: Final[Mapping[Word, Case]] = {
 }
 
 # Words that are said beside an answer of the service. They make no problem.
-ANSWERED: Final = frozenset((Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED))
+ANSWERED: Final = frozenset(
+    (Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED, Word.JOURNALED)
+)
 
 # Doubt about this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
 _OWN_DOUBT: Final = frozenset((502, 504))

@@ -34,6 +34,7 @@ from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import ClientGone
 from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.probing import Prober
@@ -45,6 +46,7 @@ from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.front import Front
 from gateway.store.tiered import Tiered
+from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import Teller
@@ -55,6 +57,7 @@ from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
+from tests.support.memory_journal import MemoryJournal
 
 _PEER = IPv4Address("192.0.2.7")
 _EDGE_GRACE_SECONDS = 1.0
@@ -135,6 +138,7 @@ class SimulatedGateway:
         self.database = database
         self.fast = fast
         self.service = service
+        self.journal = MemoryJournal()
         self.life: GatewayLife | None = None
         self._lives: list[GatewayLife] = []
 
@@ -212,10 +216,13 @@ class GatewayLife:
             reachable_seconds=lambda: store.durable_reachable_seconds,
             clock=clock,
         )
+        journaling = Journaling(house.journal, herald)
+        self._flusher = Flusher(store, house.journal, herald, on_flushed=journaling.flushed, clock=clock)
         prober = Prober(store, herald, may_recover=self._claiming.may_recover, who=self._holder)
         self.coordinator = Coordinator(
             settings=Settings(service=config.service, keeps_clear_keys=True),
             store=store,
+            journaling=journaling,
             claiming=self._claiming,
             leases=self._leases,
             waiting=Waiting(store),
@@ -266,7 +273,7 @@ class GatewayLife:
                 return
 
     def _upkeep_work(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._leases.run(), self._sweeper.run(), self._teller.run(), self._recovery.run()]
+        return [self._leases.run(), self._flusher.run(), self._sweeper.run(), self._teller.run(), self._recovery.run()]
 
     def crash(self) -> None:
         self._end("crashed")

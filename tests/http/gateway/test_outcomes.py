@@ -349,22 +349,27 @@ async def test_what_is_forwarded(store: Store, tmp_path: Path) -> None:
 
 
 async def test_durable_store_dies_before_the_record(tmp_path: Path, own_postgres: PostgresServer) -> None:
-    """Answered, and nothing durable took it: the client hears `in-doubt`, and after the store is back the answer."""
+    """Answered, and the durable store is gone: the client has its answer from the journal, and so has every repeat."""
     async with house({"durable": own_postgres.url}, tmp_path) as home:
         hold = asyncio.Event()
         home.upstream.on("/charges", Answer(201, hold=hold, body=b"charged"))
         first = asyncio.create_task(home.send("k1"))
         await home.upstream.wait_for_requests(1)
+        waiting = asyncio.create_task(home.send("k1"))
+        other = asyncio.create_task(home.send("k1", b'{"amount":1}'))
         own_postgres.crash()
         hold.set()
-        response = await first
-        assert status_of(response) == (503, "in-doubt")
-        assert b"could not be recorded" in response.body
+        assert (status_of(await first), (await first).body) == ((201, "journaled"), b"charged")
+        for again in (await waiting, await home.send("k1")):
+            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
+            assert again.header("Idempotency-Expires") is None
+        assert status_of(await other) == status_of(await home.send("k1", b'{"amount":1}')) == (422, "key-reused")
         own_postgres.start()
 
-        async def replayed() -> bool:
+        async def recorded() -> bool:
             again = await home.send("k1")
-            return (status_of(again), again.body) == ((201, "replayed"), b"charged")
+            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
+            return again.header("Idempotency-Expires") is not None
 
-        await eventually(replayed, deadline_seconds=20)
+        await eventually(recorded, deadline_seconds=20)
         assert len(home.upstream.requests) == 1

@@ -1,0 +1,93 @@
+"""The contract of a journal: where outcomes are kept on this host while the durable store is away.
+
+What a journal has acknowledged is on the disk and stays until it is
+said to be forgotten. It never decides anything: whether an outcome still holds is the durable store's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from gateway.core.operation import Abandon, Complete, Forget, Release
+
+LastWord = Complete | Release | Forget | Abandon
+"""An outcome: a command with which a holder ends its attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryId:
+    """Where an outcome is in a journal; means something to that journal alone."""
+
+    file: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """An outcome that waits for the durable store. `route` is the name of the operation's route, for telling."""
+
+    entry_id: EntryId
+    route: str
+    command: LastWord
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEntry:
+    """An outcome that the durable store refused, kept for an operator. Times are microseconds of the host's clock."""
+
+    operation_id: UUID
+    token: int
+    event: str
+    route: str
+    journaled_us: int
+    refused_us: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTally:
+    """What a journal holds. `oldest_us`: when the oldest outcome that waits was written, by the host's clock."""
+
+    waiting: int = 0
+    refused: int = 0
+    bytes: int = 0
+    oldest_us: int | None = None
+
+
+class Journal(Protocol):
+    """Each verb may raise `NotApplied` of `base`; see each for more.
+
+    Writing an outcome twice is harmless, and so is saying it twice to the durable store. Losing one is not.
+    """
+
+    @property
+    def tally(self) -> JournalTally:
+        """How much the journal holds, as of its last change."""
+
+    async def append(self, route: str, command: LastWord) -> EntryId:
+        """Keep an outcome; it is on the disk when this returns.
+
+        Raises `NotApplied` also when the journal is full, `Indefinite` when it may be on the disk, and `Rejected` when
+        it can never be. Cancelled, it may be kept.
+        """
+
+    async def read(self, entry_id: EntryId) -> LastWord | None:
+        """An outcome that waits; None when it does not any more."""
+
+    async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
+        """Outcomes that wait, behind `after`, oldest first; one at least if there is any, up to both limits."""
+
+    async def forget(self, entry_ids: Sequence[EntryId]) -> None:
+        """The durable store has these. May raise `Indefinite`: then some may wait still."""
+
+    async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
+        """The durable store refused these, and why. They are kept and wait no more. May raise `Indefinite`."""
+
+    async def refused(self, limit: int) -> list[RefusedEntry]:
+        """What was refused, oldest first."""
+
+    async def adopt(self) -> int:
+        """Take over what processes that are gone have left; returns how many files that were."""

@@ -1,0 +1,2 @@
+-- The durable store has it.
+DELETE FROM entry WHERE id = ?

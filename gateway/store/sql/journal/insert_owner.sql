@@ -1,0 +1,1 @@
+INSERT INTO owner (one, belongs_to) VALUES (1, ?)

@@ -1,0 +1,1 @@
+SELECT belongs_to FROM owner WHERE one = 1

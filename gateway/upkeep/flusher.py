@@ -1,0 +1,158 @@
+"""Says to the durable store what the journal has kept for it.
+
+Owns when that is tried and what becomes of each outcome; where they are kept is the journal's, whether one still holds
+is the durable store's to say. Applied, it is deleted from the journal; refused, it is kept there and told, for somebody
+acted on the operation meanwhile; without an answer it waits. An outcome that was applied and could not be deleted is
+said again, which the store recognises. Outcomes of one operation are said in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+from uuid import UUID
+
+from gateway.core.operation import EVENT_OF, Applied
+from gateway.observe.facts import FlushRefused, Herald, OperationSettled
+from gateway.store.base import Rejected, Store, StoreError, boot_seconds
+from gateway.store.journal_base import EntryId, Journal, JournalEntry
+from gateway.upkeep.timer import Sleep, repeat
+
+_BATCH_MAX: Final = 64
+_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+# How often an empty journal is looked at; that costs nothing.
+_IDLE_SECONDS: Final = 0.5
+# Grows to some five seconds while the store does not answer.
+_PAUSE_SECONDS: Final = 0.15
+_ADOPT_SECONDS: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What became of the outcomes of one batch."""
+
+    applied: list[JournalEntry] = field(default_factory=list)
+    refused: list[tuple[JournalEntry, str]] = field(default_factory=list)
+    left: list[tuple[JournalEntry, StoreError]] = field(default_factory=list)
+
+
+class Flusher:
+    """Flushes one journal. `on_flushed` is told operation id and token of each outcome that waits no more."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        herald: Herald,
+        *,
+        on_flushed: Callable[[UUID, int], None],
+        clock: Callable[[], float] = boot_seconds,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._herald = herald
+        self._on_flushed = on_flushed
+        self._clock = clock
+        self._sleep = sleep
+        self._adopt_at_seconds = clock() + _ADOPT_SECONDS
+        self._is_store_silent = False
+        self._has_passed = False
+        self._flushing = asyncio.Lock()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything was tried since the store last failed: no doubt is there for want of a flush from here."""
+        return self._has_passed or self._journal.tally.waiting == 0
+
+    async def run_once(self) -> None:
+        """Flush what waits. Raises `StoreError` when the durable store, or the journal, does not answer.
+
+        Cancelled, it leaves in the journal whatever is not surely in the store.
+        """
+        async with self._flushing:
+            await self._adopt()
+            after: EntryId | None = None
+            # Operations of which something was left: nothing later may overtake it.
+            stuck: set[UUID] = set()
+            self._has_passed = False
+            while self._journal.tally.waiting:
+                # One is enough to find out whether the store is there.
+                limit = 1 if self._is_store_silent else _BATCH_MAX
+                found = await self._journal.waiting(after, limit=limit, bytes_max=_BATCH_BYTES_MAX)
+                if not found:
+                    break
+                entries = _before_a_repeat(found)
+                after = entries[-1].entry_id
+                batch = await self._say([each for each in entries if each.command.operation_id not in stuck])
+                await self._settle(batch)
+                stuck.update(entry.command.operation_id for entry, _ in batch.left)
+                self._is_store_silent = bool(batch.left) and not (batch.applied or batch.refused)
+                if self._is_store_silent:
+                    raise batch.left[0][1]
+            self._has_passed = True
+
+    async def run(self) -> NoReturn:
+        """Flush for ever, until cancelled."""
+        await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, sleep=self._sleep)
+
+    async def _pass(self) -> float:
+        await self.run_once()
+        return _IDLE_SECONDS
+
+    async def _adopt(self) -> None:
+        """Look from time to time whether a process that shares the directory has left something behind."""
+        if self._clock() >= self._adopt_at_seconds:
+            self._adopt_at_seconds = self._clock() + _ADOPT_SECONDS
+            await self._journal.adopt()
+
+    async def _say(self, entries: list[JournalEntry]) -> _Batch:
+        batch = _Batch()
+
+        async def say(entry: JournalEntry) -> None:
+            try:
+                result = await self._store.apply(entry.command)
+            except Rejected as error:
+                batch.refused.append((entry, f"rejected: {error}"))
+            except StoreError as error:
+                batch.left.append((entry, error))
+            else:
+                if isinstance(result, Applied):
+                    batch.applied.append(entry)
+                else:
+                    batch.refused.append((entry, f"the record is {result.snapshot.state} without it"))
+
+        await asyncio.gather(*[say(entry) for entry in entries])
+        return batch
+
+    async def _settle(self, batch: _Batch) -> None:
+        """Write down in the journal what the store said, then tell."""
+        if batch.applied:
+            await self._journal.forget([entry.entry_id for entry in batch.applied])
+        for entry in batch.applied:
+            command, event = entry.command, EVENT_OF[type(entry.command)]
+            self._herald.state(
+                OperationSettled(
+                    entry.route, command.operation_id, command.token, event, "from the journal", 0.0, is_late=True
+                )
+            )
+            self._on_flushed(command.operation_id, command.token)
+        if batch.refused:
+            await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
+        for entry, why in batch.refused:
+            command, event = entry.command, EVENT_OF[type(entry.command)]
+            self._herald.state(FlushRefused(entry.route, command.operation_id, command.token, event, why))
+            self._on_flushed(command.operation_id, command.token)
+
+
+def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:
+    """The entries up to the first whose operation came before: at once, their order would be anybody's."""
+    seen: set[UUID] = set()
+    for index, entry in enumerate(entries):
+        operation_id = entry.command.operation_id
+        if operation_id in seen:
+            return entries[:index]
+        seen.add(operation_id)
+    return entries

@@ -7,7 +7,6 @@ strings that the contract names. Times are seconds of the run; the store's own t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -192,6 +191,7 @@ class Terms:
     answer_within_seconds: float
     store_timeout_seconds: float
     waiters_max: int
+    stored_bytes_max: int = 1024
 
 
 @dataclass(slots=True)
@@ -236,6 +236,3 @@ class History:
         ):
             running.update(repr(part).encode())
         return running.hexdigest()
-
-
-Check = Callable[[History], list[str]]

@@ -22,7 +22,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
 from tests.simulation.store import Database, view
 from tests.simulation.storm import Storm
-from tests.simulation.upstream import Service
+from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service
 from tests.support.memory_store import EPOCH_US
 
 _STORM_SECONDS = 40.0
@@ -53,6 +53,7 @@ class World:
             answer_within_seconds=config.upstream.answer_within,
             store_timeout_seconds=store_timeout,
             waiters_max=config.routes[0].in_flight.max_waiters,
+            stored_bytes_max=RESPONSE_BYTES_MAX,
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)

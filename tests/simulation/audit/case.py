@@ -1,0 +1,164 @@
+"""A history made ready for judging: sorted by operation, with the auditor's own reading of the contract's time rows."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.history import Answer, Call, Change, History, Sent, View
+
+Subject = tuple[str, str, str]
+
+# Words under which an answer of the upstream's own goes out, and those of them that come from the record.
+RECORDED = frozenset(("stored", "journaled", "replayed", "recovered"))
+REPEATED = frozenset(("replayed", "recovered"))
+# 503 of these words says nothing of the operation.
+AWAY = frozenset(("store-unavailable", "overloaded"))
+HOLDER_EVENTS = frozenset(("renew", "complete", "release", "forget", "abandon"))
+GRANTS = frozenset(("claim", "takeover"))
+
+
+def settled(view: View | None, now_us: int) -> View | None:
+    """A record as it is at a moment: leases lapse, answers expire, keys are forgotten."""
+    if view is None:
+        return None
+    if view.state == "claimed" and view.lease_until_us <= now_us:
+        return replace(view, state="in_doubt")
+    if view.state == "completed" and view.replay_until_us <= now_us:
+        view = replace(view, state="tombstone", nonce=None, response_digest=None, has_body=False)
+    if view.state in ("released", "tombstone") and view.remember_until_us <= now_us:
+        return None
+    return view
+
+
+def state_of(view: View | None) -> str:
+    return "absent" if view is None else view.state
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer that got into the record: which, when, and until when it may be given again."""
+
+    operation_id: str
+    nonce: str | None
+    window: int
+    at: float
+    expires: float
+    event: str
+    has_body: bool
+
+
+class Case:
+    """See the module. All lists are in the order in which things happened."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.changes: dict[str, list[Change]] = defaultdict(list)
+        for change in sorted(history.changes, key=lambda change: change.number):
+            self.changes[change.operation_id].append(change)
+        self.protected: dict[str, list[Sent]] = defaultdict(list)
+        self.by_nonce: dict[str, list[Sent]] = defaultdict(list)
+        self.by_call: dict[int, list[Sent]] = defaultdict(list)
+        for sent in history.sent:
+            if sent.is_protected:
+                self.protected[sent.operation_id].append(sent)
+            if sent.nonce:
+                self.by_nonce[sent.nonce].append(sent)
+            if sent.call is not None and sent.method != "GET":
+                self.by_call[sent.call].append(sent)
+        self.calls: dict[Subject, list[Call]] = defaultdict(list)
+        for call in history.calls:
+            if call.key:
+                self.calls[call.subject].append(call)
+        self.operations = self._operations()
+        self._births = {
+            operation_id: [
+                change.after.token
+                for change in changes
+                if change.event == "claim" and change.after and settled(change.before, change.at_us) is None
+            ]
+            for operation_id, changes in self.changes.items()
+        }
+        self.completions = list(self._completions())
+
+    def answers(self, words: frozenset[str]) -> Iterator[tuple[Call, Answer]]:
+        """Every whole answer under one of these words."""
+        for call in self.history.calls:
+            answer = call.answer
+            if answer is not None and answer.is_whole and answer.word in words:
+                yield call, answer
+
+    def window(self, operation_id: str, token: int) -> int:
+        """Which life of the key a claim belongs to; another begins when the record comes into being anew."""
+        return bisect_right(self._births.get(operation_id, []), token)
+
+    def window_of_nonce(self, nonce: str) -> tuple[str, int] | None:
+        """The operation and the window of the request that the upstream answered so."""
+        for sent in self.by_nonce.get(nonce, ()):
+            if sent.is_protected:
+                return sent.operation_id, self.window(sent.operation_id, sent.token)
+        return None
+
+    def claim(self, sent: Sent) -> Change | None:
+        """The grant under which a request was sent."""
+        for change in self.changes.get(sent.operation_id, ()):
+            if change.event in GRANTS and change.after is not None and change.after.token == sent.token:
+                return change
+        return None
+
+    def record_at(self, operation_id: str, moment: float) -> View | None:
+        """The record at a moment of the run, as whoever asked the store then would have got it."""
+        view = None
+        for change in self.changes.get(operation_id, ()):
+            if change.at > moment:
+                break
+            view = change.after
+        return settled(view, self.history.store_us(moment))
+
+    def between(self, operation_id: str, first: Change, last: Change) -> list[Change]:
+        """What happened to an operation after one change, up to and with another."""
+        return [
+            change for change in self.changes.get(operation_id, ()) if first.number < change.number <= last.number
+        ]
+
+    def _operations(self) -> dict[Subject, set[str]]:
+        """Which operation ids each subject went by, as far as the upstream or an answer named them."""
+        found: dict[Subject, set[str]] = defaultdict(set)
+        for operation_id, requests in self.protected.items():
+            for sent in requests:
+                if sent.route != "pay":  # this service gets the operation's id in place of the key
+                    found[sent.subject].add(operation_id)
+        for call in self.history.calls:
+            named = _named(call.answer)
+            if named is not None:
+                found[call.subject].add(named)
+        return found
+
+    def _completions(self) -> Iterator[Completion]:
+        for operation_id, changes in self.changes.items():
+            for change in changes:
+                after = change.after
+                if change.event in ("complete", "prove") and after is not None:
+                    yield Completion(
+                        operation_id,
+                        after.nonce,
+                        self.window(operation_id, after.token),
+                        change.at,
+                        (after.replay_until_us - self.history.epoch_us) / 1e6,
+                        change.event,
+                        after.has_body,
+                    )
+
+
+def _named(answer: Answer | None) -> str | None:
+    """The operation id in one of the gateway's own answers."""
+    if answer is None or b'"operation_id"' not in answer.body:
+        return None
+    try:
+        named = json.loads(answer.body).get("operation_id")
+    except ValueError:
+        return None
+    return named if isinstance(named, str) else None

@@ -1,0 +1,203 @@
+"""Invariants of execution: how often, after what, and what is said of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, REPEATED, Case
+from tests.simulation.history import Answer
+
+_AUTHORISING = frozenset(("release", "forget", "disprove", "takeover"))
+_NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}
+# What a repeat leaves out or adds, as declared. The upstream's own names; the gateway's are not compared either.
+_EXCLUDED = frozenset(
+    (
+        "date",
+        "age",
+        "set-cookie",
+        "www-authenticate",
+        "content-length",
+        "idempotency-status",
+        "idempotent-replayed",
+        "preference-applied",
+    )
+)
+
+
+def invariant_01_at_most_one(case: Case) -> Iterator[str]:
+    """Another request only after a transition that authorises it; one effect per window."""
+    for operation_id, requests in case.protected.items():
+        in_order = sorted(requests, key=lambda sent: sent.token)
+        for first, second in zip(in_order, in_order[1:], strict=False):
+            if first.token == second.token:
+                yield f"{operation_id}: token {first.token} was sent twice"
+                continue
+            claims = case.claim(first), case.claim(second)
+            if claims[0] is None or claims[1] is None:
+                continue
+            is_new = case.window(operation_id, first.token) != case.window(operation_id, second.token)
+            events = {change.event for change in case.between(operation_id, claims[0], claims[1])}
+            if not is_new and not events & _AUTHORISING:
+                yield f"{operation_id}: token {second.token} was sent after {first.token}, and nothing authorised it"
+        effects: dict[int, int] = defaultdict(int)
+        for sent in requests:
+            if sent.effect is not None:
+                effects[case.window(operation_id, sent.token)] += 1
+        for window, count in effects.items():
+            if count > 1:
+                yield f"{operation_id}: {count} effects in window {window}"
+    for change in case.history.changes:
+        if change.event in ("release", "forget") and change.before is not None and change.before.carries_doubt:
+            yield f"{change.operation_id}: {change.event} of a claim that carries doubt"
+
+
+def invariant_02_intent_before_bytes(case: Case) -> Iterator[str]:
+    """The claim was acknowledged to the sender before it sent."""
+    acknowledged = defaultdict(list)
+    for call in case.history.store_calls:
+        if call.verb in GRANTS and call.result == "Applied" and call.acknowledged is not None:
+            acknowledged[call.gateway, call.operation_id].append(call)
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            claim = case.claim(sent)
+            if claim is None:
+                yield f"{operation_id}: token {sent.token} was sent, and never granted"
+                continue
+            if not any(
+                call.acknowledged <= sent.sent and call.executed >= claim.at
+                for call in acknowledged[sent.gateway, operation_id]
+            ):
+                yield f"{operation_id}: token {sent.token} was sent before its claim was acknowledged"
+
+
+def invariant_03_no_phantom(case: Case) -> Iterator[str]:
+    """Every upstream answer that is given is one that the upstream gave to this operation, byte for byte."""
+    for call in case.history.calls:
+        answer = call.answer
+        if answer is None or not call.key:
+            continue
+        if answer.word in RECORDED and answer.nonce is None:
+            yield f"call {call.number}: {answer.word} without an answer of the upstream"
+        if answer.nonce is None:
+            continue
+        given = case.by_nonce.get(answer.nonce, [])
+        if not given:
+            yield f"call {call.number}: answer {answer.nonce} was never given"
+        elif answer.is_whole and not any(
+            (sent.status, sent.answer_body) == (answer.status, answer.body) for sent in given
+        ):
+            yield f"call {call.number}: answer {answer.nonce} is not as the upstream gave it"
+
+
+def invariant_04_agreement(case: Case) -> Iterator[str]:
+    """All answers out of one window's record are equal, but for the declared exclusions."""
+    first: dict[tuple[str, int], tuple[int, object]] = {}
+    for call, answer in case.answers(RECORDED):
+        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        if window is None:
+            continue
+        essence = _essence(answer)
+        number, known = first.setdefault(window, (call.number, essence))
+        if known != essence:
+            yield f"{window[0]}: calls {number} and {call.number} were answered differently"
+
+
+def _essence(answer: Answer) -> object:
+    fields = tuple(field for field in answer.headers if field[0].lower() not in _EXCLUDED)
+    return answer.status, answer.body, fields
+
+
+def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
+    """Released or forgotten: no effect. "Not sent": no request."""
+    effects = {
+        (sent.operation_id, sent.token): sent
+        for requests in case.protected.values()
+        for sent in requests
+        if sent.effect is not None
+    }
+    for change in case.history.changes:
+        if change.event in ("release", "forget") and change.before is not None:
+            sent = effects.get((change.operation_id, change.before.token))
+            if sent is not None:
+                yield f"{change.operation_id}: {change.event} of token {sent.token}, which had an effect"
+    for call, answer in case.answers(_NOTHING_SENT):
+        if case.by_call.get(call.number):
+            yield f"call {call.number}: {answer.word}, but a request of it was sent"
+
+
+def invariant_06_the_indefinite_is_admitted(case: Case) -> Iterator[str]:
+    """Where there is or may be an effect, the record is neither gone nor free before that became known."""
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            claim = case.claim(sent)
+            if sent.effect is None or claim is None:
+                continue
+            for change in case.changes[operation_id]:
+                if change.number <= claim.number:
+                    continue
+                if change.event in ("complete", "prove"):
+                    break
+                if change.event == "disprove":
+                    yield f"{operation_id}: token {sent.token} had an effect, and was disproved"
+                    break
+                if change.after is None or (change.event == "claim" and change.before is None):
+                    yield f"{operation_id}: token {sent.token} had an effect, and the record is gone"
+                    break
+
+
+def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
+    """One client at most is told `stored` in a window."""
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for call, answer in case.answers(frozenset(("stored",))):
+        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        if window is not None:
+            found[window].append(call.number)
+    for (operation_id, window), numbers in found.items():
+        if len(numbers) > 1:
+            yield f"{operation_id}: calls {numbers} were all answered stored in window {window}"
+
+
+def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
+    """In one window one request is executed, and only its repeats get its answer."""
+    for operation_id, requests in case.protected.items():
+        in_order = sorted(requests, key=lambda sent: sent.token)
+        for first, second in zip(in_order, in_order[1:], strict=False):
+            if first.body == second.body:
+                continue
+            if case.window(operation_id, first.token) != case.window(operation_id, second.token):
+                continue
+            claims = case.claim(first), case.claim(second)
+            if claims[0] is None or claims[1] is None:
+                continue
+            if "forget" not in {change.event for change in case.between(operation_id, claims[0], claims[1])}:
+                yield f"{operation_id}: tokens {first.token} and {second.token} sent different requests"
+    for call in case.history.calls:
+        if call.answer is None or call.answer.nonce is None:
+            continue
+        asked = [sent for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"]
+        if asked and all(sent.body != call.body for sent in asked):
+            yield f"call {call.number}: got the answer to another request"
+
+
+def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:
+    """A truncated answer is in no record by itself, and its client's connection does not end cleanly."""
+    cut = {
+        nonce for nonce, given in case.by_nonce.items() if all(sent.cut is not None and not sent.is_kept_whole for sent in given)
+    }
+    for completion in case.completions:
+        if completion.event == "complete" and completion.nonce in cut and completion.has_body:
+            yield f"{completion.operation_id}: the truncated answer {completion.nonce} was recorded"
+    for call in case.history.calls:
+        answer = call.answer
+        if answer is None or not answer.is_whole or answer.nonce not in cut or answer.word in REPEATED:
+            continue
+        yield f"call {call.number}: the truncated answer {answer.nonce} came as a whole one"
+
+
+def invariant_26_too_large_is_remembered_without_body(case: Case) -> Iterator[str]:
+    """What is longer than the route keeps has no body in the record."""
+    for completion in case.completions:
+        given = case.by_nonce.get(completion.nonce or "", [])
+        if completion.has_body and any(len(sent.answer_body) > case.history.terms.stored_bytes_max for sent in given):
+            yield f"{completion.operation_id}: the long answer {completion.nonce} was recorded with its body"

@@ -1,0 +1,197 @@
+"""Invariants of what clients see over time: order, isolation, fidelity, liveness, and what is left at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.audit.case import AWAY, RECORDED, Case, state_of
+from tests.simulation.history import Call
+
+_OWN_FIELDS = frozenset(
+    ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
+)
+
+
+def invariant_07_real_time_order(case: Case) -> Iterator[str]:
+    """Once an answer is stored and known, whoever asks afterwards gets it until it expires."""
+    known = {completion.nonce: completion for completion in case.completions if completion.nonce}
+    for calls in case.calls.values():
+        for nonce, since in _first_known(calls).items():
+            completion = known.get(nonce)
+            if completion is None:
+                continue
+            bodies = {sent.body for sent in case.by_nonce[nonce] if sent.method != "GET"}
+            for call in calls:
+                left = call.left_gateway
+                if call.begun <= since or left is None or left >= completion.expires or call.answer is None:
+                    continue
+                if not _fits(call, nonce, call.body in bodies, has_body=completion.has_body):
+                    yield f"call {call.number}: {call.answer.word} after {nonce} was stored"
+
+
+def _first_known(calls: list[Call]) -> dict[str, float]:
+    """When the first client had each recorded answer."""
+    known: dict[str, float] = {}
+    for call in calls:
+        answer = call.answer
+        if answer is None or answer.nonce is None:
+            continue
+        if answer.word in RECORDED or (answer.word == "response-not-stored" and answer.is_whole):
+            known[answer.nonce] = min(known.get(answer.nonce, answer.at), answer.at)
+    return known
+
+
+def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool) -> bool:
+    answer = call.answer
+    if answer is None or answer.word in AWAY or answer.word == "unprotected":
+        return True
+    if not is_same:
+        return answer.word == "key-reused"
+    if not has_body:
+        return answer.word == "response-not-stored" and answer.nonce is None
+    return answer.word in ("replayed", "recovered") and answer.nonce == nonce
+
+
+def invariant_21_scopes_never_cross(case: Case) -> Iterator[str]:
+    """The answer that a caller gets was made for its own scope."""
+    for call in case.history.calls:
+        if call.answer is None or call.answer.nonce is None:
+            continue
+        asked = [sent for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"]
+        if asked and all(sent.scope != call.scope for sent in asked):
+            yield f"call {call.number}: scope {call.scope} got an answer made for {asked[0].scope}"
+
+
+def invariant_22_an_operation_is_its_route_scope_and_key(case: Case) -> Iterator[str]:
+    """One operation id for each, and one of each for an operation id."""
+    owners: dict[str, tuple[str, str, str]] = {}
+    for subject, operation_ids in case.operations.items():
+        if len(operation_ids) > 1:
+            yield f"{subject} went by {sorted(operation_ids)}"
+        for operation_id in operation_ids:
+            other = owners.setdefault(operation_id, subject)
+            if other != subject:
+                yield f"{operation_id} is {other} and {subject}"
+    for call in case.history.calls:
+        for sent in case.by_call.get(call.number, ()):
+            if sent.is_protected and (sent.route, sent.scope) != (call.route, call.scope):
+                yield f"call {call.number}: sent as {sent.route} of {sent.scope}"
+
+
+def invariant_24_fidelity(case: Case) -> Iterator[str]:
+    """The upstream sees what was sent, the first caller what was answered, but for what is declared."""
+    for call in case.history.calls:
+        for sent in case.by_call.get(call.number, ()):
+            if (sent.method, sent.target, sent.body) != ("POST", call.target, call.body):
+                yield f"call {call.number}: the upstream saw another request"
+            marks = [value for name, value in sent.headers if name.lower() == "x-call"]
+            if marks != [str(call.number), "again"]:
+                yield f"call {call.number}: the upstream saw other fields"
+    for call, answer in case.answers(frozenset(("stored", "released", "unkeyed"))):
+        given = [sent for sent in case.by_nonce.get(answer.nonce or "", ()) if sent.call == call.number]
+        if not given:
+            continue
+        got = [field for field in answer.headers if field[0].lower() not in _OWN_FIELDS]
+        if got != [field for field in given[0].answer_headers if field[0].lower() not in _OWN_FIELDS]:
+            yield f"call {call.number}: the fields are not those of the upstream"
+
+
+def invariant_27_unprotected_is_sent_once(case: Case) -> Iterator[str]:
+    """Unprotected traffic is not sent again, and without a key nothing is recorded."""
+    for number, requests in case.by_call.items():
+        unprotected = [sent for sent in requests if not sent.is_protected]
+        if len(unprotected) > 1:
+            yield f"call {number}: passed through {len(unprotected)} times"
+    for call in case.history.calls:
+        if not call.key and any(sent.is_protected for sent in case.by_call.get(call.number, ())):
+            yield f"call {call.number}: has no key, and was recorded"
+
+
+def invariant_30_everything_converges(case: Case) -> Iterator[str]:
+    """In the end nothing is claimed, and every call is over."""
+    for operation_id, view in case.history.final.items():
+        if view.state not in ("completed", "released", "tombstone", "in_doubt"):
+            yield f"{operation_id}: {view.state} in the end"
+    for call in case.history.calls:
+        if call.ended is None:
+            yield f"call {call.number}: never ended"
+
+
+def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:
+    """After all faults whoever asks gets to know: an answer, or that it is in doubt."""
+    for call in case.history.calls:
+        if not call.is_final_check:
+            continue
+        word = None if call.answer is None else call.answer.word
+        if word is None or word in AWAY or word in ("in-flight", "unprotected"):
+            yield f"call {call.number}: {word} after all was well again"
+
+
+def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[str]:
+    """Who waited is answered in time and sends nothing; one request for a call at most."""
+    terms = case.history.terms
+    bound = max(terms.wait_seconds_max, terms.answer_within_seconds) + 1.0
+    is_calm = not case.history.faults
+    for call in case.history.calls:
+        requests = [sent for sent in case.by_call.get(call.number, ()) if sent.is_protected]
+        if len(requests) > 1:
+            yield f"call {call.number}: sent {len(requests)} times"
+        answer = call.answer
+        if requests and answer is not None and (answer.word, answer.status) == ("in-flight", 409):
+            yield f"call {call.number}: waited, and sent"
+        if call.reached_gateway is None or call.left_gateway is None or not (is_calm or call.is_final_check):
+            continue
+        if call.left_gateway - call.reached_gateway > bound:
+            yield f"call {call.number}: answered after {call.left_gateway - call.reached_gateway:.1f} s"
+
+
+def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
+    """No fault: nothing in doubt, no takeover, no 5xx of our own, every call answered."""
+    if case.history.faults:
+        return
+    for change in case.history.changes:
+        if change.event in ("abandon", "takeover", "prove", "disprove") or state_of(change.after) == "in_doubt":
+            yield f"{change.operation_id}: {change.event} to {state_of(change.after)} without a fault"
+    for call in case.history.calls:
+        answer = call.answer
+        if answer is None or not answer.is_whole:
+            yield f"call {call.number}: no answer without a fault"
+        elif answer.status >= 500 or answer.word == "in-doubt":
+            yield f"call {call.number}: {answer.status} {answer.word} without a fault"
+
+
+def invariant_34_a_drain_leaves_nothing_open(case: Case) -> Iterator[str]:
+    """After SIGTERM no operation is left claimed, but where the store would not hear of it."""
+    for life in case.history.lives:
+        if life.ending != "drained" or life.ended is None or life.unsaid:
+            continue
+        for operation_id in case.changes:
+            record = case.record_at(operation_id, life.ended)
+            if record is not None and record.state == "claimed" and record.holder == life.holder:
+                yield f"{operation_id}: left claimed by {life.holder}"
+
+
+def invariant_36_nothing_is_left(case: Case) -> Iterator[str]:
+    """A drained gateway holds nothing, and nothing failed by an error of the program."""
+    for life in case.history.lives:
+        if life.leftovers:
+            yield f"{life.holder} left {', '.join(life.leftovers)}"
+    yield from case.history.errors
+
+
+def invariant_37_the_books_balance(case: Case) -> Iterator[str]:
+    """What a gateway told of claims and endings is what the store has."""
+    granted, said = set(), set()
+    for change in case.history.changes:
+        if change.after is not None and change.event in ("claim", "takeover"):
+            granted.add(str(change.after.token))
+        if change.token is not None:
+            said.add(f"{change.token} {change.event}")
+    told: set[str] = set()
+    for gateway, kind, detail in case.history.facts:
+        if kind == "claimed" and (detail in told or detail not in granted):
+            yield f"{gateway} told of a claim {detail} that was not, or twice"
+        if kind == "claimed":
+            told.add(detail)
+        if kind == "settled" and detail not in said and not detail.endswith("abandon"):
+            yield f"{gateway} told of {detail}, which the store does not have"

@@ -1,0 +1,198 @@
+"""Invariants of state: the table, leases, fences, retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.audit.case import GRANTS, HOLDER_EVENTS, REPEATED, Case, settled, state_of
+from tests.simulation.history import Change, Fault, View
+
+# The life of an operation, as the contract has it: state and event, and the state after.
+_TABLE = {
+    ("absent", "claim"): "claimed",
+    ("released", "claim"): "claimed",
+    ("released", "complete"): "completed",
+    ("claimed", "renew"): "claimed",
+    ("claimed", "complete"): "completed",
+    ("claimed", "release"): "released",
+    ("claimed", "forget"): "released",
+    ("in_doubt", "forget"): "released",
+    ("claimed", "abandon"): "in_doubt",
+    ("in_doubt", "complete"): "completed",
+    ("in_doubt", "release"): "released",
+    ("in_doubt", "abandon"): "in_doubt",
+    ("in_doubt", "takeover"): "claimed",
+    ("in_doubt", "prove"): "completed",
+    ("in_doubt", "disprove"): "released",
+    ("completed", "purge"): "tombstone",
+    ("released", "erase"): "absent",
+    ("tombstone", "erase"): "absent",
+}
+_ON_WHAT_WAS_READ = frozenset(("takeover", "prove", "disprove"))
+
+
+def invariant_11_only_transitions_of_the_table(case: Case) -> Iterator[str]:
+    """Each change follows the one before it, and is a row of the table with its fence."""
+    for operation_id, changes in case.changes.items():
+        last: View | None = None
+        for change in changes:
+            if change.before != last:
+                yield f"{operation_id}: change {change.number} does not follow the one before it"
+            last = change.after
+            fault = _fault_of(change)
+            if fault:
+                yield f"{operation_id}: change {change.number}, {change.event}: {fault}"
+
+
+def _fault_of(change: Change) -> str | None:
+    before = settled(change.before, change.at_us)
+    if change.event in ("sweep", "settle"):
+        return None if state_of(change.after) == state_of(before) else "it is not what time did"
+    expected = _TABLE.get((state_of(before), change.event))
+    if expected is None:
+        return f"there is no such row from {state_of(before)}"
+    if state_of(change.after) != expected:
+        return f"from {state_of(before)} to {state_of(change.after)}"
+    if before is None:
+        return None
+    if change.event in HOLDER_EVENTS and (change.token, change.attempt) != (before.token, before.attempt):
+        return "it is not the holder's to say"
+    if change.event in _ON_WHAT_WAS_READ and change.read_token != before.token:
+        return "another token was read"
+    if change.event == "claim":
+        if change.read_token != before.token:
+            return "another token was read"
+        if before.fingerprint is not None and change.fingerprint != before.fingerprint:
+            return "the fingerprint is another"
+    if (before.state, change.event) == ("released", "complete") and before.last_event != "disprove":
+        return "it was not a disprove that released it"
+    return None
+
+
+def invariant_12_a_lapsed_claim_sends_nothing(case: Case) -> Iterator[str]:
+    """No byte leaves once the lease is over on the store's own clock."""
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            lease_until_us = 0
+            for change in case.changes.get(operation_id, ()):
+                after = change.after
+                if change.at <= sent.sent and after is not None and after.token == sent.token:
+                    lease_until_us = max(lease_until_us, after.lease_until_us)
+            if lease_until_us <= case.history.store_us(sent.sent):
+                yield f"{operation_id}: token {sent.token} was sent after its lease"
+
+
+def invariant_13_tokens_increase(case: Case) -> Iterator[str]:
+    """Each grant has a higher token than any before on the same operation."""
+    for operation_id, changes in case.changes.items():
+        highest = 0
+        for change in changes:
+            if change.event in GRANTS and change.after is not None:
+                if change.after.token <= highest:
+                    yield f"{operation_id}: token {change.after.token} was granted after {highest}"
+                highest = max(highest, change.after.token)
+
+
+def invariant_14_a_superseded_holder_changes_nothing(case: Case) -> Iterator[str]:
+    """Who is told `stored` has what the record has."""
+    recorded = {(completion.operation_id, completion.window): completion for completion in case.completions}
+    for call, answer in case.answers(frozenset(("stored",))):
+        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        completion = None if window is None else recorded.get(window)
+        if completion is None or completion.nonce != answer.nonce or not completion.has_body:
+            yield f"call {call.number}: stored, but the record has another answer or none"
+    for change in case.history.changes:
+        before = change.before
+        if change.event in HOLDER_EVENTS and before is not None and change.token != before.token:
+            yield f"{change.operation_id}: {change.event} by token {change.token} on token {before.token}"
+
+
+def invariant_15_no_doubt_while_the_owner_lives(case: Case) -> Iterator[str]:
+    """A lease ends only where something kept its owner from renewing it."""
+    for operation_id, changes in case.changes.items():
+        for change in changes:
+            before = change.before
+            if before is None or before.state != "claimed":
+                continue
+            if state_of(settled(before, change.at_us)) == "in_doubt":
+                yield from _unexplained(case, operation_id, before)
+        last = changes[-1].after
+        final = case.history.final.get(operation_id)
+        if last is not None and last.state == "claimed" and final is not None and final.state == "in_doubt":
+            yield from _unexplained(case, operation_id, last)
+
+
+def _unexplained(case: Case, operation_id: str, lapsed: View) -> Iterator[str]:
+    owner = lapsed.holder.partition(".")[0]
+    until = (lapsed.lease_until_us - case.history.epoch_us) / 1e6
+    since = until - case.history.terms.lease_seconds - case.history.terms.store_timeout_seconds
+    if not any(_concerns(fault, owner, since, until) for fault in case.history.faults):
+        yield f"{operation_id}: the lease of {lapsed.holder} ended at {until:.3f} although nothing was wrong"
+
+
+def _concerns(fault: Fault, owner: str, since: float, until: float) -> bool:
+    return fault.gateway in (None, owner) and fault.at <= until and fault.until >= since
+
+
+def invariant_16_a_completed_record_never_changes(case: Case) -> Iterator[str]:
+    """Only its end comes: a tombstone, then nothing."""
+    for change in case.history.changes:
+        before = settled(change.before, change.at_us)
+        if before is None or before.state != "completed":
+            continue
+        if change.event != "purge" or state_of(change.after) != "tombstone":
+            yield f"{change.operation_id}: change {change.number}, {change.event}, of a completed record"
+
+
+def invariant_17_in_doubt_is_inert(case: Case) -> Iterator[str]:
+    """A request leaves only while the record is claimed under its own token."""
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            record = case.record_at(operation_id, sent.sent)
+            if record is None or record.state != "claimed" or record.token != sent.token:
+                yield f"{operation_id}: token {sent.token} was sent while the record was {state_of(record)}"
+
+
+def invariant_18_nothing_open_is_swept(case: Case) -> Iterator[str]:
+    """A sweep takes away what is over, never what is claimed or in doubt."""
+    for change in case.history.changes:
+        if change.event == "sweep" and change.before is not None and change.after is None:
+            if state_of(change.before) in ("claimed", "in_doubt"):
+                yield f"{change.operation_id}: swept while {change.before.state}"
+            elif settled(change.before, change.at_us) is not None:
+                yield f"{change.operation_id}: swept before its time"
+
+
+def invariant_19_a_sweep_never_races_a_claim(case: Case) -> Iterator[str]:
+    """Between a claim and its bytes nothing takes the record away."""
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            claim = case.claim(sent)
+            if claim is None:
+                continue
+            for change in case.changes[operation_id]:
+                is_between = change.number > claim.number and change.at <= sent.sent
+                if is_between and change.event in ("sweep", "erase"):
+                    yield f"{operation_id}: {change.event} between the claim of token {sent.token} and its bytes"
+
+
+def invariant_20_nothing_expired_reappears(case: Case) -> Iterator[str]:
+    """Whoever asks after an answer's window ended does not get it."""
+    expires = {completion.nonce: completion.expires for completion in case.completions if completion.nonce}
+    for call, answer in case.answers(REPEATED | {"stored"}):
+        if answer.nonce in expires and call.begun >= expires[answer.nonce]:
+            yield f"call {call.number}: got {answer.nonce}, which had expired"
+
+
+def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:
+    """At the end the record of every stored answer is there, unless its window is over."""
+    for call, answer in case.answers(frozenset(("stored",))):
+        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        if window is None:
+            continue
+        for completion in case.completions:
+            if completion.nonce != answer.nonce or completion.expires <= case.history.ended + 1.0:
+                continue
+            final = case.history.final.get(completion.operation_id)
+            if final is None or final.state != "completed" or final.nonce != answer.nonce:
+                yield f"call {call.number}: stored as {answer.nonce}, and the record is {state_of(final)}"

@@ -7,6 +7,7 @@ recipes, because they claim nothing.
 from __future__ import annotations
 
 from gateway import config as asked
+from gateway.admin.api import AdminApi
 from gateway.admin.commands import Wish
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Terms
@@ -49,6 +50,17 @@ def operations_on(config: Config, store: Tiered) -> Operations:
     # With a fast tier every gateway hears of a purge.
     unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(store, policies_of(config), drops_owed=lambda: store.drops_owed, cache_seconds=unheard_seconds)
+
+
+def admin_api(config: Config, store: Tiered) -> AdminApi | None:
+    """The admin port of a gateway; None where it is off."""
+    if config.admin.token is None:
+        return None
+    return AdminApi(
+        operations_on(config, store),
+        config.admin.token.get_secret_value(),
+        answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
+    )
 
 
 async def operate(config: Config, wish: Wish) -> int:

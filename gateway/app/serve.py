@@ -27,6 +27,8 @@ from uuid import uuid4
 import uvloop
 
 from gateway import __version__
+from gateway.admin.api import AdminApi
+from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
 from gateway.app.stores import durable_store, migrate_store, name_of, tiered_store
 from gateway.config import Address, Config, ServerTls
@@ -142,6 +144,7 @@ class Gateway:
         )
         self.metrics.read_with(self._readings)
         self._status = StatusServer(self.health, self.metrics.render)
+        self._admin = admin_api(config, self._store)
         self._sweeper = Sweeper(self._store, self.herald)
         self._teller = Teller(self._store, self.herald)
         self._recovery = RecoveryWorker(self._store, prober, {route.name: route for route in routes})
@@ -150,6 +153,7 @@ class Gateway:
         """Resolved when the gateway found out, after its start, that it must not go on."""
         self.address = ("", 0)
         self.status_address = ("", 0)
+        self.admin_address = ("", 0)
 
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open."""
@@ -159,7 +163,9 @@ class Gateway:
             if is_store_there:
                 await self._flush(_FIRST_FLUSH_SECONDS)
             self.address = await self._listen(self._config.listen.address)
-            self.status_address = await self._listen_status(self._config.status.listen)
+            self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
+            if self._admin is not None:
+                self.admin_address = await self._listen_beside("admin", self._admin, self._config.admin.listen)
         except BaseException:
             await self._close()
             raise
@@ -206,6 +212,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._admin is not None:
+            await self._admin.stop()
         await self._status.stop()
         for upstream in self._upstreams.values():
             await upstream.close()
@@ -288,11 +296,11 @@ class Gateway:
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
 
-    async def _listen_status(self, address: Address) -> tuple[str, int]:
+    async def _listen_beside(self, name: str, server: StatusServer | AdminApi, address: Address) -> tuple[str, int]:
         try:
-            return address.host, await self._status.start(address.host, address.port)
+            return address.host, await server.start(address.host, address.port)
         except OSError as error:
-            raise StartError(f"cannot listen on {address} (status.listen): {error.strerror or error}") from error
+            raise StartError(f"cannot listen on {address} ({name}.listen): {error.strerror or error}") from error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

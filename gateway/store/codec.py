@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, Record, State
+from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 
 # Fence: magic, kind, token. `lua/put.lua` and `lua/drop.lua` read it by position.
 _FENCE: Final = struct.Struct(">3sQ")
@@ -31,8 +31,8 @@ VERSION: Final = 1
 # Operation id, attempt id, resolution id or zeros; attempts; first claimed, claimed, replay until, remember until,
 # completed; status; last event; flags; the number of parts that follow, whose lengths come next.
 _RECORD: Final = struct.Struct(">16s16s16sI5QHBBH")
-_HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY = 1, 2, 4, 8
-_FIXED_PARTS: Final = 11
+_HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY, _HAS_PROBE = 1, 2, 4, 8, 16
+_FIXED_PARTS: Final = 13
 _ZEROS: Final = bytes(16)
 
 _EVENTS: Final = tuple(Event)
@@ -52,7 +52,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
     response, completed_us = record.response, record.completed_us
     if record.state is not State.COMPLETED or response is None or completed_us is None:
         raise ValueError("only a completed record has an entry")
-    identity, fingerprint = record.identity, record.fingerprint
+    identity, fingerprint, probe = record.identity, record.fingerprint, record.probe
     flags = 0
     if identity.key is not None:
         flags |= _HAS_KEY
@@ -62,6 +62,8 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         flags |= _HAS_RESOLUTION
     if response.body is not None:
         flags |= _HAS_BODY
+    if probe is not None:
+        flags |= _HAS_PROBE
     parts = [
         identity.route.encode(),
         identity.operation.encode(),
@@ -71,6 +73,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         record.holder.encode(),
         *((fingerprint.recipe, fingerprint.digest, fingerprint.raw) if fingerprint else (b"", b"", b"")),
         fingerprint.key_id.encode() if fingerprint else b"",
+        *((probe.target, probe.host) if probe else (b"", b"")),
         response.reason,
     ]
     for field in response.headers:
@@ -129,7 +132,10 @@ def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
         part_count,
     ) = _RECORD.unpack_from(entry, _HEAD.size)
     parts = _parts(entry, _HEAD.size + _RECORD.size, part_count)
-    route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id, reason = parts[:_FIXED_PARTS]
+    (
+        route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id,
+        probe_target, probe_host, reason,
+    ) = parts[:_FIXED_PARTS]  # fmt: skip
     headers = parts[_FIXED_PARTS:-1]
     if len(headers) % 2:
         raise ValueError("a header field without a value")
@@ -162,6 +168,7 @@ def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
             tuple(zip(headers[::2], headers[1::2], strict=True)),
             parts[-1] if flags & _HAS_BODY else None,
         ),
+        probe=ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
     )
 
 

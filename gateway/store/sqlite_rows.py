@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.message import Headers, StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, Record, State
+from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import NotApplied
 
 VERSION: Final = 1
@@ -55,7 +55,7 @@ def due_us(record: Record) -> int | None:
 
 def encode(record: Record) -> Row:
     """The columns that a change may change, in the order of `update_operation.sql`."""
-    fingerprint, response = record.fingerprint, record.response
+    fingerprint, response, probe = record.fingerprint, record.response, record.probe
     return (
         VERSION,
         record.state.value,
@@ -77,6 +77,7 @@ def encode(record: Record) -> Row:
         *((None,) * 3 if response is None else (response.status, response.reason, encode_headers(response.headers))),
         response is not None and response.body is not None,
         due_us(record),
+        *((None, None) if probe is None else (probe.target, probe.host)),
     )
 
 
@@ -103,7 +104,7 @@ def decode(columns: Row) -> Record:
         recipe, digest, raw, key_id,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
         doubt, resolution_id, status, reason, headers, body_kept,
-        route, operation, scope_digest, key_digest, key, body,
+        probe_target, probe_host, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
         raise NotApplied(
@@ -132,6 +133,7 @@ def decode(columns: Row) -> Record:
         doubt,
         None if resolution_id is None else UUID(bytes=resolution_id),
         None if status is None else StoredResponse(status, reason, decode_headers(headers), body),
+        None if probe_target is None else ProbeTarget(probe_target, probe_host),
     )
 
 

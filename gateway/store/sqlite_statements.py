@@ -15,8 +15,18 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.core.lifecycle import settle, step
-from gateway.core.operation import MICROSECONDS, Applied, Command, Record, Result, State, operation_id_of
-from gateway.store.base import RecipeConflict, StartRefused, StoreError, Swept, Tally
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Applied,
+    Command,
+    Record,
+    Result,
+    State,
+    audit_of,
+    operation_id_of,
+)
+from gateway.store.base import AUDIT_KEEP_US, RecipeConflict, StartRefused, StoreError, Swept, Tally
 from gateway.store.sqlite_rows import VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
@@ -24,6 +34,8 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x69677779
 # How long a sweeper that died keeps others from sweeping.
 SWEEP_TURN_US: Final = 60 * MICROSECONDS
+# How often a sweep looks whether a leave to recover is still needed.
+RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
 # Those that have a row of the clock.
 _SWEPT_STATES: Final = (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)
@@ -136,9 +148,24 @@ def _kept(columns: Row | None) -> _Kept:
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
     kept = _kept(cursor.execute(statements()["select_operation"], (operation_id_of(command).bytes,)).fetchone())
-    result, record = step(kept.record, command, now_us, tokens.draw)
+    settled = settle(kept.record, now_us)
+    result, record = step(settled, command, now_us, tokens.draw)
     if isinstance(result, Applied) and record is not kept.record:
         _write(cursor, kept, record)
+    # A repeated command changes nothing of what was settled before.
+    if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
+        cursor.execute(
+            statements()["insert_audit"],
+            (
+                operation_id_of(command).bytes,
+                now_us,
+                EVENT_OF[type(command)].value,
+                settled.token,
+                audit.who,
+                audit.why,
+                now_us + AUDIT_KEEP_US,
+            ),
+        )
     return result
 
 
@@ -190,6 +217,9 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     return any(
         cursor.execute(statements()["select_due"], (state.value, now_us, VERSION, 1)).fetchone()
         for state in _SWEPT_STATES
+    ) or any(
+        cursor.execute(statements()[name], (now_us, 1)).fetchone()
+        for name in ("select_old_audits", "select_old_recoveries")
     )
 
 
@@ -207,11 +237,29 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
             _write(cursor, kept, settled)
             written[State.ABSENT if settled is None else settled.state] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
-    more = written.total() == limit
+    more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
     part.swept = Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more)
     if is_last or not more:
         cursor.execute(sql["leave_sweeper"], (owner,))
     return part
+
+
+def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Look after at most `limit` audits and leaves whose time has come; how many there were."""
+    sql = statements()
+    audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
+    for row, has_record in audits:
+        if has_record:
+            cursor.execute(sql["update_audit"], (now_us + AUDIT_KEEP_US, row))
+        else:
+            cursor.execute(sql["delete_audit"], (row,))
+    recoveries = cursor.execute(sql["select_old_recoveries"], (now_us, limit - len(audits))).fetchall()
+    for operation_id, is_in_doubt in recoveries:
+        if is_in_doubt:
+            cursor.execute(sql["update_recovery"], (now_us + RECOVERY_CHECK_US, operation_id))
+        else:
+            cursor.execute(sql["delete_recovery"], (operation_id,))
+    return len(audits) + len(recoveries)
 
 
 def tally(cursor: Cursor, now_us: int) -> Tally:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Event, Fingerprint, Record, State
+from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record, State
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore
@@ -43,6 +43,8 @@ def read_back(record: Record, entry: bytes) -> Record | None:
         pytest.param({"resolution_id": uuid4(), "last_event": Event.PROVE}, id="proven"),
         pytest.param({"response": replace(ANSWER, body=None)}, id="body-not-kept"),
         pytest.param({"response": replace(ANSWER, body=b"", headers=(), reason=b"")}, id="empty-answer"),
+        pytest.param({"probe": None}, id="no-probe"),
+        pytest.param({"probe": ProbeTarget(b"", b"\xff")}, id="odd-probe"),
         pytest.param({"token": 2**63 - 1}, id="highest-token"),
         pytest.param({"holder": "a ü 漢"}, id="holder-beyond-ascii"),
     ],

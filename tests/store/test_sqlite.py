@@ -412,18 +412,41 @@ async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, pa
 HOT = (
     "select_operation", "select_due", "update_operation", "delete_operation", "insert_response", "delete_response",
     "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe",
+    "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
+    "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",
+    "select_horizon", "select_horizon_in_doubt",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOT)
-async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
-    """The plan of every statement that traffic waits for goes through an index or a row number."""
+def plan_of(path: Path, name: str) -> list[str]:
     with apsw.Connection(str(path)) as connection:
         text = statements()[name]
         parameters = len(set(re.findall(r"\?\d+", text))) or text.count("?")
         plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters)]
     connection.close()
-    assert [step for step in plan if step.startswith("SCAN") and "USING" not in step] == []
+    return plan
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
+    """The plan of every statement that traffic waits for goes through an index or a row number."""
+    assert [step for step in plan_of(path, name) if step.startswith("SCAN") and "USING" not in step] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        ("find", ["sqlite_autoindex_operation_1 (id>? AND id<?)"]),
+        ("find_in_doubt", ["operation_in_doubt (id>? AND id<?)", "operation_due (state=? AND due_us<?)"]),
+    ],
+)
+async def test_finding_goes_along_an_index(name: str, indexes: list[str], store: SqliteStore, path: Path) -> None:
+    """Records are looked for between two ids, and those in doubt only among those in doubt and what is due."""
+    plan = plan_of(path, name)
+    found = [step.partition("INDEX ")[2] for step in plan if step.startswith("SEARCH operation USING")]
+    found += [step.partition("INDEX ")[2] for step in plan if step.startswith("SEARCH o USING INDEX")]
+    assert found == indexes
+    assert [step for step in plan if step.startswith(("SCAN o", "SCAN recovery", "SCAN response"))] == []
 
 
 def test_every_statement_says_its_row() -> None:

@@ -31,6 +31,9 @@ CREATE TABLE operation (
     body_kept INTEGER NOT NULL,
     -- When the next row of the clock is due; NULL where there is none.
     due_us INTEGER,
+    -- Where to ask what became of it, as the last claim said; both or neither.
+    probe_target BLOB,
+    probe_host BLOB,
     route TEXT NOT NULL,
     operation TEXT NOT NULL,
     scope_digest BLOB NOT NULL,
@@ -41,8 +44,8 @@ CREATE TABLE operation (
 -- What the sweep looks for, and what has lapsed unseen.
 CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
 
--- What an operator has to look at.
-CREATE INDEX operation_in_doubt ON operation (route, claimed_us) WHERE state = 'in_doubt';
+-- What somebody has to look at, in the order of its pages. An operation that ends well is never in it.
+CREATE INDEX operation_in_doubt ON operation (id, route, claimed_us) WHERE state = 'in_doubt';
 
 -- `row` is the operation's, so that answers are written one after the other and found without an index.
 CREATE TABLE response (
@@ -70,3 +73,33 @@ CREATE TABLE recipe (
     operation TEXT PRIMARY KEY,
     recipe BLOB NOT NULL
 ) WITHOUT ROWID;
+
+-- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody
+-- waits. It is beside the record because it changes nothing of it. Under another token than the record's it means nothing;
+-- at `check_us` a sweep looks whether it is still needed.
+CREATE TABLE recovery (
+    id BLOB PRIMARY KEY,
+    token INTEGER NOT NULL,
+    held_until_us INTEGER NOT NULL,
+    put_off_until_us INTEGER NOT NULL,
+    tries INTEGER NOT NULL,
+    check_us INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX recovery_check ON recovery (check_us);
+
+-- What was done by hand or by probe, in the order in which it was done. It outlives the operation: from `keep_until_us` on
+-- it is removed when there is no record any more, and kept for longer otherwise.
+CREATE TABLE audit (
+    row INTEGER PRIMARY KEY,
+    id BLOB NOT NULL,
+    at_us INTEGER NOT NULL,
+    event TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    why TEXT NOT NULL,
+    keep_until_us INTEGER NOT NULL
+);
+
+CREATE INDEX audit_operation ON audit (id);
+CREATE INDEX audit_keep ON audit (keep_until_us);

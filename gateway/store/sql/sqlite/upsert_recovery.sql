@@ -1,0 +1,7 @@
+-- no row of the table: leave to recover an operation in doubt, by the transaction that found it so
+INSERT INTO recovery (id, token, held_until_us, put_off_until_us, tries, check_us) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    token = excluded.token,
+    held_until_us = excluded.held_until_us,
+    put_off_until_us = excluded.put_off_until_us,
+    tries = excluded.tries

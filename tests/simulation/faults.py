@@ -30,6 +30,8 @@ class Climate:
     news_lost: float = 0.0
     fast_failed: float = 0.0
     fast_slow: float = 0.0
+    disk_full: float = 0.0
+    disk_failed: float = 0.0
     upstream_refused: float = 0.0
     upstream_reset_before: float = 0.0
     upstream_reset_after: float = 0.0
@@ -69,6 +71,8 @@ _USUAL = {
     "news_lost": 0.3,
     "fast_failed": 0.1,
     "fast_slow": 0.1,
+    "disk_full": 0.2,
+    "disk_failed": 0.1,
     "upstream_refused": 0.06,
     "upstream_reset_before": 0.04,
     "upstream_reset_after": 0.06,

@@ -43,7 +43,7 @@ from gateway.proxy.route import Route
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
-from gateway.store.base import Indefinite, NotApplied
+from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.front import Front
 from gateway.store.tiered import Tiered
 from gateway.upkeep.flusher import Flusher
@@ -53,15 +53,16 @@ from gateway.upkeep.tally import Teller
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.fast import FastDriver, FastServer
 from tests.simulation.history import History, Life
+from tests.simulation.journal import Disk, DiskJournal
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
-from tests.support.memory_journal import MemoryJournal
 
 _PEER = IPv4Address("192.0.2.7")
 _EDGE_GRACE_SECONDS = 1.0
 _DRAIN_SECONDS = 4.0
+_FLUSH_SECONDS = 2.0
 # As the configuration asks for it: the longest that an attempt lasts, and the longest that the network holds a request.
 _PROBE_SETTLE_SECONDS = 8.0 + REQUEST_LATE_SECONDS_MAX + 1.0
 
@@ -138,7 +139,7 @@ class SimulatedGateway:
         self.database = database
         self.fast = fast
         self.service = service
-        self.journal = MemoryJournal()
+        self.disk = Disk()
         self.life: GatewayLife | None = None
         self._lives: list[GatewayLife] = []
 
@@ -184,6 +185,7 @@ class GatewayLife:
         self._began = house.loop.time()
         self.process = house.loop.add_process(house.name)
         self.is_listening = False
+        self.is_leaving = False
         self._connections: dict[NumberedTask, Connection] = {}
         self._accepted: set[int] = set()
         self._upkeep: list[asyncio.Task[None]] = []
@@ -213,11 +215,12 @@ class GatewayLife:
             holder=self._holder,
             lease_seconds=config.store.lease,
             grace_seconds=config.store.journal_grace,
-            reachable_seconds=lambda: store.durable_reachable_seconds,
+            reachable_seconds=lambda: store.durable_reachable_seconds if self._flusher.is_done else 0.0,
             clock=clock,
         )
-        journaling = Journaling(house.journal, herald)
-        self._flusher = Flusher(store, house.journal, herald, on_flushed=journaling.flushed, clock=clock)
+        journal = self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
+        journaling = Journaling(journal, herald)
+        self._flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
         prober = Prober(store, herald, may_recover=self._claiming.may_recover, who=self._holder)
         self.coordinator = Coordinator(
             settings=Settings(service=config.service, keeps_clear_keys=True),
@@ -260,17 +263,30 @@ class GatewayLife:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        is_store_there = await self._try_store()
+        if is_store_there:
+            await self._flush()
+        self.is_listening = True
         self._upkeep = [asyncio.create_task(work) for work in self._upkeep_work()]
         pause = 0.2
-        self.is_listening = True
-        while True:
-            try:
-                await self._store.start()
-            except (NotApplied, Indefinite):
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
-            else:
-                return
+        while not is_store_there:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+            is_store_there = await self._try_store()
+
+    async def _try_store(self) -> bool:
+        try:
+            await self._store.start()
+        except (NotApplied, Indefinite):
+            return False
+        return True
+
+    async def _flush(self) -> None:
+        try:
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self._flusher.run_once()
+        except (TimeoutError, StoreError):
+            pass
 
     def _upkeep_work(self) -> list[Coroutine[Any, Any, None]]:
         return [self._leases.run(), self._flusher.run(), self._sweeper.run(), self._teller.run(), self._recovery.run()]
@@ -280,6 +296,7 @@ class GatewayLife:
 
     def drain(self) -> asyncio.Task[None]:
         """SIGTERM."""
+        self.is_leaving = True
         return self.process.start(self._drain())
 
     async def _drain(self) -> None:
@@ -296,14 +313,17 @@ class GatewayLife:
         self._recovery.stop()
         self.is_listening = False
         drained = await self.coordinator.drain(_DRAIN_SECONDS)
+        await self._flush()
+        waiting = self._journal.tally.waiting
         if self._connections:
             await asyncio.wait(list(self._connections), timeout=_EDGE_GRACE_SECONDS)
         left: list[asyncio.Task[Any]] = [*self._connections, *self._upkeep, self._main]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        self._journal.close()
         await self._store.close()
-        return drained.unsaid
+        return drained.unsaid + waiting
 
     def _leftovers(self) -> tuple[str, ...]:
         tasks = [task for task in self.process.unfinished if task is not asyncio.current_task()]
@@ -312,9 +332,9 @@ class GatewayLife:
             "waiters": self.coordinator.waiters,
             "pursuits": self._claiming.pursued,
             "leases": len(self._leases._held),
-            "tasks": len(tasks),
         }
-        return tuple(f"{count} {name}" for name, count in found.items() if count)
+        names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]
+        return (*(f"{count} {name}" for name, count in found.items() if count), *names)
 
     def _end(self, ending: str, unsaid: int = 0, leftovers: tuple[str, ...] = ()) -> None:
         self.is_listening = False

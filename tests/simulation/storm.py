@@ -63,7 +63,7 @@ class Storm:
             self._fast.down_until = self._fast.slow_until = now
         for gateway in self._gateways:
             gateway.thaw()
-            if gateway.life is None or not gateway.life.is_listening:
+            if gateway.life is None or gateway.life.is_leaving:
                 gateway.boot()
 
     async def _now_and_then(self, per_minute: float, strike: Callable[[], None]) -> None:
@@ -101,14 +101,14 @@ class Storm:
     def _restart(self, gateway: SimulatedGateway) -> None:
         """SIGTERM; the next life begins at once beside the old one, or after it, whichever the deployment does."""
         life = gateway.life
-        if life is None or not life.is_listening:
+        if life is None or life.is_leaving:
             return
         self._weather.note("drain", 6.0, gateway.name)
         life.drain()
         self._later(self._dice.choice((0.0, 1.0, 8.0)), _bound(self._boot, gateway))
 
     def _boot(self, gateway: SimulatedGateway) -> None:
-        if gateway.life is None or not gateway.life.is_listening:
+        if gateway.life is None or gateway.life.is_leaving:
             gateway.boot()
 
     # -- tiers --------------------------------------------------------------------------------------------------------

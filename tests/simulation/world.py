@@ -109,7 +109,7 @@ class World:
                 history.final[str(operation_id)] = settled
         for gateway in self.gateways:
             for life in gateway.unfinished_lives:
-                if life.is_listening:
+                if not life.is_leaving:
                     life.drain()
                 await life.over
         history.ended = self.loop.time()

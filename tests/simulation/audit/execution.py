@@ -20,6 +20,7 @@ _EXCLUDED = frozenset(
         "content-length",
         "idempotency-status",
         "idempotent-replayed",
+        "idempotency-expires",
         "preference-applied",
     )
 )
@@ -93,6 +94,7 @@ def invariant_03_no_phantom(case: Case) -> Iterator[str]:
 def invariant_04_agreement(case: Case) -> Iterator[str]:
     """All answers out of one window's record are equal, but for the declared exclusions."""
     first: dict[tuple[str, int], tuple[int, object]] = {}
+    until: dict[tuple[str, int], str] = {}
     for call, answer in case.answers(RECORDED):
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
         if window is None:
@@ -101,6 +103,10 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
         number, known = first.setdefault(window, (call.number, essence))
         if known != essence:
             yield f"{window[0]}: calls {number} and {call.number} were answered differently"
+        # What is in the journal only is kept until a moment that is not known yet.
+        expires = answer.header("idempotency-expires")
+        if expires is not None and until.setdefault(window, expires) != expires:
+            yield f"{window[0]}: call {call.number} was told another expiry"
 
 
 def _essence(answer: Answer) -> object:

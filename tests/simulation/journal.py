@@ -1,0 +1,119 @@
+"""The local disk of a host: journals that outlive the processes that wrote them.
+
+A host has one file per process, as the product has. A process appends to its own and takes over those of the dead, when
+it starts and when it is asked to; the living keep theirs. The disk may be slow, full, or fail after it wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord, RefusedEntry
+from tests.simulation.faults import Weather
+from tests.simulation.loop import Process
+
+
+class Disk:
+    """What a host keeps: entries by file and row, and which process has which file open."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, dict[int, JournalEntry]] = {}
+        self.owners: dict[str, Process] = {}
+        self.refused: list[tuple[str, JournalEntry, str]] = []
+        self.rows = count(1)
+
+
+class DiskJournal:
+    """The journal of one process. Satisfies `Journal`."""
+
+    def __init__(self, disk: Disk, name: str, process: Process, weather: Weather) -> None:
+        self._disk = disk
+        self._own = name
+        self._process = process
+        self._weather = weather
+        self._open: list[str] = [name]
+        disk.files[name] = {}
+        disk.owners[name] = process
+        self._adopt()
+
+    @property
+    def tally(self) -> JournalTally:
+        waiting = sum(len(self._disk.files[name]) for name in self._open)
+        return JournalTally(waiting, sum(name in self._open for name, _, _ in self._disk.refused))
+
+    async def append(self, route: str, command: LastWord) -> EntryId:
+        await self._write()
+        if self._weather.happens("disk_full", self._process.name):
+            raise NotApplied("no space left")
+        entry_id = EntryId(self._own, next(self._disk.rows))
+        self._disk.files[self._own][entry_id.row] = JournalEntry(entry_id, route, command)
+        if self._weather.happens("disk_failed", self._process.name):
+            raise Indefinite("input/output error")
+        await self._write()
+        return entry_id
+
+    async def read(self, entry_id: EntryId) -> LastWord | None:
+        await self._write()
+        entry = self._disk.files.get(entry_id.file, {}).get(entry_id.row)
+        return None if entry is None else entry.command
+
+    async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
+        await self._write()
+        found = sorted(
+            (entry.entry_id.file, entry.entry_id.row) for name in self._open for entry in self._disk.files[name].values()
+        )
+        place = ("", 0) if after is None else (after.file, after.row)
+        behind = [each for each in found if each > place][:limit]
+        return [self._disk.files[name][row] for name, row in behind if name == behind[0][0]]
+
+    async def forget(self, entry_ids: Sequence[EntryId]) -> None:
+        await self._write()
+        if self._weather.happens("disk_failed", self._process.name):
+            raise Indefinite("input/output error")
+        for entry_id in entry_ids:
+            self._disk.files[entry_id.file].pop(entry_id.row, None)
+
+    async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
+        await self._write()
+        for entry_id, why in refusals:
+            entry = self._disk.files[entry_id.file].pop(entry_id.row, None)
+            if entry is not None:
+                self._disk.refused.append((entry_id.file, entry, why))
+
+    async def refused(self, limit: int) -> list[RefusedEntry]:
+        await self._write()
+        return []
+
+    async def adopt(self) -> int:
+        await self._write()
+        return self._adopt()
+
+    def close(self) -> None:
+        """Let the files go: whoever comes next may take them."""
+        for name in self._open:
+            self._disk.owners.pop(name, None)
+
+    def _adopt(self) -> int:
+        """Take over what nobody alive has open."""
+        adopted = 0
+        for name in self._disk.files:
+            owner = self._disk.owners.get(name)
+            if name not in self._open and (owner is None or not owner.is_alive):
+                self._disk.owners[name] = self._process
+                self._open.append(name)
+                adopted += 1
+        return adopted
+
+    async def _write(self) -> None:
+        """A turn at the disk."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._process.deliver(self._weather.hop_seconds() / 2, _resolve, done)
+        await done
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -29,17 +29,8 @@ from aiohttp import web
 from gateway.admin.answer import AnswerRefused, answer_of
 from gateway.admin.console import full_json
 from gateway.admin.listener import AdminListener, problem, said
-from gateway.admin.operations import (
-    PAGE_SIZE_MAX,
-    Changed,
-    Completed,
-    Finding,
-    NeverHappened,
-    Operations,
-    Refusal,
-    Refused,
-    audit_by,
-)
+from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
+from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
 from gateway.admin.throttle import FAILURES_MAX, Throttle
 from gateway.admin.view import described
 from gateway.config.unit import duration_seconds

@@ -18,17 +18,8 @@ from uuid import UUID
 
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
-from gateway.admin.operations import (
-    PAGE_SIZE_MAX,
-    CannotIdentify,
-    Changed,
-    Completed,
-    Finding,
-    NeverHappened,
-    Operations,
-    Refused,
-    audit_by,
-)
+from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
+from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
 from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
 from gateway.core.message import Headers

@@ -1,0 +1,188 @@
+"""What an operator's finding is as a command, and why it is none. Pure: values in, values and sentences out.
+
+The id of a resolution is derived from all that was said and from the token it was said of: given again, it is the same
+command. "Nothing happened" has a time before which it cannot be known, and an answer has to be one that ends a doubt;
+both can be overruled by who asks, never here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+from uuid import UUID
+
+from gateway.admin.policy import Terms
+from gateway.admin.view import ago, moment, span
+from gateway.core.framing import digest
+from gateway.core.message import ResponseHead
+from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State, microseconds
+from gateway.core.outcome import Meaning, declared_retention_seconds, meaning_of
+from gateway.core.replay import is_event_stream, stored_response
+
+
+class Refusal(StrEnum):
+    """Why a wish has no command."""
+
+    UNKNOWN = "unknown"  # nothing is remembered under this id
+    STATE = "state"  # the record is not in a state for it
+    MOVED = "moved"  # the record is not the one that was looked at
+    EARLY = "early"  # it cannot be known yet
+    ANSWER = "answer"  # by the route's rules this answer ends nothing
+    UNSURE = "unsure"  # what it means has to be confirmed
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was changed. `text` says why and what to do."""
+
+    reason: Refusal
+    text: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """It is in the record, by this command or by the same one given before. `notes` are what else there is to know.
+
+    `drops_owed` are purged operations of which the fast tier could not be told.
+    """
+
+    text: str
+    snapshot: Snapshot
+    notes: tuple[str, ...] = ()
+    drops_owed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The operator knows that it happened, and brings the service's answer."""
+
+    head: ResponseHead
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NeverHappened:
+    """The operator knows that nothing happened."""
+
+
+Finding = Completed | NeverHappened
+
+
+def resolution(record: Record, finding: Finding, audit: Audit, terms: Terms) -> Prove | Disprove:
+    """The command that says this of this record. Its id is that of everything said: a repeat is the same command."""
+    operation_id, said = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
+    match finding:
+        case Completed(head, body):
+            is_kept = len(body) <= terms.keep.body_bytes_max and not is_event_stream(head.headers)
+            # A protected route has no method whose answers have no body.
+            response = stored_response(b"POST", head, body if is_kept else None, terms.keep)
+            said += [b"%d" % head.status, head.reason, *(part for field in head.headers for part in field), body]
+            declared = declared_retention_seconds(head.headers)
+            replay_us = terms.replay_us if declared is None else microseconds(declared)
+            remember_us = max(replay_us, terms.remember_us)
+            resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, said)
+            return Prove(operation_id, record.token, resolution_id, response, replay_us, remember_us, audit)
+        case NeverHappened():
+            resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, said)
+            return Disprove(operation_id, record.token, resolution_id, terms.remember_us, audit)
+        case _:
+            assert_never(finding)
+
+
+def _resolution_id(operation_id: UUID, token: int, event: Event, said: list[bytes]) -> UUID:
+    parts = (b"resolution", operation_id.bytes, b"%d" % token, event.encode(), *said)
+    return UUID(bytes=digest(*parts)[:16], version=5)
+
+
+def objection(finding: Finding, snapshot: Snapshot, terms: Terms) -> Refused | None:
+    """What speaks against this finding about a record in doubt, and can be overruled."""
+    record = snapshot.record
+    if record is None:
+        return None
+    match finding:
+        case NeverHappened():
+            settled_us = record.lease_until_us + terms.settle_us
+            if settled_us <= snapshot.now_us:
+                return None
+            text = (
+                f"A request of the last attempt may still arrive until {moment(settled_us)} (for "
+                f"{span(settled_us - snapshot.now_us)} more): that nothing happened cannot be known before. Wait until "
+                "then, or force it if you know more than the gateway."
+            )
+            return Refused(Refusal.EARLY, text, snapshot)
+        case Completed(head):
+            if terms.status is None:
+                return None
+            meaning = meaning_of(head.status, head.headers, terms.status, carries_doubt=record.carries_doubt)
+            if meaning is Meaning.FINAL:
+                return None
+            said = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
+            text = (
+                f"On route {record.identity.route} an answer with status {head.status} says {said}; recorded, it would "
+                "be replayed for ever. Bring the answer of what happened, resolve it as never happened, or force it."
+            )
+            return Refused(Refusal.ANSWER, text, snapshot)
+        case _:
+            assert_never(finding)
+
+
+def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
+    record = snapshot.record
+    if isinstance(command, Disprove):
+        return "Resolved: nothing happened. The next request with this key runs."
+    until = "" if record is None else f" until {moment(record.replay_until_us)}"
+    return f"Resolved: it completed with status {command.response.status}. Repeats get this answer{until}."
+
+
+def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
+    text = (
+        f"Nothing is remembered of operation {operation_id}: it never began, is forgotten, or belongs to another "
+        "service or store. Check the id."
+    )
+    return Refused(Refusal.UNKNOWN, text, snapshot)
+
+
+def moved(token: int, snapshot: Snapshot) -> Refused:
+    now = "" if snapshot.record is None else f", and is now {snapshot.record.token} ({snapshot.record.state})"
+    text = f"The operation went on: the token that was looked at was {token}{now}. Nothing was changed. Look again."
+    return Refused(Refusal.MOVED, text, snapshot)
+
+
+_BY_EVENT: Final[Mapping[Event, str]] = {
+    Event.PROVE: "It was resolved already",
+    Event.COMPLETE: "It completed already",
+    Event.DISPROVE: "It was resolved already, as never happened",
+    Event.RELEASE: "It is known already that nothing happened",
+    Event.FORGET: "It is known already that nothing happened",
+}
+
+
+def nothing_to_resolve(snapshot: Snapshot) -> Refused:
+    record = snapshot.record
+    if record is None:
+        raise ValueError("a record that is absent has a text of its own")
+    done = _BY_EVENT.get(record.last_event, "It completed already")
+    match record.state:
+        case State.CLAIMED:
+            lease_us = record.lease_until_us - snapshot.now_us
+            text = (
+                f"{record.holder} is executing it now, under token {record.token}. Wait for its answer; when its lease "
+                f"ends without one, in {span(lease_us)} unless renewed, it is in doubt and can be resolved."
+            )
+        case State.COMPLETED | State.TOMBSTONE:
+            text = f"{done}, {when(snapshot)}; there is nothing to resolve."
+        case _:
+            text = f"{done}; the next request with this key runs. There is nothing to resolve."
+    return Refused(Refusal.STATE, text, snapshot)
+
+
+def when(snapshot: Snapshot) -> str:
+    """When it completed, and with what."""
+    record = snapshot.record
+    if record is None or record.completed_us is None:
+        return "before"
+    status = "" if record.response is None else f", with status {record.response.status}"
+    return f"at {moment(record.completed_us)} ({ago(record.completed_us, snapshot.now_us)}){status}"

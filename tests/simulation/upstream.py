@@ -8,9 +8,11 @@ the same answers, the real receiving half. The journal is what the auditor belie
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 
 from gateway.core.message import Headers, RequestHead, ResponseHead
@@ -169,7 +171,7 @@ class Client:
         timeout = response_timeout_seconds or self._service.response_timeout_seconds
         started = self._loop.time()
         sent = self._write_down(request, content, protected)
-        exchange = _Exchange(self, sent, self._loop, started + timeout, timeout)
+        exchange = _Exchange(self._process, self._loop, started + timeout, timeout)
         self._send(sent, exchange)
         receiver = exchange.receiver
         try:
@@ -225,7 +227,7 @@ class Client:
         delay = weather.hop_seconds()
         if weather.happens("upstream_reset_before", self._gateway):
             sent.is_closed = True
-            self._process.deliver(2 * delay, exchange.fail, Unknown.RESET, "reset before all of it arrived")
+            exchange.deliver(2 * delay, exchange.fail, Unknown.RESET, "reset before all of it arrived")
             return
         if weather.happens("upstream_silent", self._gateway):
             sent.is_closed = True
@@ -262,36 +264,46 @@ class Client:
         delay = self._weather.hop_seconds()
         if manner.is_reset:
             sent.cut = 0
-            self._process.deliver(delay, exchange.fail, Unknown.RESET, "reset before the answer")
+            exchange.deliver(delay, exchange.fail, Unknown.RESET, "reset before the answer")
             return
         head = ResponseHead(
             manner.status, b"", tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)
         )
         length = None if manner.is_stream else len(sent.answer_body)
-        self._process.deliver(delay, exchange.head, head, length)
+        exchange.deliver(delay, exchange.head, head, length)
         body, at = sent.answer_body, 0
         if manner.cut is not None:
             sent.cut = min(manner.cut, len(body) - 1)
             body = body[: sent.cut]
         while at < len(body):
             delay += self._weather.hop_seconds()
-            self._process.deliver(delay, exchange.data, body[at : at + 600])
+            exchange.deliver(delay, exchange.data, body[at : at + 600])
             at += 600
         delay += 1 / 1024
         if manner.cut is not None:
-            self._process.deliver(delay, exchange.fail, Unknown.TRUNCATED, "cut")
+            exchange.deliver(delay, exchange.fail, Unknown.TRUNCATED, "cut")
         else:
-            self._process.deliver(delay, exchange.end)
+            exchange.deliver(delay, exchange.end)
 
 
 class _Exchange:
     """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `AnswerSource`."""
 
-    def __init__(self, client: Client, sent: Sent, loop: SimulatedLoop, deadline: float, silence: float) -> None:
+    def __init__(self, process: Process, loop: SimulatedLoop, deadline: float, silence: float) -> None:
+        self._process = process
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
+        self._arriving: deque[Callable[[], None]] = deque()
         self.receiver = AnswerReceiver(loop, self, deadline, silence)
+
+    def deliver(self, delay_seconds: float, callback: Callable[..., None], *arguments: object) -> None:
+        """Bring something over this connection; what is sent first arrives first, also where all of it is there."""
+        self._arriving.append(partial(callback, *arguments))
+        self._process.deliver(delay_seconds, self._take_next)
+
+    def _take_next(self) -> None:
+        self._arriving.popleft()()
 
     def head(self, head: ResponseHead, length: int | None) -> None:
         if not self._is_over:

@@ -1,0 +1,184 @@
+"""Recovery as decisions: who may try, what is asked, what an answer means, how long to leave it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.lifecycle import LAPSED_DOUBT
+from gateway.core.message import Headers, ResponseHead
+from gateway.core.operation import MICROSECONDS, Event, Identity, ProbeTarget, Record, Snapshot, State
+from gateway.core.pointer import parse_pointer
+from gateway.core.recovery import (
+    AnswerRule,
+    AskAgain,
+    Done,
+    Finding,
+    NeverHappened,
+    Probe,
+    conclude_probe,
+    may_recover,
+    pause_us,
+    probe_placeholders,
+    render_probe,
+)
+
+RECORD = Record(
+    identity=Identity(UUID(int=1), "route", "route", b"scope", b"key"),
+    state=State.IN_DOUBT,
+    token=7,
+    attempt_id=UUID(int=2),
+    last_event=Event.CLAIM,
+    holder="a",
+    carries_doubt=False,
+    fingerprint=None,
+    attempts=1,
+    first_claimed_us=0,
+    claimed_us=0,
+    lease_until_us=100,
+    doubt=LAPSED_DOUBT,
+)
+GRACE_US = 30
+SETTLE_US = 50
+HAPPENED = AnswerRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
+NOTHING = AnswerRule(frozenset((404,)))
+PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=(NOTHING,), settle_us=SETTLE_US)
+
+
+@pytest.mark.parametrize(
+    ("now_us", "reachable_us", "doubt", "may"),
+    [
+        (129, 1_000, LAPSED_DOUBT, False),
+        (130, 1_000, LAPSED_DOUBT, True),
+        (1_000, 29, LAPSED_DOUBT, False),
+        (1_000, 30, LAPSED_DOUBT, True),
+        (100, 0, "timeout", True),
+    ],
+    ids=["lease-just-over", "grace-over", "store-just-back", "store-back", "said-by-the-holder"],
+)
+def test_grace_of_the_owner(now_us: int, reachable_us: int, doubt: str, may: bool) -> None:
+    """A lapsed claim is left alone until its owner could have flushed; a doubt that its holder stated is not."""
+    snapshot = Snapshot(replace(RECORD, doubt=doubt), now_us)
+    assert may_recover(snapshot, grace_us=GRACE_US, reachable_us=reachable_us) is may
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.IN_DOUBT, State.ABSENT)])
+def test_only_doubt_is_recovered(state: State) -> None:
+    """Nothing but a record in doubt may be taken over or probed."""
+    assert not may_recover(Snapshot(replace(RECORD, state=state), 10_000), grace_us=0, reachable_us=10_000)
+    assert not may_recover(Snapshot(None, 10_000), grace_us=0, reachable_us=10_000)
+
+
+def finding(
+    status: int, body: bytes = b"", *, probe: Probe = PROBE, headers: Headers = (), began_us: int = 1_000
+) -> Finding:
+    return conclude_probe(probe, ResponseHead(status, b"", headers), body, RECORD, began_us)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (200, b'{"state":"succeeded"}', Done),
+        (200, b'{"state":"processing"}', AskAgain),
+        (200, b'{"state":["succeeded"]}', AskAgain),
+        (200, b'{"state":"succeeded","state":"processing"}', AskAgain),
+        (200, b"succeeded", AskAgain),
+        (201, b'{"state":"succeeded"}', AskAgain),
+        (404, b"", NeverHappened),
+        (500, b"", AskAgain),
+    ],
+    ids=["done", "other-value", "no-scalar", "ambiguous", "no-json", "other-status", "never", "error"],
+)
+def test_what_an_answer_means(status: int, body: bytes, kind: type[Finding]) -> None:
+    """Only an answer that a rule explains says anything."""
+    assert isinstance(finding(status, body), kind)
+
+
+def test_contradiction_is_no_answer() -> None:
+    """An answer that says both says nothing."""
+    both = replace(PROBE, done=(NOTHING,))
+    assert isinstance(finding(404, probe=both), AskAgain)
+
+
+@pytest.mark.parametrize(("began_us", "kind"), [(149, AskAgain), (150, NeverHappened)], ids=["early", "settled"])
+def test_never_happened_only_after_settle(began_us: int, kind: type[Finding]) -> None:
+    """That nothing happened counts only for a probe that began when no request could still arrive."""
+    assert isinstance(finding(404, began_us=began_us), kind)
+
+
+@pytest.mark.parametrize(
+    ("where", "headers", "body", "expected"),
+    [
+        ("location", ((b"Location", b"/charges/7"),), b"", b"/charges/7"),
+        ("location", ((b"Location", b"//evil/7"),), b"", None),
+        ("location", ((b"Location", b"http://evil/7"),), b"", None),
+        ("location", ((b"Location", b"/a"), (b"Location", b"/b")), b"", None),
+        ("location", (), b"", None),
+        (parse_pointer("/url"), (), b'{"state":"succeeded","url":"/charges/7"}', b"/charges/7"),
+        (parse_pointer("/url"), (), b'{"state":"succeeded","url":7}', None),
+        (parse_pointer("/url"), (), b'{"state":"succeeded","url":"/a b"}', None),
+        (parse_pointer("/url"), (), b'{"state":"succeeded"}', None),
+    ],
+    ids=["path", "other-host", "absolute", "two", "none", "in-body", "number", "space", "missing"],
+)
+def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | None) -> None:
+    """An answer may name the one to record by a path of the same service, and by nothing else."""
+    rule = HAPPENED if body else AnswerRule(frozenset((200,)))
+    probe = Probe(path="/s", done=(rule,), follow=where)  # type: ignore[arg-type]
+    found = finding(200, body, probe=probe, headers=headers)
+    if expected is None:
+        assert isinstance(found, AskAgain)
+    else:
+        assert found == Done(expected)
+
+
+def test_numbers_are_compared_as_written() -> None:
+    """A value in a rule is what stands in the document, letter for letter."""
+    rule = AnswerRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
+    assert rule.fits(200, b'{"n":0}')
+    assert rule.fits(200, b'{"n":"0"}')
+    assert not rule.fits(200, b'{"n":0.0}')
+    assert not rule.fits(200, b'{"n":false}')
+
+
+def test_rendering() -> None:
+    """A placeholder becomes its value, which stays in the segment or the query value where it stands."""
+    probe = Probe(path="/a/{account}/s?o={operation_id}&k={key}")
+    values = {"account": b"x/../y", "operation_id": b"id", "key": b"a&b=c#d \xff"}
+    assert render_probe(probe, values, b"host") == ProbeTarget(b"/a/x%2F..%2Fy/s?o=id&k=a%26b%3Dc%23d%20%FF", b"host")
+    assert probe_placeholders(probe.path) == ["account", "operation_id", "key"]
+
+
+@pytest.mark.parametrize("value", [b"..", b"."], ids=["up", "here"])
+def test_rendering_refuses_dot_segments(value: bytes) -> None:
+    """A value that would change the path is not asked with."""
+    assert render_probe(Probe(path="/a/{x}/s"), {"x": value}, b"h") is None
+
+
+def test_rendering_needs_every_value() -> None:
+    """Without a value nothing is asked."""
+    assert render_probe(Probe(path="/a/{x}"), {}, b"h") is None
+    assert render_probe(Probe(path="/{x}"), {"x": b"y" * 10_000}, b"h") is None
+
+
+@given(st.binary(max_size=50))
+def test_rendered_values_never_leave_their_place(value: bytes) -> None:
+    """Whatever the value, the target has the segments and the query parts of its template."""
+    target = render_probe(Probe(path="/a/{x}/b?c={x}&d=e"), {"x": value}, b"h")
+    if target is not None:
+        path, _, query = target.target.partition(b"?")
+        assert path.count(b"/") == 3
+        assert query.count(b"&") == 1
+        assert query.count(b"=") == 2
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    """The more often it was asked in vain, the longer until the next time, up to ten minutes."""
+    pauses = [pause_us(tries) for tries in range(100)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == MICROSECONDS
+    assert pauses[-1] == 600 * MICROSECONDS

@@ -42,7 +42,14 @@ APPLICATION_ID: Final = 0x69676A6C
 
 # What an operator who looks in may keep us waiting.
 _BUSY_MS: Final = 1_000
-_DATA_ERRORS: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError, ValueError)
+_DATA_ERRORS: Final = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.TooBigError,
+    OverflowError,
+    ValueError,
+)
 _DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 # Columns and the file's own bookkeeping, beside what an answer brings.
 _ROW_BYTES: Final = 1_024

@@ -1,0 +1,532 @@
+"""The journal: what it acknowledged is on the disk, whoever dies, and it says so when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import apsw
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, Release
+from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.journal import Journal
+from gateway.store.journal_base import EntryId, LastWord
+from gateway.store.journal_place import lock, unlock
+from tests.support.memory_store import ManualClock
+
+OWNER = "service shop, postgresql shop"
+HEADERS = ((b"Content-Type", b"text/plain"), (b"X", b"1"), (b"x", b"\xff"), (b"X", b""))
+
+
+def complete(body: bytes | None = b"\0\xffcharged", token: int = 7) -> Complete:
+    return Complete(uuid4(), token, uuid4(), StoredResponse(201, b"Created", HEADERS, body), 10, 20)
+
+
+OUTCOMES: dict[str, LastWord] = {
+    "complete": complete(),
+    "complete-empty": complete(b""),
+    "complete-without-body": complete(None),
+    "release": Release(uuid4(), 2**62, uuid4(), 30),
+    "forget": Forget(uuid4(), 1, uuid4()),
+    "abandon": Abandon(uuid4(), 1, uuid4(), "timeout"),
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "journal"
+
+
+@pytest.fixture
+async def journal(directory: Path) -> AsyncIterator[Journal]:
+    async with opened(directory) as journal:
+        yield journal
+
+
+@asynccontextmanager
+async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[Journal]:
+    journal = Journal(directory, owner, **limits)  # type: ignore[arg-type]
+    await journal.start()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def waiting(journal: Journal) -> list[LastWord]:
+    """All that waits, read page by page."""
+    found: list[LastWord] = []
+    after: EntryId | None = None
+    while page := await journal.waiting(after, limit=3, bytes_max=1 << 20):
+        found += [entry.command for entry in page]
+        after = page[-1].entry_id
+    return found
+
+
+def files(directory: Path) -> list[str]:
+    """The kinds of files that are there."""
+    return sorted(path.name.partition(".")[2] for path in directory.iterdir())
+
+
+def modes(directory: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+
+
+def databases(directory: Path) -> dict[Path, bytes]:
+    """Every database and its content."""
+    return {path: path.read_bytes() for path in directory.glob("*.db")}
+
+
+def leave_unborn(directory: Path) -> None:
+    """What is there after a process died while it made its file."""
+    directory.mkdir(parents=True)
+    for suffix in ("new", "new-journal", "lock"):
+        (directory / f"0123-ab.{suffix}").write_bytes(b"half")
+
+
+def move(path: Path, name: str) -> Path:
+    return path.rename(path.with_name(name))
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "journal"]
+
+
+# What it keeps
+
+
+@pytest.mark.parametrize("command", OUTCOMES.values(), ids=OUTCOMES)
+async def test_an_outcome_comes_back_as_it_went_in(journal: Journal, command: LastWord) -> None:
+    """Every command that ends an attempt is kept to the byte, and read until it is forgotten."""
+    entry_id = await journal.append("charge", command)
+    assert await journal.read(entry_id) == command
+    (entry,) = await journal.waiting(None, limit=10, bytes_max=1)
+    assert (entry.entry_id, entry.route, entry.command) == (entry_id, "charge", command)
+    await journal.forget([entry_id])
+    assert await journal.read(entry_id) is None
+    assert await waiting(journal) == []
+    assert journal.tally.waiting == journal.tally.bytes == 0
+
+
+async def test_outcomes_come_in_their_order(journal: Journal) -> None:
+    """However many are written at once, and whatever the size of a page."""
+    outcomes = [complete(b"x" * number) for number in range(20)]
+    await asyncio.gather(*[journal.append("charge", outcome) for outcome in outcomes])
+    assert await waiting(journal) == outcomes
+    assert [len(await journal.waiting(None, limit=20, bytes_max=n)) for n in (1, 1 << 20)] == [1, 20]
+
+
+async def test_an_outcome_that_is_said_again_is_one(journal: Journal) -> None:
+    """An append whose acknowledgement was lost is repeated without leaving two."""
+    outcome = complete()
+    first = await journal.append("charge", outcome)
+    again = await journal.append("charge", outcome)
+    assert await waiting(journal) == [outcome]
+    assert (await journal.read(again), await journal.read(first) in (None, outcome)) == (outcome, True)
+    assert journal.tally.waiting == 1
+
+
+async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
+    """It waits no more, and is there for an operator after a restart too."""
+    clock = ManualClock()
+    outcomes = list(OUTCOMES.values())
+    journal = Journal(directory, OWNER, clock_us=clock)
+    await journal.start()
+    ids = [await journal.append("charge", outcome) for outcome in outcomes]
+    clock.advance(60)
+    assert journal.oldest_seconds == 60
+    await journal.refuse([(ids[0], "the record is tombstone without it"), (ids[3], "rejected")])
+    await journal.close()
+    async with opened(directory) as journal:
+        assert (journal.tally.waiting, journal.tally.refused) == (4, 2)
+        assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
+        first, second = await journal.refused(10)
+        assert await journal.refused(1) == [first]
+    assert (first.operation_id, first.token, first.why) == (
+        outcomes[0].operation_id,
+        7,
+        "the record is tombstone without it",
+    )
+    assert (first.event, first.route, first.refused_us - first.journaled_us) == ("complete", "charge", 60_000_000)
+    assert second.event == EVENT_OF[Release]
+
+
+async def test_what_cannot_be_kept_fails_alone(journal: Journal) -> None:
+    """An outcome that no row can hold is rejected; those written with it are kept."""
+    good, bad = complete(), replace(complete(), token=2**63)
+    answers = await asyncio.gather(
+        *[journal.append("charge", outcome) for outcome in (good, bad)], return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [EntryId, Rejected]
+    assert await waiting(journal) == [good]
+
+
+@pytest.mark.parametrize("limits", [{"rows_max": 3}, {"bytes_max": 400_000}], ids=["rows", "bytes"])
+async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
+    """What is too much is refused whole and at once; with room again it takes more, refused ones count too."""
+    async with opened(directory, **limits) as journal:
+        outcomes = [complete(b"x" * 100_000) for _ in range(5)]
+        answers = await asyncio.gather(
+            *[journal.append("charge", outcome) for outcome in outcomes], return_exceptions=True
+        )
+        kept = [answer for answer in answers if isinstance(answer, EntryId)]
+        assert len(kept) == 3
+        assert "the journal is full" in str(answers[-1])
+        await journal.refuse([(kept[0], "no")])
+        with pytest.raises(NotApplied, match="1 were refused"):
+            await journal.append("charge", outcomes[4])
+        await journal.forget(kept[1:])
+        await journal.append("charge", outcomes[4])
+
+
+# The files
+
+
+async def test_the_files_are_private(directory: Path, journal: Journal) -> None:
+    """Directory, database, log and lock can be read by nobody else."""
+    await journal.append("charge", complete())
+    assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
+    assert {"db", "db-wal", "lock"} <= set(files(directory))
+
+
+async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
+    """What is closed empty is removed; what holds something is one file, which the next start goes on with."""
+    async with opened(directory) as journal:
+        await journal.forget([await journal.append("charge", complete())])
+    assert files(directory) == []
+    outcome = complete()
+    async with opened(directory) as journal:
+        await journal.append("charge", outcome)
+    assert files(directory) == ["db", "lock"]
+    async with opened(directory) as journal:
+        assert await waiting(journal) == [outcome]
+        await journal.append("charge", complete())
+        assert files(directory).count("db") == 1
+    assert threads() == []
+
+
+async def test_a_living_owner_is_left_alone(directory: Path) -> None:
+    """Several share a directory; what one leaves behind another takes over, empties and removes."""
+    left, mine = complete(), complete()
+    async with opened(directory) as survivor:
+        async with opened(directory) as other:
+            await other.append("charge", left)
+            await survivor.append("charge", mine)
+            assert await survivor.adopt() == 0
+            assert await waiting(survivor) == [mine]
+        assert await survivor.adopt() == 1
+        assert sorted(each.operation_id for each in await waiting(survivor)) == sorted(
+            [left.operation_id, mine.operation_id]
+        )
+        entries = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
+        entries += await survivor.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
+        for entry in entries:
+            await survivor.forget([entry.entry_id])
+        assert files(directory).count("db") == 1
+    assert files(directory) == []
+
+
+async def test_another_owners_file_is_stepped_over(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Outcomes for another service or store are neither flushed nor removed, and it is said that they are there."""
+    outcome = complete()
+    async with opened(directory, "service other, postgresql shop") as other:
+        await other.append("charge", outcome)
+    before = databases(directory)
+    async with opened(directory) as journal:
+        assert await waiting(journal) == []
+        assert await journal.adopt() == 0
+    assert "belongs to another service or durable store" in caplog.text
+    assert databases(directory) == before
+    async with opened(directory, "service other, postgresql shop") as other:
+        assert await waiting(other) == [outcome]
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"not a database at all" * 1000)
+
+
+def middle(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+
+
+def tamper(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        connection = apsw.Connection(str(path))
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+
+    return change
+
+
+UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "garbage": (garbage, "damaged"),
+    "empty": (lambda path: os.truncate(path, 0), "damaged"),
+    "a-page-lost": (middle, "damaged"),
+    "of-another-program": (tamper("PRAGMA application_id = 1"), "not a journal of this program"),
+    "newer": (tamper("PRAGMA user_version = 99"), "newer version"),
+    "of-another-owner": (tamper("UPDATE owner SET belongs_to = 'somebody'"), "move it away"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "said"), UNFIT.values(), ids=UNFIT)
+async def test_a_file_that_is_not_fit_stops_the_start(
+    directory: Path, spoil: Callable[[Path], None], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says what to do, and the file stays as it is; while a journal runs it is told and left alone."""
+    async with opened(directory) as journal:
+        await journal.append("charge", complete())
+    (path,) = databases(directory)
+    spoil(path)
+    before = path.read_bytes()
+    with pytest.raises(StartRefused, match=said):
+        await Journal(directory, OWNER).start()
+    assert threads() == []
+    assert path.read_bytes() == before
+    hidden = move(path, "hidden")
+    async with opened(directory) as journal:
+        move(hidden, path.name)
+        assert await journal.adopt() == await journal.adopt() == 0
+        assert caplog.text.count(str(path)) == 1
+        await journal.append("charge", complete())
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_was_never_finished_is_cleared_away(directory: Path) -> None:
+    """A process that died while it made its file has kept nothing in it."""
+    leave_unborn(directory)
+    async with opened(directory) as journal:
+        assert files(directory).count("db") == 1
+        assert journal.tally.waiting == 0
+    assert files(directory) == []
+
+
+async def test_a_row_of_a_newer_version_holds_nothing_up(directory: Path) -> None:
+    """It stays for the program that wrote it, and those behind it are read."""
+    outcomes = [complete(), complete()]
+    async with opened(directory) as journal:
+        for outcome in outcomes:
+            await journal.append("charge", outcome)
+    (path,) = databases(directory)
+    tamper("UPDATE entry SET version = 2 WHERE id = 1")(path)
+    async with opened(directory) as journal:
+        assert await waiting(journal) == outcomes[1:]
+        assert journal.tally.waiting == 2
+        with pytest.raises(NotApplied, match="another version"):
+            await journal.read(EntryId(path.name, 1))
+
+
+async def test_a_directory_that_was_taken_away_is_made_again(directory: Path, journal: Journal) -> None:
+    """What it held is gone, and told; what comes next is kept."""
+    entry_id = await journal.append("charge", complete())
+    move(directory, "elsewhere")
+    with pytest.raises(NotApplied, match="removed or replaced"):
+        await journal.read(entry_id)
+    outcome = complete()
+    await journal.append("charge", outcome)
+    assert await waiting(journal) == [outcome]
+
+
+def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path) -> None:
+    """Of two who open the lock of a file that goes away, the later one sees that it holds the wrong thing."""
+    path = tmp_path / "one.db"
+    path.touch()
+    mine = lock(path)
+    assert mine is not None
+    assert lock(path) is None
+    late = os.open(path.with_suffix(".lock"), os.O_RDWR)
+    path.unlink()
+    unlock(path, mine)
+    os.close(late)
+    assert not path.with_suffix(".lock").exists()
+
+
+async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
+    """Cancelled at any await of its start, it ends what it had begun, and can be started afterwards."""
+    for turns in range(4):
+        journal = Journal(directory, OWNER)
+        task = asyncio.create_task(journal.start())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for thread in threading.enumerate():
+            if thread.name == "journal" and task.cancelled():
+                thread.join(10)
+        await journal.close()
+        assert threads() == []
+    assert files(directory) == []
+
+
+# The disk
+
+
+class FailingVfs(apsw.VFS):
+    """The default way to the disk, until it is told to fail."""
+
+    def __init__(self) -> None:
+        self.name = "failing-journal"
+        self.fails: set[str] = set()
+        super().__init__(self.name, "", makedefault=True)
+
+    def xOpen(self, name: object, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 -- SQLite's name
+        return FailingFile(self, name, flags)
+
+
+class FailingFile(apsw.VFSFile):
+    def __init__(self, vfs: FailingVfs, name: object, flags: list[int]) -> None:
+        self._vfs = vfs
+        super().__init__("unix", name, flags)  # type: ignore[arg-type]
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 -- SQLite's name
+        if "sync" in self._vfs.fails:
+            raise apsw.IOError("the disk said no")
+        super().xSync(flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 -- SQLite's name
+        if "write" in self._vfs.fails:
+            raise apsw.IOError("the disk said no")
+        if "space" in self._vfs.fails:
+            raise apsw.FullError("the disk is full")
+        super().xWrite(data, offset)
+
+
+@pytest.fixture
+def disk() -> Iterator[FailingVfs]:
+    usual = apsw.vfs_names()[0]
+    vfs = FailingVfs()
+    try:
+        yield vfs
+    finally:
+        apsw.set_default_vfs(usual)
+        vfs.unregister()
+
+
+@pytest.mark.parametrize("failure", ["sync", "write", "space"])
+async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: FailingVfs, directory: Path) -> None:
+    """While the disk fails nothing is taken, what was taken can be read, and afterwards everything works by itself."""
+    async with opened(directory) as journal:
+        before, after = complete(), complete()
+        kept = await journal.append("charge", before)
+        disk.fails.add(failure)
+        for _ in range(3):
+            with pytest.raises((Indefinite, NotApplied)):
+                await journal.append("charge", after)
+        assert await journal.read(kept) == before
+        disk.fails.clear()
+        await journal.append("charge", after)
+        assert await waiting(journal) == [before, after]
+    async with opened(directory) as journal:
+        assert await waiting(journal) == [before, after]
+
+
+async def test_a_disk_that_is_full_at_the_start(disk: FailingVfs, directory: Path) -> None:
+    """The journal starts without a file, says that it takes nothing, and has one once there is room."""
+    disk.fails.add("space")
+    async with opened(directory) as journal:
+        with pytest.raises(NotApplied):
+            await journal.append("charge", complete())
+        assert await waiting(journal) == []
+        disk.fails.clear()
+        await journal.append("charge", complete())
+        assert journal.tally.waiting == 1
+
+
+# Processes
+
+
+ROOT = Path(__file__).parents[2]
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from gateway.store.journal import Journal
+from tests.store.test_journal import OWNER, complete
+async def main():
+    journal = Journal(Path(sys.argv[1]), OWNER)
+    await journal.start()
+    async def work():
+        while True:
+            outcome = complete()
+            await journal.append("charge", outcome)
+            print(outcome.operation_id.hex, flush=True)
+    await asyncio.gather(*(work() for _ in range(8)))
+asyncio.run(main())
+"""
+
+
+def acknowledged_until_killed(directory: Path) -> list[str]:
+    """The id of every operation whose outcome a process said was kept, before and after it was killed."""
+    command, environment = [sys.executable, "-c", CHILD, str(directory)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        acknowledged = [child.stdout.readline() for _ in range(100)]
+        asyncio.run(expect_nothing_to_adopt(directory))
+        child.send_signal(signal.SIGKILL)
+        return acknowledged + [line for line in child.stdout if line.endswith("\n")]
+
+
+async def expect_nothing_to_adopt(directory: Path) -> None:
+    async with opened(directory) as journal:
+        assert await waiting(journal) == []
+
+
+async def test_what_was_acknowledged_outlives_a_kill(directory: Path) -> None:
+    """After kill -9 in the middle of its work, what a process had been told was kept is adopted."""
+    acknowledged = await asyncio.to_thread(acknowledged_until_killed, directory)
+    async with opened(directory) as journal:
+        found = {outcome.operation_id for outcome in await waiting(journal)}
+    assert {UUID(line.strip()) for line in acknowledged} <= found
+
+
+LIMITED = """
+import asyncio, resource, sys
+from pathlib import Path
+from gateway.store.base import StoreError
+from gateway.store.journal import Journal
+from tests.store.test_journal import OWNER, complete, waiting
+async def main():
+    journal = Journal(Path(sys.argv[1]), OWNER)
+    await journal.start()
+    kept = [complete(b"small")]
+    await journal.append("charge", kept[0])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    for _ in range(2):
+        try:
+            await journal.append("charge", complete(b"x" * 400_000))
+        except StoreError as error:
+            print(type(error).__name__)
+    assert await waiting(journal) == kept
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    kept.append(complete(b"x" * 400_000))
+    await journal.append("charge", kept[1])
+    assert await waiting(journal) == kept
+    await journal.close()
+asyncio.run(main())
+"""
+
+
+async def test_a_file_that_may_not_grow(directory: Path) -> None:
+    """Beyond the limit of the system an outcome is not taken; those before it stay, and it goes on when it may."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", LIMITED, str(directory)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() in (["Indefinite", "NotApplied"], ["Indefinite", "Indefinite"])

@@ -8,7 +8,8 @@ Theory of operation
 -------------------
 Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
 connection of its own: claims; answers; everything else that a holder says; reads. So no claim waits for a commit of
-large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth.
+large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
+goes over a seventh, which is opened when the first of them asks.
 
 A plain connection is told at its start to plan every statement once and by index: the plan must not depend on how full
 the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
@@ -29,7 +30,6 @@ import asyncpg
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
-    MICROSECONDS,
     Applied,
     Claim,
     Command,
@@ -42,40 +42,41 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import NotApplied, RecipeConflict, StartRefused, StoreError, Swept, Tally, Watch
+from gateway.store.base import (
+    AuditEntry,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    StartRefused,
+    Swept,
+    Tally,
+    Watch,
+)
 from gateway.store.batching import Batcher
 from gateway.store.postgres_batch import Answer, Executor, Unclear, Windows, judge
+from gateway.store.postgres_inquiry import Inquiry
 from gateway.store.postgres_link import Connection, Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
-from gateway.store.postgres_schema import add_partitions, bring_up_to_date, drop_partition, greet, is_up_to_date
-from gateway.store.postgres_statements import RECIPE_LOCK, load
+from gateway.store.postgres_schema import MIGRATE_SECONDS, add_partitions, bring_up_to_date, greet, is_up_to_date
+from gateway.store.postgres_statements import load
+from gateway.store.postgres_upkeep import Upkeep
 from gateway.store.watching import Watchers
 
 CONNECT_SECONDS: Final = 5.0
 COMMAND_SECONDS: Final = 5.0
-_MIGRATE_SECONDS: Final = 300.0
 
 _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
 
-# One statement of a sweep: its row locks are held until it commits.
-_SWEEP_ROWS_MAX: Final = 100
-_WALK_ROWS_MAX: Final = 5_000
-_WALKS_MAX: Final = 20
-_DROP_PAUSE_SECONDS: Final = 60.0
-
 _READ: Final = load("read")
-_LAPSE: Final = load("lapse")
-_EXPIRE: Final = load("expire")
-_TALLY: Final = load("tally")
-_ALIVE: Final = load("alive")
 
 
 class PostgresStore:
-    """See `Store`. Up to six connections."""
+    """See `Store`. Up to seven connections."""
 
     def __init__(
         self,
@@ -92,18 +93,18 @@ class PostgresStore:
         self._watchers = Watchers()
         self._windows = Windows()
         self._opened: _Opened | None = None
-        self._drop_at = 0.0
 
     async def start(self) -> None:
         if self._opened is not None:
             raise RuntimeError("the store was started already")
-        upkeep = self._link()
+        link = self._link()
         try:
-            await _prepare(upkeep)
+            await _prepare(link)
         except BaseException:
-            await upkeep.close()
+            await link.close()
             raise
-        self._opened = _Opened(self._link, upkeep, self._executor, self._read_all, self._watchers)
+        upkeep = Upkeep(link, self._clock_us, self._command_seconds, lambda: not self._dialer.pgbouncer)
+        self._opened = _Opened(self._link, upkeep, self._executor, self._read_all, self._clock_us, self._watchers)
         if not self._dialer.pgbouncer:
             news = self._opened.news
             self._opened.news.start(self._link(news.listen))
@@ -130,62 +131,25 @@ class PostgresStore:
         return await self._open().reads.submit(operation_id)
 
     async def sweep(self, limit: int) -> Swept:
-        upkeep = self._open().upkeep
-        lapsed = retired = collected = 0
-        more = True
-        for _ in range(_WALKS_MAX):
-            bound = min(limit - lapsed, _SWEEP_ROWS_MAX)
-            if not more or bound <= 0:
-                break
-            (row,) = await upkeep.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
-            if not row["mine"]:
-                return Swept(lapsed, retired, collected)
-            lapsed += row["lapsed"]
-            more = row["more"] or row["lapsed"] >= bound
-        full = True
-        while full and (left := limit - lapsed - retired - collected) > 0:
-            bound = min(left, _SWEEP_ROWS_MAX)
-            (row,) = await upkeep.fetch(_EXPIRE, self._clock_us(), bound)
-            written = (row["lapsed"], row["retired"], row["collected"])
-            lapsed, retired, collected = lapsed + written[0], retired + written[1], collected + written[2]
-            full = sum(written) >= bound
-        await self._drop_past(upkeep)
-        return Swept(lapsed, retired, collected, lapsed + retired + collected >= limit)
+        return await self._open().upkeep.sweep(limit)
 
     async def tally(self) -> Tally:
-        rows = await self._open().upkeep.fetch(_TALLY, self._clock_us())
-        oldest_us = max((row["oldest_us"] for row in rows), default=0)
-        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
+        return await self._open().upkeep.tally()
 
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        async def agree(connection: Connection) -> list[RecipeConflict]:
-            async with connection.transaction():
-                await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-                rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
-                known = {row["operation"]: row["recipe"] for row in rows}
-                changed = sorted(name for name, recipe in recipes.items() if known.get(name) != recipe)
-                doubtful = [name for name in changed if name in known and name not in accept]
-                alive: dict[str, int] = {}
-                if doubtful:
-                    # Counted by going through all of them, which no index serves: recipes change once in a blue moon.
-                    await connection.execute("SET LOCAL enable_seqscan = on")
-                    await connection.execute(f"SET LOCAL statement_timeout = {round(_MIGRATE_SECONDS * 1000)}")
-                    found = await connection.fetch(_ALIVE, self._clock_us(), doubtful)
-                    alive = {row["operation"]: row["alive"] for row in found}
-                conflicts = [RecipeConflict(name, alive[name]) for name in doubtful if alive.get(name)]
-                if not conflicts and changed:
-                    await connection.execute(
-                        """
-                        INSERT INTO idempotency_gateway.recipe (operation, recipe)
-                        SELECT * FROM unnest($1::text[], $2::bytea[])
-                        ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
-                        """,
-                        changed,
-                        [recipes[name] for name in changed],
-                    )
-                return conflicts
+        return await self._open().upkeep.agree_recipes(recipes, accept)
 
-        return await self._open().upkeep.run(agree, _MIGRATE_SECONDS)
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._open().inquiry.find(query)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+        return await self._open().inquiry.recover(operation_id, token, lease_us, is_urgent=is_urgent)
+
+    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+        await self._open().inquiry.put_off(recovery, pause_us)
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._open().inquiry.audits(operation_id)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._opened is None:
@@ -226,24 +190,6 @@ class PostgresStore:
         absent = Snapshot(None, now_us)
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
-    async def _drop_past(self, upkeep: Link) -> None:
-        """Now and then, let one day's answers go."""
-        now = asyncio.get_running_loop().time()
-        if now < self._drop_at:
-            return
-        self._drop_at = now + _DROP_PAUSE_SECONDS
-        try:
-            dropped = await upkeep.run(
-                lambda connection: drop_partition(connection, self._clock_us(), is_session=not self._dialer.pgbouncer),
-                # Longer than the server lets it try, so that it is the server that gives up.
-                2 * self._command_seconds,
-            )
-        except StoreError:
-            # Another gateway is at it, or somebody reads for long: it stays for a later pass.
-            return
-        if dropped:
-            self._drop_at = 0.0
-
 
 class _Opened:
     """What exists between start and close."""
@@ -251,17 +197,19 @@ class _Opened:
     def __init__(
         self,
         link: Callable[[], Link],
-        upkeep: Link,
+        upkeep: Upkeep,
         executor: Callable[[Link], Executor],
         read_all: Callable[[Link, list[UUID]], Awaitable[list[Snapshot | Exception]]],
+        clock_us: Callable[[], int | None],
         watchers: Watchers,
     ) -> None:
-        claims, answers, others, reads = self._links = [link() for _ in range(4)]
+        claims, answers, others, reads, inquiries = self._links = [link() for _ in range(5)]
         self.upkeep = upkeep
         self.claims: Batcher[Command, Answer] = _batcher(executor(claims))
         self.answers: Batcher[Command, Answer] = _batcher(executor(answers))
         self.others: Batcher[Command, Answer] = _batcher(executor(others))
         self.reads: Batcher[UUID, Snapshot] = Batcher(partial(read_all, reads), size_max=_READS_SIZE_MAX)
+        self.inquiry = Inquiry(inquiries.fetch, clock_us)
         self.news = News(watchers)
 
     def batcher_of(self, command: Command) -> Batcher[Command, Answer]:
@@ -275,7 +223,7 @@ class _Opened:
         for batcher in (self.claims, self.answers, self.others, self.reads):
             await batcher.close()
         await self.news.close()
-        await asyncio.gather(*(link.close() for link in (*self._links, self.upkeep)))
+        await asyncio.gather(self.upkeep.close(), *(link.close() for link in self._links))
 
 
 def _batcher(executor: Executor) -> Batcher[Command, Answer]:
@@ -391,7 +339,7 @@ async def _prepare(upkeep: Link) -> list[str]:
     """Connect for the first time, and bring the schema up to date."""
     try:
         await upkeep.open()
-        return await upkeep.run(bring_up_to_date, _MIGRATE_SECONDS)
+        return await upkeep.run(bring_up_to_date, MIGRATE_SECONDS)
     except Refused as refused:
         if refused.sqlstate == "42501":
             raise StartRefused(

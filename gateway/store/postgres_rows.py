@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.core.lifecycle import epitaph
 from gateway.core.message import Headers, StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, Record, State
+from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import NotApplied
 
 RECORD_VERSION: Final = 1
@@ -23,7 +23,7 @@ _COLUMNS: Final = (
     "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
     "replay_until_us", "remember_until_us", "completed_us", "attempts", "drop_day", "version", "status",
     "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation", "scope_digest", "key_digest",
-    "key", "recipe", "digest", "raw", "key_id", "location",
+    "key", "recipe", "digest", "raw", "key_id", "location", "probe_target", "probe_host",
 )  # fmt: skip
 WIDTH: Final = len(_COLUMNS)
 
@@ -79,7 +79,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
         operation_id, attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us,
         replay_until_us, remember_until_us, completed_us, attempts, _, version, status,
         carries_doubt, state, last_event, doubt, holder, route, operation, scope_digest, key_digest,
-        key, recipe, digest, raw, key_id, location,
+        key, recipe, digest, raw, key_id, location, probe_target, probe_host,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -107,6 +107,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
         doubt,
         resolution_id,
         response,
+        None if probe_target is None else ProbeTarget(probe_target, probe_host),
     )
 
 

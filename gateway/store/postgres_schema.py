@@ -16,6 +16,8 @@ from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, migr
 
 SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
+# What a migration may take, or whatever else has to go through all records.
+MIGRATE_SECONDS: Final = 300.0
 
 _GREETING: Final = """
 SELECT

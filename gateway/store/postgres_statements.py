@@ -1,7 +1,8 @@
 """The statements of the Postgres store, and how a list of commands becomes the arguments of one.
 
-A statement is a file under `sql/postgres`, named after its verb. Its first argument is the time to use instead of the
-server's clock (null, but for tests), the others are arrays with one element per operation. Nothing here does I/O.
+A statement is a file under `sql/postgres`, named after its verb. Where it asks for the time, its first argument is what
+to use instead of the server's clock (null, but for tests). The others of a command's statement are arrays with one
+element per operation. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gateway.core.operation import (
     Renew,
     Takeover,
 )
+from gateway.store.base import AUDIT_KEEP_US
 from gateway.store.postgres_rows import NO_RECORD, RECORD, pack_headers, pack_location
 
 Columns = tuple[Sequence[Any], ...]
@@ -41,6 +43,8 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000
 
 # By how much `due_us` of a claim is later than the expected end of its answer's window; the statements know it too.
 DUE_SLACK_US: Final = 5_000_000
+# How often upkeep looks whether a leave to recover is still needed.
+_RECOVERY_CHECK_US: Final = 3_600_000_000
 
 
 def load(name: str) -> str:
@@ -48,6 +52,7 @@ def load(name: str) -> str:
     text = files("gateway.store").joinpath(f"sql/postgres/{name}.sql").read_text()
     for mark, value in (
         ("{now}", NOW), ("{record}", RECORD), ("{no_record}", NO_RECORD), ("{sweep_lock}", SWEEP_LOCK),
+        ("{audit_keep_us}", str(AUDIT_KEEP_US)), ("{recovery_check_us}", str(_RECOVERY_CHECK_US)),
     ):  # fmt: skip
         text = text.replace(mark, value)
     return text
@@ -64,6 +69,7 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
     """The arguments of `claim`. `due_in_us` foretells by operation name after how long upkeep has to look."""
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
+    probes = [command.probe for command in commands]
     return (
         [identity.operation_id for identity in identities],
         [command.attempt_id for command in commands],
@@ -80,6 +86,8 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
         [command.lease_us for command in commands],
         [command.read_token for command in commands],
         [due_in_us(identity.operation) for identity in identities],
+        [None if probe is None else probe.target for probe in probes],
+        [None if probe is None else probe.host for probe in probes],
     )
 
 
@@ -130,6 +138,14 @@ def _named(commands: Sequence[Any]) -> Columns:
     return ([command.operation_id for command in commands],)
 
 
+def _audits(commands: Sequence[Any]) -> Columns:
+    audits = [command.audit for command in commands]
+    return (
+        [None if audit is None else audit.who for audit in audits],
+        [None if audit is None else audit.why for audit in audits],
+    )
+
+
 # The arguments of every verb but `claim`.
 COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
@@ -138,10 +154,10 @@ COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Forget: lambda commands: (*_held(commands), [FORGOTTEN_REMEMBER_US] * len(commands)),
     Abandon: lambda commands: (*_held(commands), [command.doubt for command in commands]),
     Takeover: _takeovers,
-    Prove: lambda commands: (*_resolved(commands), *_answers(commands)),
-    Disprove: lambda commands: (*_resolved(commands), *_remember(commands)),
-    Purge: _named,
-    Erase: _named,
+    Prove: lambda commands: (*_resolved(commands), *_answers(commands), *_audits(commands)),
+    Disprove: lambda commands: (*_resolved(commands), *_remember(commands), *_audits(commands)),
+    Purge: lambda commands: (*_named(commands), *_audits(commands)),
+    Erase: lambda commands: (*_named(commands), *_audits(commands)),
 }
 
 

@@ -15,6 +15,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
     Applied,
+    Audit,
     Claim,
     Command,
     Complete,
@@ -23,6 +24,7 @@ from gateway.core.operation import (
     Fingerprint,
     Forget,
     Identity,
+    ProbeTarget,
     Prove,
     Purge,
     Record,
@@ -34,7 +36,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )
-from gateway.store.base import Store
+from gateway.store.base import AuditEntry, Store
 
 # Far apart, so that a store whose clock runs while the test runs never comes near the wrong one.
 LEASE_SECONDS = 60.0
@@ -139,7 +141,9 @@ class Hand:
     # Each verb as whoever is entitled to it would say it now. `replace` makes the others.
 
     def claim(self) -> Claim:
-        return Claim(self.script.identity, self.next_id, f"holder-{self.attempts}", SAME, LEASE_US)
+        # The second has none, which shows whether the first one's is kept.
+        target = None if self.attempts % 2 else ProbeTarget(b"/charges?attempt=%d" % self.attempts, b"api.test")
+        return Claim(self.script.identity, self.next_id, f"holder-{self.attempts}", SAME, LEASE_US, probe=target)
 
     def retry(self) -> Claim:
         return replace(self.claim(), read_token=self.token)
@@ -163,16 +167,21 @@ class Hand:
         return Takeover(self.operation_id, self.token, self.next_id, f"holder-{self.attempts}", LEASE_US)
 
     def prove(self, response: StoredResponse = OTHER_ANSWER) -> Prove:
-        return Prove(self.operation_id, self.token, self.next_id, response, REPLAY_US, REMEMBER_US)
+        return Prove(
+            self.operation_id, self.token, self.next_id, response, REPLAY_US, REMEMBER_US, self.audit("was seen")
+        )
 
     def disprove(self) -> Disprove:
-        return Disprove(self.operation_id, self.token, self.next_id, REMEMBER_US)
+        return Disprove(self.operation_id, self.token, self.next_id, REMEMBER_US, self.audit("never arrived"))
 
     def purge(self) -> Purge:
-        return Purge(self.operation_id)
+        return Purge(self.operation_id, self.audit("holds a name"))
 
     def erase(self) -> Erase:
-        return Erase(self.operation_id)
+        return Erase(self.operation_id, self.audit("by request"))
+
+    def audit(self, why: str) -> Audit:
+        return Audit(f"operator-{self.attempts}", why)
 
 
 Speech = Callable[[Hand], Command]
@@ -211,6 +220,15 @@ def differences(
         if not same:
             found.append(f"{name}: {their!r} instead of {wanted!r}")
     return found
+
+
+def audit_differences(
+    theirs: list[AuditEntry], their_tokens: list[int], model: list[AuditEntry], model_tokens: list[int]
+) -> list[str]:
+    """What a store says otherwise than the model of what was done to an operation; when it was done is not compared."""
+    their = [(their_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in theirs]
+    wanted = [(model_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in model]
+    return [] if their == wanted else [f"audits: {their} instead of {wanted}"]
 
 
 def _same_time(theirs: int | None, their_now: int, wanted: int | None, model_now: int, tolerance_us: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.store.base import Store
-from tests.conformance.hand import Hand, Script, Speech, differences
+from tests.conformance.hand import Hand, Script, Speech, audit_differences, differences
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
 
@@ -36,6 +36,10 @@ class Pair:
     async def look(self, store: Store) -> None:
         self.theirs.look(await store.read(self.theirs.operation_id))
         self.mine.look(self.model.read_now(self.mine.operation_id))
+
+    async def audit_differences(self, store: Store) -> list[str]:
+        theirs, mine = await store.audits(self.theirs.operation_id), self.model.audits_now(self.mine.operation_id)
+        return audit_differences(theirs, self.theirs.tokens, mine, self.mine.tokens)
 
     def differences(self, *, exact: bool) -> list[str]:
         return differences(self.theirs.snapshot, self.theirs.tokens, self.mine.snapshot, self.mine.tokens, exact=exact)

@@ -101,6 +101,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for pair in self.pairs:
             self.seat.runner.run(pair.look(self.seat.store))
+            assert self.seat.runner.run(pair.audit_differences(self.seat.store)) == []
         self.agree()
 
 

@@ -49,6 +49,10 @@ async def test_every_event_has_the_effect_that_the_table_gives_it(
     for name, pair in pairs.items():
         if wrong := pair.differences(exact=database.exact):
             found[name] = [*found.get(name, []), "read", *wrong]
+    audits = await asyncio.gather(*(pair.audit_differences(store) for pair in pairs.values()))
+    for name, wrong in zip(pairs, audits, strict=True):
+        if wrong:
+            found[name] = [*found.get(name, []), *wrong]
     # As text, because the difference of two large dictionaries takes minutes to draw.
     assert not found, "\n".join(f"{name}: {'; '.join(wrong)}" for name, wrong in found.items())
     assert all(increasing(pair.theirs.tokens) for pair in pairs.values())

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import NotApplied, StartRefused, StoreError
+from gateway.store.base import NotApplied, Query, StartRefused, StoreError
 from gateway.store.postgres import PostgresStore, migrate
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
@@ -147,6 +147,10 @@ async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
             )
             async with opened(url_of(writer)) as store:
                 await do(store, Hand(), Hand.claim, Hand.complete)
+                await do(store, hand := Hand(), Hand.claim, Hand.abandon)
+                assert await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
+                await do(store, hand, Hand.prove)
+                await store.sweep(100)
         finally:
             for role in (owner, writer):
                 await admin.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
@@ -193,6 +197,17 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete, Hand.purge, Hand.erase)
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.prove)
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+            doubted = Hand()
+            await do(store, doubted, Hand.claim, Hand.abandon)
+            leave = await store.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=False)
+            assert leave is not None
+            assert await other.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=True) is None
+            for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
+                assert await other.find(Query(states, frozenset(("create_payment",)), recoverable=True)) == []
+                assert len(await other.find(Query(states, frozenset(("create_payment",))))) == 1
+            await store.put_off(leave, 0)
+            await do(store, doubted, Hand.disprove)
+            assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)
             await store.tally()
             assert await store.agree_recipes({"charges": b"one"}, frozenset()) == []
@@ -202,7 +217,9 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
         assert pooler.transactions > 20
         # Nothing was left behind in a session that is the next client's.
         async with session(f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres") as neighbour:
-            for setting, plain in (("jit", "on"), ("enable_seqscan", "on"), ("statement_timeout", "0")):
+            for setting, plain in (
+                ("jit", "on"), ("enable_seqscan", "on"), ("statement_timeout", "0"), ("synchronous_commit", "on"),
+            ):  # fmt: skip
                 assert {await neighbour.fetchval(f"SHOW {setting}") for _ in range(6)} == {plain}
 
 

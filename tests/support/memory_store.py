@@ -196,7 +196,8 @@ class MemoryStore:
 
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()
-        now_us, found = self.memory.clock(), []
+        now_us = self.memory.clock()
+        found: list[Snapshot] = []
         for operation_id, kept in sorted(self.memory.records.items()):
             record = settle(kept, now_us)
             if record is None or (query.after is not None and operation_id <= query.after):

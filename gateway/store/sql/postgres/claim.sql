@@ -9,10 +9,12 @@ WITH clock AS MATERIALIZED (
 ), input AS MATERIALIZED (
     SELECT * FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
-        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[]
+        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
+        $17::bytea[], $18::bytea[]
     ) AS i (
         for_id, new_attempt_id, new_holder, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
-        new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us
+        new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us,
+        new_probe_target, new_probe_host
     )
 ), seen AS MATERIALIZED (
     SELECT i.*, o.*
@@ -23,12 +25,13 @@ WITH clock AS MATERIALIZED (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
         carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
-        recipe, digest, raw, key_id
+        recipe, digest, raw, key_id, probe_target, probe_host
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
         c.now_us + s.due_in_us, 1, 1, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
-        s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id
+        s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
+        s.new_probe_target, s.new_probe_host
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
         OR s.state = 'released' AND (s.token = s.read_token OR s.remember_until_us <= c.now_us)
@@ -54,6 +57,8 @@ WITH clock AS MATERIALIZED (
         last_event = 'claim',
         doubt = NULL,
         holder = excluded.holder,
+        probe_target = excluded.probe_target,
+        probe_host = excluded.probe_host,
         -- Everything above is alike for both rows. What follows is kept by a retry, and new where the key was free again.
         (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key) = (
             SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key

@@ -1,9 +1,9 @@
 -- in_doubt --disprove--> released (fenced on the token that was read)
 --
--- A claimed record whose lease is over is in doubt.
+-- A claimed record whose lease is over is in doubt. Who said so is written down with it.
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[])
-    AS i (for_id, for_token, by_resolution_id, remember_us)
+    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::text[])
+    AS i (for_id, for_token, by_resolution_id, remember_us, by_who, by_why)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
     SELECT i.*, o.*
@@ -28,7 +28,12 @@ WITH input AS MATERIALIZED (
     WHERE o.operation_id = l.operation_id AND o.version = 1
         AND o.token = l.for_token
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
-    RETURNING o.operation_id
+    RETURNING o.operation_id, o.token, l.by_who, l.by_why
+), audited AS (
+    INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
+    SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'disprove', ch.by_who, ch.by_why
+    FROM changed ch CROSS JOIN clock c
+    WHERE ch.by_who IS NOT NULL
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
 FROM clock c LEFT JOIN locked o ON true

@@ -2,8 +2,8 @@
 --
 -- A completed record whose replay window is over is a tombstone.
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[])
-    AS i (for_id)
+    SELECT * FROM unnest($2::uuid[], $3::text[], $4::text[])
+    AS i (for_id, by_who, by_why)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
     SELECT i.*, o.*
@@ -22,7 +22,12 @@ WITH input AS MATERIALIZED (
             o.state IN ('released', 'tombstone')
             OR o.state = 'completed' AND o.replay_until_us <= c.now_us
         )
-    RETURNING o.operation_id
+    RETURNING o.operation_id, o.token, l.by_who, l.by_why
+), audited AS (
+    INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
+    SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'erase', ch.by_who, ch.by_why
+    FROM changed ch CROSS JOIN clock c
+    WHERE ch.by_who IS NOT NULL
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
 FROM clock c LEFT JOIN locked o ON true

@@ -1,6 +1,6 @@
 -- in_doubt --prove--> completed (fenced on the token that was read)
 --
--- A claimed record whose lease is over is in doubt. A day without a partition fails the whole statement.
+-- A claimed record whose lease is over is in doubt. Who said so is written down with it. A day without a partition fails the whole statement.
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[])
     WITH ORDINALITY AS i (for_id, for_token, by_resolution_id, replay_us, remember_us, new_status, new_location, ordinal)
@@ -37,12 +37,19 @@ WITH input AS MATERIALIZED (
     WHERE o.operation_id = l.operation_id AND o.version = 1
         AND o.token = l.for_token
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
-    RETURNING o.token, o.drop_day, l.ordinal
+    RETURNING o.operation_id, o.token, o.drop_day, l.ordinal
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
     SELECT
         ch.token, ch.drop_day, ($9::bytea[])[ch.ordinal], ($10::bytea[])[ch.ordinal], ($11::bytea[])[ch.ordinal]
     FROM changed ch
+), audited AS (
+    INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
+    SELECT
+        ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'prove',
+        ($12::text[])[ch.ordinal], ($13::text[])[ch.ordinal]
+    FROM changed ch CROSS JOIN clock c
+    WHERE ($12::text[])[ch.ordinal] IS NOT NULL
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
 FROM clock c LEFT JOIN locked o ON true

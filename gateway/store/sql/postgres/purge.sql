@@ -2,8 +2,8 @@
 --
 -- The one answer that leaves by itself: an operator wants it gone now.
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[])
-    AS i (for_id)
+    SELECT * FROM unnest($2::uuid[], $3::text[], $4::text[])
+    AS i (for_id, by_who, by_why)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
     SELECT i.*, o.*
@@ -23,11 +23,16 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND o.version = 1
         AND o.state = 'completed' AND o.replay_until_us > c.now_us
-    RETURNING l.token, l.drop_day
+    RETURNING o.operation_id, l.token, l.drop_day, l.by_who, l.by_why
 ), dropped AS (
     DELETE FROM idempotency_gateway.response r
     USING changed ch
     WHERE r.token = ch.token AND r.drop_day = ch.drop_day
+), audited AS (
+    INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
+    SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'purge', ch.by_who, ch.by_why
+    FROM changed ch CROSS JOIN clock c
+    WHERE ch.by_who IS NOT NULL
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
 FROM clock c LEFT JOIN locked o ON true

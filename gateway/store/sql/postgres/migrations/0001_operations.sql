@@ -40,7 +40,9 @@ CREATE TABLE idempotency_gateway.operation (
     digest            bytea,
     raw               bytea,
     key_id            text,
-    location          bytea
+    location          bytea,
+    probe_target      bytea,
+    probe_host        bytea
 ) WITH (
     fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.05,
@@ -50,7 +52,8 @@ CREATE TABLE idempotency_gateway.operation (
 
 CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation (token);
 CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
-CREATE INDEX operation_attention ON idempotency_gateway.operation (attention_us) WHERE attention_us IS NOT NULL;
+-- In the order of the pages that an operator is shown.
+CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
 
 -- The answers, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
 -- updated, and deleted only by a purge: a partition leaves as a whole.
@@ -87,3 +90,31 @@ CREATE TABLE idempotency_gateway.upkeep (
     passed_token bigint  NOT NULL
 );
 INSERT INTO idempotency_gateway.upkeep (passed_token) VALUES (0);
+
+-- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody
+-- waits. It is beside the record because it changes nothing of it. Under another token than the record's it means nothing;
+-- at `check_us` upkeep looks whether it is still needed.
+CREATE TABLE idempotency_gateway.recovery (
+    operation_id     uuid    NOT NULL PRIMARY KEY,
+    token            bigint  NOT NULL,
+    held_until_us    bigint  NOT NULL,
+    put_off_until_us bigint  NOT NULL,
+    check_us         bigint  NOT NULL,
+    tries            integer NOT NULL
+) WITH (fillfactor = 70);
+CREATE INDEX recovery_check ON idempotency_gateway.recovery (check_us);
+
+-- What was done by hand or by probe, in the order in which it was done. It outlives the operation: from `keep_until_us` on
+-- it is removed when there is no record any more, and kept for longer otherwise.
+CREATE TABLE idempotency_gateway.audit (
+    operation_id  uuid   NOT NULL,
+    entry         bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at_us         bigint NOT NULL,
+    keep_until_us bigint NOT NULL,
+    token         bigint NOT NULL,
+    event         text   NOT NULL,
+    who           text   NOT NULL,
+    why           text   NOT NULL,
+    PRIMARY KEY (operation_id, entry)
+);
+CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);

@@ -1,0 +1,130 @@
+"""What is done to the operations in Postgres by the way: the sweep, the tally, and the agreement on identities.
+
+It owns how much one statement may lock or look through, and when the answers of a past day go; what it says goes over
+the one link that it is given, so that it never holds up a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gateway.core.operation import MICROSECONDS
+from gateway.store.base import RecipeConflict, StoreError, Swept, Tally
+from gateway.store.postgres_link import Connection, Link
+from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition
+from gateway.store.postgres_statements import RECIPE_LOCK, load
+
+# One statement of a sweep: its row locks are held until it commits.
+_SWEEP_ROWS_MAX: Final = 100
+_WALK_ROWS_MAX: Final = 5_000
+_WALKS_MAX: Final = 20
+_DROP_PAUSE_SECONDS: Final = 60.0
+
+_LAPSE: Final = load("lapse")
+_EXPIRE: Final = load("expire")
+_TIDY: Final = load("tidy")
+_TALLY: Final = load("tally")
+_ALIVE: Final = load("alive")
+
+
+class Upkeep:
+    """These verbs of `Store`, over one link."""
+
+    def __init__(
+        self,
+        link: Link,
+        clock_us: Callable[[], int | None],
+        command_seconds: float,
+        is_session: Callable[[], bool],
+    ) -> None:
+        """`is_session` says whether the link's sessions are its own, with no pooler between."""
+        self._link = link
+        self._clock_us = clock_us
+        self._command_seconds = command_seconds
+        self._is_session = is_session
+        self.drop_at = 0.0
+        """When, on the event loop's clock, a past day may next be looked for."""
+
+    async def close(self) -> None:
+        """Give the link back."""
+        await self._link.close()
+
+    async def sweep(self, limit: int) -> Swept:
+        lapsed = retired = collected = 0
+        more = True
+        for _ in range(_WALKS_MAX):
+            bound = min(limit - lapsed, _SWEEP_ROWS_MAX)
+            if not more or bound <= 0:
+                break
+            (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
+            if not row["mine"]:
+                return Swept(lapsed, retired, collected)
+            lapsed += row["lapsed"]
+            more = row["more"] or row["lapsed"] >= bound
+        full = True
+        while full and (left := limit - lapsed - retired - collected) > 0:
+            bound = min(left, _SWEEP_ROWS_MAX)
+            (row,) = await self._link.fetch(_EXPIRE, self._clock_us(), bound)
+            written = (row["lapsed"], row["retired"], row["collected"])
+            lapsed, retired, collected = lapsed + written[0], retired + written[1], collected + written[2]
+            full = sum(written) >= bound
+        bound = min(limit, _SWEEP_ROWS_MAX)
+        (row,) = await self._link.fetch(_TIDY, self._clock_us(), bound)
+        more = lapsed + retired + collected >= limit or row["looked_at"] >= bound
+        await self._drop_past()
+        return Swept(lapsed, retired, collected, more)
+
+    async def tally(self) -> Tally:
+        rows = await self._link.fetch(_TALLY, self._clock_us())
+        oldest_us = max((row["oldest_us"] for row in rows), default=0)
+        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
+
+    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+        async def agree(connection: Connection) -> list[RecipeConflict]:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+                rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
+                known = {row["operation"]: row["recipe"] for row in rows}
+                changed = sorted(name for name, recipe in recipes.items() if known.get(name) != recipe)
+                doubtful = [name for name in changed if name in known and name not in accept]
+                alive: dict[str, int] = {}
+                if doubtful:
+                    # Counted by going through all of them, which no index serves: recipes change once in a blue moon.
+                    await connection.execute("SET LOCAL enable_seqscan = on")
+                    await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
+                    found = await connection.fetch(_ALIVE, self._clock_us(), doubtful)
+                    alive = {row["operation"]: row["alive"] for row in found}
+                conflicts = [RecipeConflict(name, alive[name]) for name in doubtful if alive.get(name)]
+                if not conflicts and changed:
+                    await connection.execute(
+                        """
+                        INSERT INTO idempotency_gateway.recipe (operation, recipe)
+                        SELECT * FROM unnest($1::text[], $2::bytea[])
+                        ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
+                        """,
+                        changed,
+                        [recipes[name] for name in changed],
+                    )
+                return conflicts
+
+        return await self._link.run(agree, MIGRATE_SECONDS)
+
+    async def _drop_past(self) -> None:
+        """Now and then, let one day's answers go."""
+        now = asyncio.get_running_loop().time()
+        if now < self.drop_at:
+            return
+        self.drop_at = now + _DROP_PAUSE_SECONDS
+        try:
+            dropped = await self._link.run(
+                lambda connection: drop_partition(connection, self._clock_us(), is_session=self._is_session()),
+                # Longer than the server lets it try, so that it is the server that gives up.
+                2 * self._command_seconds,
+            )
+        except StoreError:
+            # Another gateway is at it, or somebody reads for long: it stays for a later pass.
+            return
+        if dropped:
+            self.drop_at = 0.0

@@ -1,0 +1,23 @@
+-- No row of the table: leave to recover an operation in doubt, for one at a time. The record stays as it is.
+--
+-- A claimed record whose lease is over is in doubt. Of those who come at once each waits for the one before and sees what
+-- he left. A leave under an older token is over.
+WITH clock AS MATERIALIZED (
+    -- A leave that a crash forgets is given twice, which costs a question: no flush at commit.
+    SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
+)
+INSERT INTO idempotency_gateway.recovery AS r (operation_id, token, held_until_us, put_off_until_us, check_us, tries)
+SELECT o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1
+FROM clock c CROSS JOIN idempotency_gateway.operation o
+WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = 1
+    AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+ON CONFLICT (operation_id) DO UPDATE SET
+    token = excluded.token,
+    held_until_us = excluded.held_until_us,
+    put_off_until_us = CASE WHEN r.token = excluded.token THEN r.put_off_until_us ELSE 0 END,
+    tries = CASE WHEN r.token = excluded.token THEN r.tries + 1 ELSE 1 END
+WHERE r.token < excluded.token
+    OR r.token = excluded.token
+        AND r.held_until_us <= (SELECT now_us FROM clock)
+        AND ($5::boolean OR r.put_off_until_us <= (SELECT now_us FROM clock))
+RETURNING r.tries

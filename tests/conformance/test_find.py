@@ -1,0 +1,246 @@
+"""What an operator or a background worker finds: by state, route and age, page by page, settled as of now."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.core.operation import Snapshot, State, microseconds
+from gateway.store.base import Query, Store
+from tests.conformance.cases import HISTORIES, MOVES, PAUSES
+from tests.conformance.hand import (
+    ANSWER,
+    LEASE_SECONDS,
+    LEASE_US,
+    REMEMBER_SECONDS,
+    REPLAY_SECONDS,
+    Hand,
+    Script,
+    do,
+    new_identity,
+)
+from tests.conformance.stores import Database
+from tests.conformance.test_retention import sweep_all
+
+EVERY_STATE = frozenset(State)
+IN_DOUBT = frozenset((State.IN_DOUBT,))
+
+
+def ids(found: list[Snapshot]) -> list[UUID]:
+    return [snapshot.record.identity.operation_id for snapshot in found if snapshot.record is not None]
+
+
+def ids_of(*hands: Hand) -> list[UUID]:
+    """In the order in which a store finds them."""
+    return sorted(hand.operation_id for hand in hands)
+
+
+async def one_of_each(store: Store, database: Database) -> dict[str, Hand]:
+    """An operation in every state, once as it was written and once as time has made of it what was written."""
+    hands = {
+        name: Hand()
+        for name in (
+            "collected", "retired", "lapsed", "claimed", "renewed", "doubted", "released", "completed", "purged",
+            "erased",
+        )
+    }  # fmt: skip
+    await do(store, hands["collected"], Hand.claim, lambda hand: replace(hand.release(), remember_us=1))
+    await do(store, hands["retired"], Hand.claim, Hand.complete)
+    await do(store, hands["lapsed"], Hand.claim)
+    await database.advance(REPLAY_SECONDS + 60)
+    await do(store, hands["claimed"], Hand.claim)
+    await do(store, hands["renewed"], Hand.claim, Hand.renew)
+    await do(store, hands["doubted"], Hand.claim, Hand.abandon)
+    await do(store, hands["released"], Hand.claim, Hand.release)
+    await do(store, hands["completed"], Hand.claim, Hand.complete)
+    await do(store, hands["purged"], Hand.claim, Hand.complete, Hand.purge)
+    await do(store, hands["erased"], Hand.claim, Hand.release, Hand.erase)
+    return hands
+
+
+FOUND_IN: dict[State, tuple[str, ...]] = {
+    State.ABSENT: (),
+    State.RELEASED: ("released",),
+    State.CLAIMED: ("claimed", "renewed"),
+    State.IN_DOUBT: ("doubted", "lapsed"),
+    State.COMPLETED: ("completed",),
+    State.TOMBSTONE: ("purged", "retired"),
+}
+
+
+@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
+async def test_each_state_is_found_settled(
+    is_swept: bool, store: Store, other_store: Store, database: Database
+) -> None:
+    """A record is found in the state that it has now, whether or not a sweep has written that down."""
+    hands = await one_of_each(store, database)
+    if is_swept:
+        await sweep_all(store)
+    for state, names in FOUND_IN.items():
+        found = await other_store.find(Query(frozenset((state,))))
+        assert ids(found) == ids_of(*(hands[name] for name in names)), state
+        assert {snapshot.state for snapshot in found} <= {state}
+    everything = ids_of(*(hands[name] for names in FOUND_IN.values() for name in names))
+    assert ids(await store.find(Query(EVERY_STATE))) == everything
+    pair = frozenset((State.IN_DOUBT, State.TOMBSTONE))
+    assert ids(await store.find(Query(pair))) == ids_of(*(hands[name] for state in pair for name in FOUND_IN[state]))
+    assert await store.find(Query(frozenset())) == []
+
+
+async def test_a_record_is_found_as_it_is_read(store: Store, database: Database) -> None:
+    """Of every kind of record that can come to be, what is found is what a read says, but for the body."""
+    hands = {name: Hand() for name in HISTORIES}
+    # Those that end together are told together: a pause is everybody's.
+    told = sorted(HISTORIES, key=lambda name: sum(move in PAUSES for move in HISTORIES[name]), reverse=True)
+    for name in told:
+        for move in HISTORIES[name]:
+            if move in PAUSES:
+                await database.advance(PAUSES[move])
+                hands[name].look(await store.read(hands[name].operation_id))
+            else:
+                await do(store, hands[name], MOVES[move])
+    found = {id_: snapshot for snapshot in await store.find(Query(EVERY_STATE, limit=1_000)) for id_ in ids([snapshot])}
+    for name, hand in hands.items():
+        read, seen = (await store.read(hand.operation_id)).record, found.pop(hand.operation_id, None)
+        if read is None:
+            assert seen is None, name
+            continue
+        wanted = read if read.response is None else replace(read, response=replace(read.response, body=None))
+        assert seen is not None, name
+        assert seen.record == wanted, name
+    assert found == {}
+
+
+async def test_an_answer_is_found_without_its_body(store: Store) -> None:
+    """Status, reason and fields of an answer are shown, its body is not read."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.complete)
+    (snapshot,) = await store.find(Query(frozenset((State.COMPLETED,))))
+    assert snapshot.record is not None
+    assert snapshot.record.response == replace(ANSWER, body=None)
+    assert snapshot.record.probe is not None
+
+
+@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
+@pytest.mark.parametrize("limit", [1, 3, 4, 100])
+async def test_pages_follow_one_another(limit: int, states: frozenset[State], store: Store, database: Database) -> None:
+    """Each page begins after the last id of the one before, only the last is shorter, and all are found once."""
+    hands = [Hand() for _ in range(12)]
+    # Some in doubt by their holder's word, some by a lapse that nobody wrote down, all mixed in the order of ids.
+    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+    await asyncio.gather(*(do(store, hand, Hand.abandon) for hand in hands[::2]))
+    await database.advance(2 * LEASE_SECONDS)
+    pages: list[list[UUID]] = []
+    after: UUID | None = None
+    while True:
+        page = ids(await store.find(Query(states, after=after, limit=limit)))
+        pages.append(page)
+        if len(page) < limit:
+            break
+        after = page[-1]
+    assert [id_ for page in pages for id_ in page] == ids_of(*hands)
+
+
+async def test_the_ends_of_the_order_are_found(store: Store) -> None:
+    """The lowest and the highest id that there can be are found like any other, and nothing comes after the highest."""
+    lowest, highest = (Hand(Script(replace(new_identity(), operation_id=UUID(int=n)))) for n in (0, 2**128 - 1))
+    await do(store, lowest, Hand.claim, Hand.abandon)
+    await do(store, highest, Hand.claim, Hand.abandon)
+    for states in (IN_DOUBT, EVERY_STATE):
+        assert ids(await store.find(Query(states))) == [lowest.operation_id, highest.operation_id]
+        assert ids(await store.find(Query(states, after=lowest.operation_id))) == [highest.operation_id]
+        assert await store.find(Query(states, after=highest.operation_id)) == []
+
+
+@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
+async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], store: Store, database: Database) -> None:
+    """Only the routes that were named, and only what was claimed first so long ago."""
+    old, retried, young = Hand(), Hand(), Hand()
+    refund = Hand(Script(new_identity(route="refund é")))
+    await do(store, old, Hand.claim, Hand.abandon)
+    await do(store, retried, Hand.claim, Hand.release)
+    await database.advance(LEASE_SECONDS / 2)
+    await do(store, retried, Hand.retry, Hand.abandon)
+    await database.advance(LEASE_SECONDS / 2)
+    await do(store, young, Hand.claim, Hand.abandon)
+    await do(store, refund, Hand.claim, Hand.abandon)
+
+    async def find(**narrower: object) -> list[UUID]:
+        return ids(await store.find(replace(Query(states), **narrower)))  # type: ignore[arg-type]
+
+    assert await find(routes=frozenset(("refund é",))) == ids_of(refund)
+    assert await find(routes=frozenset(("refund é", "create_payment"))) == ids_of(old, retried, young, refund)
+    assert await find(routes=frozenset(("refund",))) == await find(routes=frozenset()) == []
+    # Counted from the first claim, not from the last.
+    assert await find(age_us=microseconds(LEASE_SECONDS * 0.9)) == ids_of(old, retried)
+    assert await find(age_us=microseconds(LEASE_SECONDS * 3)) == []
+    assert await find(age_us=LEASE_US // 2, routes=frozenset(("refund é",))) == []
+
+
+async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Store, database: Database) -> None:
+    """In doubt, nobody holds the leave, no pause is left; and the last two of these end by themselves."""
+    free, held, paused, lapsed, claimed = (Hand() for _ in range(5))
+    for hand in (lapsed, free, held, paused):
+        await do(store, hand, Hand.claim)
+    await database.advance(2 * LEASE_SECONDS)
+    for hand in (free, held, paused):
+        await do(store, hand, Hand.abandon)
+    await do(store, claimed, Hand.claim)
+    assert await store.recover(held.operation_id, held.token, microseconds(100), is_urgent=False)
+    leave = await store.recover(paused.operation_id, paused.token, microseconds(100), is_urgent=False)
+    assert leave is not None
+    await store.put_off(leave, microseconds(200))
+
+    async def recoverable(states: frozenset[State] = IN_DOUBT) -> list[UUID]:
+        return ids(await other_store.find(Query(states, recoverable=True)))
+
+    assert await recoverable() == await recoverable(EVERY_STATE) == ids_of(free, lapsed)
+    assert await recoverable(EVERY_STATE - IN_DOUBT) == []
+    assert ids(await store.find(Query(IN_DOUBT))) == ids_of(free, lapsed, held, paused)
+    await database.advance(150)
+    await do(store, claimed, Hand.complete)
+    assert await recoverable() == ids_of(free, lapsed, held)
+    await database.advance(100)
+    assert await recoverable() == ids_of(free, lapsed, held, paused)
+    await do(store, free, Hand.takeover)
+    await do(store, held, Hand.disprove)
+    assert await recoverable() == ids_of(lapsed, paused)
+
+
+async def test_finding_beside_traffic_loses_nothing_that_stays(store: Store, other_store: Store) -> None:
+    """While operations come and go, every one that is in doubt all the time is on the pages, once."""
+    doubted = [Hand() for _ in range(30)]
+    await asyncio.gather(*(do(store, hand, Hand.claim, Hand.abandon) for hand in doubted))
+
+    async def traffic() -> None:
+        for _ in range(10):
+            await asyncio.gather(*(do(store, Hand(), Hand.claim, Hand.complete) for _ in range(5)))
+
+    async def look() -> list[UUID]:
+        found: list[UUID] = []
+        while page := ids(await other_store.find(Query(IN_DOUBT, after=found[-1] if found else None, limit=7))):
+            found += page
+        return found
+
+    busy = asyncio.create_task(traffic())
+    while not busy.done():
+        assert await look() == ids_of(*doubted)
+        await asyncio.sleep(0)
+    await busy
+
+
+async def test_a_long_table_is_looked_through(store: Store, database: Database) -> None:
+    """More records than a store looks at in one go, and the few that are asked for are far apart."""
+    hands = [Hand() for _ in range(2_500)]
+    for start in range(0, len(hands), 250):
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands[start : start + 250]))
+    wanted = sorted(hands, key=lambda hand: hand.operation_id)[::600]
+    await asyncio.gather(*(do(store, hand, Hand.release) for hand in wanted))
+    assert ids(await store.find(Query(frozenset((State.RELEASED,))))) == ids_of(*wanted)
+    assert ids(await store.find(Query(frozenset((State.RELEASED,)), limit=3))) == ids_of(*wanted)[:3]
+    await database.advance(REMEMBER_SECONDS * 2)
+    assert await store.find(Query(frozenset((State.RELEASED,)))) == []
+    assert len(await store.find(Query(IN_DOUBT, limit=3_000))) == len(hands) - len(wanted)

@@ -1,0 +1,440 @@
+"""The leave to recover, which is beside the record and never in it, and what is written down when a doubt is ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
+from gateway.store.base import AUDIT_KEEP_US, AUDITS_MAX, AuditEntry, Recovery, Store
+from tests.conformance.hand import (
+    ANSWER,
+    LEASE_SECONDS,
+    LEASE_US,
+    OTHER_ANSWER,
+    REMEMBER_SECONDS,
+    Hand,
+    Speech,
+    do,
+    state,
+)
+from tests.conformance.stores import Database
+from tests.conformance.test_retention import sweep_all
+
+LEAVE_SECONDS = 30.0
+LEAVE_US = microseconds(LEAVE_SECONDS)
+PAUSE_SECONDS = 600.0
+PAUSE_US = microseconds(PAUSE_SECONDS)
+AUDIT_KEEP_SECONDS = AUDIT_KEEP_US / 1_000_000
+
+PROBERS = 20
+
+
+async def in_doubt(store: Store) -> Hand:
+    """An operation whose holder said that he does not know."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon)
+    return hand
+
+
+async def ask(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery | None:
+    return await store.recover(hand.operation_id, hand.token, LEAVE_US, is_urgent=is_urgent)
+
+
+async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery:
+    """Ask, and expect to get it."""
+    leave = await ask(store, hand, is_urgent=is_urgent)
+    assert leave is not None
+    return leave
+
+
+# The leave
+
+
+async def test_of_many_probers_one_gets_the_leave(store: Store, other_store: Store) -> None:
+    """Twenty who ask at once through two gateways, some in a hurry, get one leave."""
+    hand = await in_doubt(store)
+    asked = await asyncio.gather(
+        *(ask((store, other_store)[index % 2], hand, is_urgent=index % 3 == 0) for index in range(PROBERS))
+    )
+    assert [leave for leave in asked if leave is not None] == [Recovery(hand.operation_id, hand.token, 0)]
+    assert await ask(other_store, hand, is_urgent=True) is None
+
+
+async def test_leaves_of_many_operations_do_not_meet(store: Store, other_store: Store) -> None:
+    """Of every operation one gets the leave, however many are asked for at once."""
+    hands = [await in_doubt(store) for _ in range(10)]
+    asked = await asyncio.gather(*(ask(each, hand) for each in (store, other_store) for hand in hands))
+    assert sorted(leave.operation_id for leave in asked if leave) == sorted(hand.operation_id for hand in hands)
+
+
+async def test_a_leave_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
+    """A prober that never comes back keeps the others out until its time is over, and one of them gets it then."""
+    hand = await in_doubt(store)
+    await take(store, hand)
+    await database.advance(LEAVE_SECONDS / 2)
+    assert await ask(other_store, hand, is_urgent=True) is None
+    await database.advance(LEAVE_SECONDS / 2)
+    asked = await asyncio.gather(*(ask((store, other_store)[index % 2], hand) for index in range(PROBERS)))
+    assert [leave for leave in asked if leave is not None] == [Recovery(hand.operation_id, hand.token, 1)]
+
+
+async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Store, database: Database) -> None:
+    """A pause holds up those whom nobody waits for; a leave that is held holds up everybody."""
+    hand = await in_doubt(store)
+    await store.put_off(await take(store, hand), PAUSE_US)
+    assert await ask(other_store, hand) is None
+    urgent = await take(other_store, hand, is_urgent=True)
+    assert urgent.tries == 1
+    assert await ask(store, hand, is_urgent=True) is None
+    await store.put_off(urgent, PAUSE_US)
+    await database.advance(PAUSE_SECONDS - 60)
+    assert await ask(store, hand) is None
+    await database.advance(60)
+    assert (await take(store, hand)).tries == 2
+
+
+async def test_a_leave_that_was_given_back_is_free(store: Store, other_store: Store) -> None:
+    """Without a pause the next one gets it at once."""
+    hand = await in_doubt(store)
+    for tries in range(5):
+        leave = await take((store, other_store)[tries % 2], hand)
+        assert leave.tries == tries
+        await other_store.put_off(leave, 0)
+
+
+async def test_giving_back_twice_is_giving_back_once(store: Store, database: Database) -> None:
+    """An answer that was lost is repeated, and costs nothing but a pause that begins anew."""
+    hand = await in_doubt(store)
+    leave = await take(store, hand)
+    await store.put_off(leave, PAUSE_US)
+    await store.put_off(leave, PAUSE_US)
+    await database.advance(PAUSE_SECONDS)
+    assert (await take(store, hand)).tries == 1
+
+
+async def test_a_leave_that_is_over_takes_nothing_from_the_next(store: Store, database: Database) -> None:
+    """Whoever gives back too late neither ends the leave that somebody else has by now, nor puts it off."""
+    hand = await in_doubt(store)
+    late = await take(store, hand)
+    await database.advance(LEAVE_SECONDS)
+    current = await take(store, hand)
+    await store.put_off(late, PAUSE_US)
+    assert await ask(store, hand, is_urgent=True) is None
+    await store.put_off(current, 0)
+    await store.put_off(late, PAUSE_US)
+    assert (await take(store, hand)).tries == 2
+
+
+async def test_what_never_was_can_be_given_back(store: Store) -> None:
+    """Giving back a leave that the store does not know is harmless."""
+    hand = await in_doubt(store)
+    await store.put_off(Recovery(uuid4(), 1, 0), PAUSE_US)
+    await store.put_off(Recovery(hand.operation_id, hand.token, 0), PAUSE_US)
+    await take(store, hand)
+
+
+NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
+    "absent": (),
+    "claimed": (Hand.claim,),
+    "renewed": (Hand.claim, Hand.renew),
+    "completed": (Hand.claim, Hand.complete),
+    "released": (Hand.claim, Hand.release),
+    "tombstone": (Hand.claim, Hand.complete, Hand.purge),
+    "taken-over": (Hand.claim, Hand.abandon, Hand.takeover),
+    "proven": (Hand.claim, Hand.abandon, Hand.prove),
+    "disproved": (Hand.claim, Hand.abandon, Hand.disprove),
+}
+
+
+@pytest.mark.parametrize("speeches", NOT_IN_DOUBT.values(), ids=NOT_IN_DOUBT)
+async def test_only_doubt_is_recovered(speeches: tuple[Speech, ...], store: Store) -> None:
+    """In every other state nobody gets the leave, however urgent."""
+    hand = Hand()
+    await do(store, hand, *speeches)
+    assert await ask(store, hand, is_urgent=True) is None
+
+
+async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database: Database) -> None:
+    """Nobody gets the leave with another token than the record's; a doubt after a takeover is another one."""
+    hand = await in_doubt(store)
+    assert await store.recover(hand.operation_id, hand.stale_token, LEAVE_US, is_urgent=True) is None
+    assert await store.recover(hand.operation_id, hand.future_token, LEAVE_US, is_urgent=True) is None
+    first = await take(store, hand)
+    await do(store, hand, Hand.takeover, Hand.abandon)
+    assert await store.recover(hand.operation_id, first.token, LEAVE_US, is_urgent=True) is None
+    second = await take(store, hand)
+    assert (second.token, second.tries) == (hand.token, 0)
+    # The first one's is over, and it cannot touch the second's.
+    await store.put_off(first, PAUSE_US)
+    assert await ask(store, hand, is_urgent=True) is None
+
+
+@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
+async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, database: Database) -> None:
+    """A claim whose lease is over can be recovered, whether or not a sweep has written that down; before, it cannot."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    assert await ask(store, hand, is_urgent=True) is None
+    await database.advance(LEASE_SECONDS)
+    if is_swept:
+        await sweep_all(store)
+    leave = await take(store, hand)
+    await sweep_all(store)
+    assert await ask(store, hand, is_urgent=True) is None
+    await store.put_off(leave, PAUSE_US)
+    assert await ask(store, hand) is None
+
+
+async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Database) -> None:
+    """State, token and everything else of the record are the same before, during and after; nobody is fenced by it."""
+    hand = await in_doubt(store)
+    before = (await store.read(hand.operation_id)).record
+    for _ in range(3):
+        leave = await take(store, hand, is_urgent=True)
+        assert (await store.read(hand.operation_id)).record == before
+        await store.put_off(leave, PAUSE_US)
+        assert (await store.read(hand.operation_id)).record == before
+    await database.advance(PAUSE_SECONDS)
+    await sweep_all(store)
+    await take(store, hand)
+    assert (await store.read(hand.operation_id)).record == before
+
+
+async def test_a_late_answer_wins_over_a_prober(store: Store, other_store: Store) -> None:
+    """While somebody holds the leave the holder's answer is recorded, and what the prober found is fenced."""
+    hand = await in_doubt(store)
+    proof, denial = hand.prove(), hand.disprove()
+    leave = await take(other_store, hand)
+    await do(store, hand, Hand.complete)
+    assert isinstance(await other_store.apply(proof), Fenced)
+    assert isinstance(await other_store.apply(denial), Fenced)
+    await other_store.put_off(leave, PAUSE_US)
+    assert await state(store, hand) is State.COMPLETED
+    assert hand.record is not None
+    assert hand.record.response == ANSWER
+    assert await store.audits(hand.operation_id) == []
+
+
+async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, other_store: Store) -> None:
+    """Whichever of the two comes first is the record, and only a prober who came first is written down."""
+    for _ in range(10):
+        hand = await in_doubt(store)
+        proof = hand.prove()
+        _, late = await asyncio.gather(ask(other_store, hand), store.apply(hand.complete()))
+        assert isinstance(late, Applied)
+        assert isinstance(await other_store.apply(proof), Fenced)
+    for _ in range(10):
+        hand = await in_doubt(store)
+        await take(other_store, hand)
+        proven, late = await asyncio.gather(other_store.apply(hand.prove()), store.apply(hand.complete()))
+        assert isinstance(proven, Applied) != isinstance(late, Applied)
+        record = (await store.read(hand.operation_id)).record
+        assert record is not None
+        assert record.response == (OTHER_ANSWER if isinstance(proven, Applied) else ANSWER)
+        assert len(await store.audits(hand.operation_id)) == isinstance(proven, Applied)
+
+
+async def test_leaves_and_pauses_outlive_a_restart(database: Database) -> None:
+    """A gateway that starts again finds who holds what, and until when."""
+    store = database.open_store()
+    await store.start()
+    held, paused = await in_doubt(store), await in_doubt(store)
+    leave = await take(store, held)
+    await store.put_off(await take(store, paused), PAUSE_US)
+    await store.close()
+    store = database.open_store()
+    await store.start()
+    try:
+        assert await ask(store, held, is_urgent=True) is None
+        assert await ask(store, paused) is None
+        await store.put_off(leave, 0)
+        assert (await take(store, held)).tries == 1
+        assert (await take(store, paused, is_urgent=True)).tries == 1
+    finally:
+        await store.close()
+
+
+async def test_a_pause_outlives_every_sweep(store: Store, database: Database) -> None:
+    """As long as there is doubt the store knows how often it was asked about, however long ago."""
+    hand, over = await in_doubt(store), await in_doubt(store)
+    week_us = microseconds(7 * 86_400)
+    for each in (hand, over):
+        await store.put_off(await take(store, each), week_us)
+    await do(store, over, Hand.disprove)
+    for _ in range(6):
+        await database.advance(86_400)
+        await sweep_all(store)
+        assert await ask(store, hand) is None
+    await database.advance(86_400)
+    assert (await take(store, hand)).tries == 1
+
+
+# What is written down
+
+
+def who_and_why(audits: list[AuditEntry]) -> list[tuple[Event, str, str]]:
+    return [(entry.event, entry.who, entry.why) for entry in audits]
+
+
+async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: Store, database: Database) -> None:
+    """Each change says when it was made, by whom, why and on which token; the oldest comes first."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon)
+    doubted = hand.token
+    await do(store, hand, lambda hand: replace(hand.disprove(), audit=Audit("ana", "not in the ledger")))
+    first_us = hand.snapshot.now_us
+    await database.advance(60)
+    await do(store, hand, Hand.retry, Hand.abandon)
+    await do(other_store, hand, lambda hand: replace(hand.prove(), audit=Audit("probe", "GET /charges/1: 200")))
+    second_us = hand.snapshot.now_us
+    await do(store, hand, lambda hand: replace(hand.purge(), audit=Audit("bo é", "")))
+    await do(store, hand, lambda hand: replace(hand.erase(), audit=Audit("", "line\nbreak 'quoted' {x,y}")))
+    audits = await store.audits(hand.operation_id)
+    assert who_and_why(audits) == [
+        (Event.DISPROVE, "ana", "not in the ledger"),
+        (Event.PROVE, "probe", "GET /charges/1: 200"),
+        (Event.PURGE, "bo é", ""),
+        (Event.ERASE, "", "line\nbreak 'quoted' {x,y}"),
+    ]
+    assert [entry.token for entry in audits] == [doubted, hand.token, hand.token, hand.token]
+    assert [entry.at_us for entry in audits[:2]] == [first_us, second_us]
+    assert sorted(entry.at_us for entry in audits) == [entry.at_us for entry in audits]
+    assert await other_store.audits(hand.operation_id) == audits
+    assert await store.audits(uuid4()) == []
+
+
+async def test_a_repeated_change_is_written_down_once(store: Store, other_store: Store) -> None:
+    """However often and through however many gateways the same is said, it was done once."""
+    for speeches in ((Hand.prove, Hand.purge), (Hand.disprove, Hand.erase)):
+        hand = await in_doubt(store)
+        for speech in speeches:
+            command = speech(hand)
+            told = await asyncio.gather(*((store, other_store)[turn % 2].apply(command) for turn in range(8)))
+            hand.look(told[0].snapshot)
+            assert any(isinstance(result, Applied) for result in told)
+        audits = await store.audits(hand.operation_id)
+        assert [entry.event.value for entry in audits] == [speech.__name__ for speech in speeches]
+
+
+async def test_what_was_not_changed_is_not_written_down(store: Store, database: Database) -> None:
+    """A command that found no row, or that says nothing of who said it, leaves no audit."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    for speech in (Hand.prove, Hand.disprove, Hand.purge, Hand.erase):
+        assert isinstance(await store.apply(speech(hand)), Fenced)
+    await do(store, hand, Hand.abandon)
+    for command in (replace(hand.prove(), read_token=hand.stale_token), hand.purge(), hand.erase()):
+        assert isinstance(await store.apply(command), Fenced)
+    await do(store, hand, lambda hand: replace(hand.prove(), audit=None))
+    await do(store, hand, lambda hand: replace(hand.purge(), audit=None))
+    await database.advance(2 * REMEMBER_SECONDS)
+    assert isinstance(await store.apply(hand.erase()), Fenced)
+    assert await store.audits(hand.operation_id) == []
+
+
+async def test_of_two_operators_one_is_written_down(store: Store, other_store: Store) -> None:
+    """Of two who resolve the same doubt at once in their own way, the one who did it is named, and nobody else."""
+    for _ in range(10):
+        hand = await in_doubt(store)
+        proof = replace(hand.prove(), audit=Audit("ana", "seen"))
+        denial = replace(hand.disprove(), resolution_id=uuid4(), audit=Audit("bo", "not seen"))
+        proven, denied = await asyncio.gather(store.apply(proof), other_store.apply(denial))
+        assert isinstance(proven, Applied) != isinstance(denied, Applied)
+        (entry,) = await store.audits(hand.operation_id)
+        assert (entry.event, entry.who) == (
+            (Event.PROVE, "ana") if isinstance(proven, Applied) else (Event.DISPROVE, "bo")
+        )
+
+
+async def test_many_changes_at_once_are_not_mixed_up(store: Store) -> None:
+    """Each of those that are written in one batch, with and without an audit, keeps its own."""
+    hands = await asyncio.gather(*(in_doubt(store) for _ in range(40)))
+    audits = [Audit(f"who-{n}", f"why-{n}") if n % 3 else None for n in range(len(hands))]
+    await asyncio.gather(
+        *(
+            store.apply(replace(hand.prove() if n % 2 else hand.disprove(), audit=audit))
+            for n, (hand, audit) in enumerate(zip(hands, audits, strict=True))
+        )
+    )
+    for n, (hand, audit) in enumerate(zip(hands, audits, strict=True)):
+        event = Event.PROVE if n % 2 else Event.DISPROVE
+        wanted = [] if audit is None else [(event, audit.who, audit.why)]
+        assert who_and_why(await store.audits(hand.operation_id)) == wanted
+
+
+async def test_the_latest_audits_are_shown(store: Store) -> None:
+    """Of an operation that was argued about without end, as many as there is room for, ending with the last."""
+    hand = await in_doubt(store)
+    for turn in range(AUDITS_MAX + 2):
+        await do(store, hand, lambda hand, turn=turn: replace(hand.disprove(), audit=Audit("probe", str(turn))))
+        await do(store, hand, Hand.retry, Hand.abandon)
+    shown = [entry.why for entry in await store.audits(hand.operation_id)]
+    assert shown == [str(turn) for turn in range(2, AUDITS_MAX + 2)]
+
+
+async def test_audits_outlive_their_record_and_not_for_ever(database: Database) -> None:
+    """What was done to an erased or collected operation is known for ninety days, to a kept one as long as it is."""
+    store = database.open_store()
+    await store.start()
+    try:
+        erased, collected, kept = await in_doubt(store), await in_doubt(store), await in_doubt(store)
+        await do(store, erased, Hand.disprove, Hand.erase)
+        await do(store, collected, Hand.disprove)
+        await do(store, kept, Hand.disprove, Hand.retry, Hand.abandon)
+        await database.advance(AUDIT_KEEP_SECONDS - 3_600)
+        await sweep_all(store)
+        assert await state(store, collected) is State.ABSENT
+        assert [len(await store.audits(hand.operation_id)) for hand in (erased, collected, kept)] == [2, 1, 1]
+        await store.close()
+        await store.start()
+        await database.advance(2 * 3_600)
+        await sweep_all(store)
+        assert [len(await store.audits(hand.operation_id)) for hand in (erased, collected, kept)] == [0, 0, 1]
+        await do(store, kept, Hand.complete)
+        await database.advance(2 * AUDIT_KEEP_SECONDS)
+        await sweep_all(store)
+        assert await store.audits(kept.operation_id) == []
+    finally:
+        await store.close()
+
+
+async def test_audits_are_swept_in_bounded_numbers(store: Store, database: Database) -> None:
+    """A pass clears away no more than its limit and says that there is more."""
+    hands = await asyncio.gather(*(in_doubt(store) for _ in range(25)))
+    await asyncio.gather(*(do(store, hand, Hand.disprove, Hand.erase) for hand in hands))
+    await database.advance(AUDIT_KEEP_SECONDS)
+    assert (await store.sweep(20)).more
+    left = sum([len(await store.audits(hand.operation_id)) for hand in hands])
+    assert left >= 30
+    await sweep_all(store, 20)
+    assert sum([len(await store.audits(hand.operation_id)) for hand in hands]) == 0
+
+
+# Where to ask
+
+
+async def test_where_to_ask_is_kept_with_the_claim(store: Store, other_store: Store, database: Database) -> None:
+    """What the last claim gave is on the record for as long as that is, and a takeover leaves it as it is."""
+    hand = Hand()
+    await do(store, hand, lambda hand: replace(hand.claim(), lease_us=LEASE_US))
+    probe = hand.record.probe if hand.record else None
+    assert probe is not None
+    for speech in (Hand.abandon, Hand.takeover, Hand.abandon, Hand.complete, Hand.purge):
+        await do(store, hand, speech)
+        record = (await other_store.read(hand.operation_id)).record
+        assert record is not None
+        assert record.probe == probe
+
+
+async def test_every_byte_of_where_to_ask_is_kept(store: Store) -> None:
+    """A target and a host are bytes, whatever is in them; an empty one is not a missing one."""
+    for target, host in ((bytes(range(256)), b"\x00\xff"), (b"", b""), (b"/" * 8_000, b"h" * 300)):
+        hand, probe = Hand(), ProbeTarget(target, host)
+        await do(store, hand, lambda hand, probe=probe: replace(hand.claim(), probe=probe))
+        record = (await store.read(hand.operation_id)).record
+        assert record is not None
+        assert record.probe == probe

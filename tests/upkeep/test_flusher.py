@@ -1,0 +1,242 @@
+"""The flusher: what the journal kept gets into the store, in order, once, and nothing that was refused is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from gateway.core.operation import Command, Complete, Event, Result, State, operation_id_of
+from gateway.observe.facts import FlushRefused, Herald, OperationSettled
+from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
+from gateway.store.journal import Journal
+from gateway.upkeep.flusher import Flusher
+from tests.conformance.hand import Hand, do, state
+from tests.support.memory_store import MemoryStore
+from tests.upkeep.hand import Alarm, Ear, no_pause
+
+
+class Moody(MemoryStore):
+    """A store that fails as it is told: `failures` once each, `moods` of an operation while they are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[StoreError] = []
+        self.moods: dict[UUID, StoreError] = {}
+        self.said: list[Command] = []
+
+    async def apply(self, command: Command) -> Result:
+        self.said.append(command)
+        if self.failures:
+            raise self.failures.pop(0)
+        if operation_id_of(command) in self.moods:
+            raise self.moods[operation_id_of(command)]
+        return await super().apply(command)
+
+
+class Home:
+    """A store, a journal and a flusher between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Moody()
+        self.journal = Journal(directory / "journal", "shop")
+        self.ear = Ear()
+        self.ended: list[tuple[UUID, int]] = []
+        self.alarm = Alarm()
+        self.now = 0.0
+        self.flusher = Flusher(
+            self.store,
+            self.journal,
+            Herald(self.ear),
+            on_flushed=lambda operation_id, token: self.ended.append((operation_id, token)),
+            clock=lambda: self.now,
+            sleep=self.alarm.sleep,
+        )
+
+    async def claimed(self, count: int) -> list[Hand]:
+        hands = [Hand() for _ in range(count)]
+        for hand in hands:
+            await do(self.store, hand, Hand.claim)
+        self.store.said.clear()
+        return hands
+
+    async def keep(self, hands: list[Hand]) -> None:
+        """Journal an answer for each."""
+        for hand in hands:
+            command = hand.complete()
+            assert isinstance(command, Complete)
+            await self.journal.append("charge", command)
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    home = Home(tmp_path)
+    await home.store.start()
+    await home.journal.start()
+    try:
+        yield home
+    finally:
+        await home.journal.close()
+        await home.store.close()
+
+
+async def test_what_was_kept_is_recorded(home: Home) -> None:
+    """Every outcome gets into the store, out of the journal, and is told as settled, late."""
+    hands = await home.claimed(150)
+    await home.keep(hands)
+    assert not home.flusher.is_done
+    await home.flusher.run_once()
+    assert home.flusher.is_done
+    assert {await state(home.store, hand) for hand in hands} == {State.COMPLETED}
+    assert home.journal.tally.waiting == 0
+    assert home.ended == [(hand.operation_id, hand.token) for hand in hands]
+    settled = [fact for fact in home.ear.facts if isinstance(fact, OperationSettled)]
+    assert [(fact.route, fact.event, fact.is_late, fact.upstream_seconds) for fact in settled] == [
+        ("charge", Event.COMPLETE, True, 0.0)
+    ] * 150
+
+
+async def test_one_that_was_recorded_before_is_harmless(home: Home) -> None:
+    """An outcome that the store took although nobody heard it is recognised when it is said again."""
+    (hand,) = await home.claimed(1)
+    await home.keep([hand])
+    await do(home.store, hand, Hand.complete)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+
+
+async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path) -> None:
+    """An outcome that is in the store and still in the journal is said again, and goes."""
+    (hand,) = await home.claimed(1)
+    await home.keep([hand])
+
+    class Forgetful(Journal):
+        async def forget(self, entry_ids: object) -> None:
+            raise Indefinite("the commit failed")
+
+    await home.journal.close()
+    broken = Forgetful(tmp_path / "journal", "shop")
+    await broken.start()
+    flusher = Flusher(home.store, broken, Herald(home.ear), on_flushed=lambda *_: None)
+    with pytest.raises(Indefinite):
+        await flusher.run_once()
+    assert not flusher.is_done
+    await broken.close()
+    assert await state(home.store, hand) is State.COMPLETED
+    assert home.ear.facts == []
+    await home.journal.start()
+    await home.flusher.run_once()
+    assert home.journal.tally.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [("erased", "the record is absent without it"), ("rejected", "rejected: too large")],
+    ids=["fenced", "rejected"],
+)
+async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -> None:
+    """It is told with its operation, listed, and not tried again; its neighbours are recorded."""
+    first, second = await home.claimed(2)
+    await home.keep([first, second])
+    if meanwhile == "rejected":
+        home.store.moods[first.operation_id] = Rejected("too large")
+    else:
+        await do(home.store, first, Hand.release, Hand.erase)
+    await home.flusher.run_once()
+    assert await state(home.store, second) is State.COMPLETED
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
+    (entry,) = await home.journal.refused(10)
+    assert (entry.operation_id, entry.why) == (first.operation_id, why)
+    told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
+    assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]
+    assert {ended for ended, _ in home.ended} == {first.operation_id, second.operation_id}
+    said = len(home.store.said)
+    await home.flusher.run_once()
+    assert len(home.store.said) == said
+
+
+async def test_a_silent_store_is_asked_with_one(home: Home) -> None:
+    """Nothing is lost while the store is away, and finding that out again costs one statement."""
+    hands = await home.claimed(100)
+    await home.keep(hands)
+    home.store.failures = [NotApplied("away")] * 65
+    for asked in (64, 65):
+        with pytest.raises(NotApplied):
+            await home.flusher.run_once()
+        assert len(home.store.said) == asked
+        assert home.journal.tally.waiting == 100
+        assert not home.flusher.is_done
+    await home.flusher.run_once()
+    assert home.journal.tally.waiting == 0
+
+
+async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> None:
+    """The others are recorded; nothing of its own operation overtakes it."""
+    stuck, other = await home.claimed(2)
+    await home.keep([stuck, other])
+    early = stuck.complete()
+    await do(home.store, stuck, Hand.release, Hand.retry)
+    await home.keep([stuck])
+    home.store.said.clear()
+    home.store.moods[stuck.operation_id] = NotApplied("away")
+    await home.flusher.run_once()
+    assert home.flusher.is_done
+    assert [command for command in home.store.said if operation_id_of(command) == stuck.operation_id] == [early]
+    assert await state(home.store, other) is State.COMPLETED
+    home.store.moods.clear()
+    await home.flusher.run_once()
+    # The first claim's outcome comes after its release; the second claim's is recorded.
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
+    assert await state(home.store, stuck) is State.COMPLETED
+
+
+async def test_what_a_dead_neighbour_left_is_found(home: Home, tmp_path: Path) -> None:
+    """From time to time it is looked whether somebody in the directory is gone, and its outcomes are recorded."""
+    (hand,) = await home.claimed(1)
+    neighbour = Journal(tmp_path / "journal", "shop")
+    await neighbour.start()
+    command = hand.complete()
+    assert isinstance(command, Complete)
+    await neighbour.append("charge", command)
+    await home.flusher.run_once()
+    home.now += 60
+    await home.flusher.run_once()
+    assert await state(home.store, hand) is State.CLAIMED
+    await neighbour.close()
+    home.now += 60
+    await home.flusher.run_once()
+    assert await state(home.store, hand) is State.COMPLETED
+
+
+async def test_it_goes_on_by_itself_with_growing_pauses(home: Home) -> None:
+    """While the store is away the pauses grow to some seconds; then everything is recorded."""
+    hands = await home.claimed(2)
+    await home.keep(hands)
+    home.store.failures = [NotApplied("away")] * 20
+    task = asyncio.create_task(home.flusher.run())
+    await home.alarm.wait_asleep()
+    while home.journal.tally.waiting:
+        await home.alarm.pass_one()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert max(home.alarm.asked) < 6.0
+    assert home.alarm.asked[8] > 3.0
+
+
+async def test_a_flush_that_is_cancelled_loses_nothing(home: Home) -> None:
+    """Wherever it is cut off, what is not surely in the store is still in the journal."""
+    hands = await home.claimed(5)
+    await home.keep(hands)
+    for turns in range(12):
+        task = asyncio.create_task(home.flusher.run_once())
+        for _ in range(turns):
+            await no_pause(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        states = [await state(home.store, hand) for hand in hands]
+        assert states.count(State.COMPLETED) + home.journal.tally.waiting >= 5
+    await home.flusher.run_once()
+    assert {await state(home.store, hand) for hand in hands} == {State.COMPLETED}

@@ -1,0 +1,93 @@
+"""Operations of every state on the model store, under a clock that only the test moves."""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import UUID, uuid4
+
+from gateway.admin.operations import Operations
+from gateway.admin.policy import Policies, RoutePolicy, Terms
+from gateway.core.identity import identity_of
+from gateway.core.key import HeaderKey, parse_key
+from gateway.core.key import Key
+from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Audit,
+    Claim,
+    Command,
+    Complete,
+    Fingerprint,
+    Purge,
+    Record,
+    Release,
+    State,
+    microseconds,
+)
+from gateway.core.outcome import Preset, StatusPolicy
+from gateway.core.replay import KeepPolicy
+from gateway.core.scope import HeaderScope, Scope, scope_of
+from gateway.proxy.structured_fields import unquote
+from tests.support.memory_store import Memory, MemoryStore
+
+SETTLE_SECONDS = 600.0
+LEASE_SECONDS = 30.0
+AUDIT = Audit("alice", "ticket 7")
+TERMS = Terms(
+    keep=KeepPolicy(body_bytes_max=1000, strip=frozenset((b"x-debug",))),
+    replay_us=microseconds(3600),
+    remember_us=microseconds(7200),
+    settle_us=microseconds(SETTLE_SECONDS),
+    status=StatusPolicy(Preset.PAYMENTS),
+)
+SCOPE = HeaderScope(b"X-Tenant", ())
+CHARGE = RoutePolicy("charge", "charge", HeaderKey(), SCOPE, TERMS)
+POLICIES = Policies("shop", [CHARGE])
+CREATED = ResponseHead(201, b"Created", ((b"Location", b"/charges/1"), (b"Date", b"x"), (b"X-Debug", b"y")))
+RESPONSE = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), b"once")
+FINGERPRINT = Fingerprint(b"recipe", b"digest", b"raw")
+
+
+class Desk:
+    """A model store, the operations on it, and ways to bring a record into a state."""
+
+    def __init__(self, policies: Policies = POLICIES) -> None:
+        self.memory = Memory()
+        self.store = MemoryStore(self.memory)
+        self.operations = Operations(self.store, policies, patience_seconds=0.0)
+        self._numbers = count(1)
+
+    async def in_state(self, state: State, route: str = "charge", *, key: str | None = None) -> Record:
+        """A record in this state; `in_doubt` because its holder said so."""
+        await self.store.start()
+        record = self.say(self.claim(key or f"key-{next(self._numbers)}", route))
+        ids = record.identity.operation_id, record.token, record.attempt_id
+        match state:
+            case State.IN_DOUBT:
+                return self.say(Abandon(*ids, "timeout"))
+            case State.COMPLETED | State.TOMBSTONE:
+                done = self.say(Complete(*ids, RESPONSE, TERMS.replay_us, TERMS.remember_us))
+                return self.say(Purge(ids[0])) if state is State.TOMBSTONE else done
+            case State.RELEASED:
+                return self.say(Release(*ids, TERMS.remember_us))
+            case _:
+                return record
+
+    def claim(self, key: str, route: str = "charge", *, read_token: int | None = None) -> Claim:
+        parsed = parse_key([key.encode()], HeaderKey().format, unquote)
+        scope = scope_of(HeaderScope(b"X-Tenant", None), ((b"X-Tenant", b"t1"),), None)
+        assert isinstance(parsed, Key)
+        assert isinstance(scope, Scope)
+        identity = identity_of(service="shop", route=route, operation=route, scope=scope, key=parsed)
+        return Claim(identity, uuid4(), "host:1:a", FINGERPRINT, microseconds(LEASE_SECONDS), read_token)
+
+    def say(self, command: Command) -> Record:
+        """Apply what has to be applicable."""
+        result = self.store.apply_now(command)
+        assert isinstance(result, Applied), result
+        assert result.snapshot.record is not None
+        return result.snapshot.record
+
+    def record(self, operation_id: UUID) -> Record | None:
+        return self.store.read_now(operation_id).record

@@ -1,0 +1,505 @@
+"""What operators do to records, judged on the model store, whose clock only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.admin.operations import CannotIdentify, Operations, audit_by
+from gateway.admin.policy import Policies, RoutePolicy
+from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
+from gateway.core.key import BodyPart, ComposedKey
+from gateway.core.message import ResponseHead
+from gateway.core.operation import (
+    Audit,
+    Complete,
+    Event,
+    Fenced,
+    Renew,
+    Snapshot,
+    State,
+    Takeover,
+    microseconds,
+)
+from gateway.core.pointer import parse_pointer
+from gateway.core.scope import ComposedScope, HeaderScope
+from gateway.store.base import Indefinite, NotApplied, Query
+from tests.admin.hand import (
+    AUDIT,
+    CHARGE,
+    CREATED,
+    LEASE_SECONDS,
+    POLICIES,
+    RESPONSE,
+    SETTLE_SECONDS,
+    TERMS,
+    Desk,
+)
+from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
+
+CREATED_ONCE = Completed(CREATED, b"once")
+
+
+def changed(outcome: Changed | Refused) -> Changed:
+    assert isinstance(outcome, Changed), outcome
+    return outcome
+
+
+def declined(outcome: Changed | Refused) -> Refused:
+    assert isinstance(outcome, Refused), outcome
+    return outcome
+
+
+def faulty(desk: Desk, event: Event, fault: Fault) -> FaultyStore:
+    store = FaultyStore(desk.store)
+    store.on(event, fault)
+    return store
+
+
+async def settled_doubt(desk: Desk) -> UUID:
+    """An operation in doubt of which no request can arrive any more."""
+    record = await desk.in_state(State.IN_DOUBT)
+    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+    return record.identity.operation_id
+
+
+async def test_completed() -> None:
+    """The answer is recorded as one that the gateway received, for the route's times, with who, when and why."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    outcome = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    record = desk.record(operation_id)
+    assert record is not None
+    assert (record.state, record.response) == (State.COMPLETED, RESPONSE)
+    now_us = desk.memory.clock()
+    assert (record.replay_until_us - now_us, record.remember_until_us - now_us) == (TERMS.replay_us, TERMS.remember_us)
+    assert outcome.text.startswith("Resolved: it completed with status 201. Repeats get this answer until 2027-01-15T")
+    (entry,) = (await desk.operations.inspect(operation_id)).audits
+    assert (entry.at_us, entry.event, entry.token, entry.who, entry.why) == (
+        now_us,
+        Event.PROVE,
+        record.token,
+        "alice",
+        "ticket 7",
+    )
+
+
+async def test_never_happened() -> None:
+    """The key is free for a retry, and the record says who freed it."""
+    desk = Desk()
+    operation_id = await settled_doubt(desk)
+    outcome = changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    assert outcome.text == "Resolved: nothing happened. The next request with this key runs."
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.state is State.RELEASED
+    assert [entry.event for entry in (await desk.operations.inspect(operation_id)).audits] == [Event.DISPROVE]
+
+
+async def test_never_happened_is_not_known_early() -> None:
+    """Until the settle time after the last lease is over it is refused with the time, and force is written down."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS - 1)
+    early = declined(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    assert early.reason is Refusal.EARLY
+    assert early.text == (
+        "A request of the last attempt may still arrive until 2027-01-15T08:10:30Z (for 1s more): that nothing "
+        "happened cannot be known before. Wait until then, or force it if you know more than the gateway."
+    )
+    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT, is_forced=True))
+    (entry,) = (await desk.operations.inspect(operation_id)).audits
+    assert entry.why == "ticket 7 [forced: early]"
+
+
+async def test_force_that_was_not_needed_is_not_written_down() -> None:
+    """An audit says that something was forced only where it was."""
+    desk = Desk()
+    operation_id = await settled_doubt(desk)
+    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT, is_forced=True))
+    assert [entry.why for entry in (await desk.operations.inspect(operation_id)).audits] == ["ticket 7"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(503, "nothing certain about what happened"), (401, "that nothing happened"), (429, "that nothing happened")],
+    ids=["503", "401", "429"],
+)
+async def test_answer_that_ends_nothing(status: int, said: str) -> None:
+    """An answer that the route would not record is refused; force records it all the same."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    finding = Completed(ResponseHead(status, b"", ()), b"")
+    outcome = declined(await desk.operations.resolve(operation_id, finding, AUDIT))
+    assert outcome.reason is Refusal.ANSWER
+    assert outcome.text.startswith(f"On route charge an answer with status {status} says {said}; recorded, it would")
+    changed(await desk.operations.resolve(operation_id, finding, AUDIT, is_forced=True))
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.response is not None
+    assert record.response.status == status
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (
+            State.CLAIMED,
+            "host:1:a is executing it now, under token 1. Wait for its answer; when its lease ends without",
+        ),
+        (State.COMPLETED, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
+        (State.TOMBSTONE, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
+        (State.RELEASED, "It is known already that nothing happened; the next request with this key runs. There is"),
+    ],
+    ids=lambda value: value.value if isinstance(value, State) else None,
+)
+@pytest.mark.parametrize("finding", [CREATED_ONCE, NeverHappened()], ids=["completed", "never"])
+async def test_nothing_to_resolve(state: State, text: str, finding: Finding) -> None:
+    """Whatever is not in doubt is left as it is, forced or not, and the text says what it is."""
+    desk = Desk()
+    before = await desk.in_state(state)
+    operation_id = before.identity.operation_id
+    outcome = declined(await desk.operations.resolve(operation_id, finding, AUDIT, is_forced=True))
+    assert (outcome.reason, outcome.text[: len(text)]) == (Refusal.STATE, text)
+    assert desk.record(operation_id) == before
+    assert (await desk.operations.inspect(operation_id)).audits == ()
+
+
+async def test_unknown() -> None:
+    """An id that nothing is remembered under is said to be one, whatever is wished."""
+    desk = Desk()
+    await desk.store.start()
+    operation_id = uuid4()
+    for outcome in (
+        await desk.operations.resolve(operation_id, NeverHappened(), AUDIT),
+        await desk.operations.purge(operation_id, AUDIT),
+        await desk.operations.erase(operation_id, AUDIT, is_sure=True),
+        await desk.operations.erase(operation_id, AUDIT, is_sure=False),
+    ):
+        assert declined(outcome).reason is Refusal.UNKNOWN
+        assert declined(outcome).text.startswith(f"Nothing is remembered of operation {operation_id}: it never began")
+
+
+async def test_the_same_command_again() -> None:
+    """Given again, a command is recognised; any other one about the same doubt is told that it came too late."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    again = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    assert again.text.startswith("It was resolved so already, by the same command, at 2027-01-15T08:00:00Z (0s ago)")
+    for finding, audit in (
+        (Completed(CREATED, b"twice"), AUDIT),
+        (NeverHappened(), AUDIT),
+        (CREATED_ONCE, Audit("bob", AUDIT.why)),
+    ):
+        late = declined(await desk.operations.resolve(operation_id, finding, audit))
+        assert late.text.startswith("It was resolved already, at 2027-01-15T08:00:00Z")
+    assert len((await desk.operations.inspect(operation_id)).audits) == 1
+
+
+async def test_another_doubt_is_another_resolution() -> None:
+    """The same words about a later doubt of the same key are a new command."""
+    desk = Desk()
+    operation_id = await settled_doubt(desk)
+    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    record = desk.record(operation_id)
+    assert record is not None
+    claimed = desk.say(replace(desk.claim("key-1"), read_token=record.token))
+    assert claimed.identity.operation_id == operation_id
+    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+    assert changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT)).text.startswith("Resolved: no")
+    assert len((await desk.operations.inspect(operation_id)).audits) == 2
+
+
+async def test_token_that_was_looked_at() -> None:
+    """With a token given, nothing is done once another claim was made."""
+    desk = Desk()
+    record = await desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    desk.say(Takeover(operation_id, record.token, uuid4(), "host:2:b", microseconds(LEASE_SECONDS)))
+    desk.memory.clock.advance(LEASE_SECONDS)
+    outcome = declined(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=record.token))
+    assert outcome.reason is Refusal.MOVED
+    assert outcome.text == (
+        "The operation went on: the token that was looked at was 1, and is now 2 (in_doubt). Nothing was changed. "
+        "Look again."
+    )
+    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=2))
+
+
+class Meddled(FaultyStore):
+    """A store on which something happens right after the record was read."""
+
+    meddle: Callable[[Snapshot], object]
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        snapshot = await super().read(operation_id)
+        self.meddle(snapshot)
+        return snapshot
+
+
+async def test_fenced_when_somebody_was_faster() -> None:
+    """What happened between the look and the word wins: a late answer, or a takeover."""
+    desk = Desk()
+    record = await desk.in_state(State.IN_DOUBT)
+    operation_id, store = record.identity.operation_id, Meddled(desk.store)
+    operations = Operations(store, POLICIES)
+    takeover = Takeover(operation_id, record.token, uuid4(), "host:2:b", microseconds(LEASE_SECONDS))
+
+    def take_over(snapshot: Snapshot) -> None:
+        desk.say(takeover)
+        desk.memory.clock.advance(LEASE_SECONDS)
+
+    store.meddle = take_over
+    assert declined(await operations.resolve(operation_id, CREATED_ONCE, AUDIT)).reason is Refusal.MOVED
+
+    answer = Complete(operation_id, 2, takeover.attempt_id, RESPONSE, TERMS.replay_us, TERMS.remember_us)
+    store.meddle = lambda snapshot: desk.say(answer)
+    late = declined(await operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    assert late.text.startswith("It completed already, at ")
+    assert (await operations.inspect(operation_id)).audits == ()
+
+
+async def test_holder_is_fenced_after_a_proof() -> None:
+    """The holder's late answer changes nothing once an operator said what happened."""
+    desk = Desk()
+    record = await desk.in_state(State.CLAIMED)
+    operation_id = record.identity.operation_id
+    desk.memory.clock.advance(LEASE_SECONDS)
+    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    late = Complete(operation_id, record.token, record.attempt_id, replace(RESPONSE, status=202), 1, 1)
+    assert isinstance(desk.store.apply_now(late), Fenced)
+    assert isinstance(desk.store.apply_now(Renew(operation_id, record.token, record.attempt_id, 1)), Fenced)
+    after = desk.record(operation_id)
+    assert after is not None
+    assert after.response == RESPONSE
+
+
+async def test_lost_answers_of_the_store() -> None:
+    """A change whose answer is lost is said again and done once, whether it had taken effect or not."""
+    for fault in (lost(), dropped()):
+        desk = Desk()
+        operation_id = await settled_doubt(desk)
+        store = faulty(desk, Event.DISPROVE, fault)
+        changed(await Operations(store, POLICIES).resolve(operation_id, NeverHappened(), AUDIT))
+        assert len((await desk.operations.inspect(operation_id)).audits) == 1
+
+
+async def test_store_that_stays_away() -> None:
+    """Without any answer the operator is told that it is not known, and with a refusal that nothing was changed."""
+    desk = Desk()
+    operation_id = await settled_doubt(desk)
+    store = faulty(desk, Event.DISPROVE, lost())
+    with pytest.raises(Indefinite, match="Give the same command again to know; it is not done twice"):
+        await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NeverHappened(), AUDIT)
+    again = await desk.operations.resolve(operation_id, NeverHappened(), AUDIT)
+    assert changed(again).text.startswith("It was resolved so already")
+    store = faulty(desk, Event.PURGE, refused())
+    with pytest.raises(NotApplied):
+        await Operations(store, POLICIES).purge(operation_id, AUDIT)
+
+
+async def test_long_body_and_declared_retention() -> None:
+    """A body over the route's limit is not kept, and the service's own retention counts, as for any answer."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    head = ResponseHead(200, b"OK", ((b"Idempotency-Retention", b"10000"),))
+    outcome = changed(await desk.operations.resolve(operation_id, Completed(head, b"x" * 1001), AUDIT))
+    assert "response-not-stored" in outcome.notes[0]
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.response is not None
+    assert (record.response.body, record.response.headers) == (None, ())
+    assert record.replay_until_us == record.remember_until_us == desk.memory.clock() + microseconds(10_000)
+
+
+def route(name: str, operation: str, seconds: float) -> RoutePolicy:
+    times = microseconds(seconds)
+    return RoutePolicy(
+        name, operation, CHARGE.key, CHARGE.scope, replace(TERMS, replay_us=times, remember_us=times, settle_us=times)
+    )
+
+
+async def test_route_that_is_gone() -> None:
+    """A record of a renamed route is treated as those of its operation, that of a removed one as carefully as any."""
+    renamed = Policies("shop", [route("pay", "charge", 10), route("other", "other", 99)])
+    desk = Desk(renamed)
+    record = await desk.in_state(State.IN_DOUBT)
+    assert renamed.terms_of(record) == route("pay", "charge", 10).terms
+    outcome = changed(await desk.operations.resolve(record.identity.operation_id, CREATED_ONCE, AUDIT))
+    assert outcome.notes[0].startswith("Its route charge is not in the configuration")
+
+    removed = Policies("shop", [route("a", "a", 10), route("b", "b", 99)])
+    terms = removed.terms_of(record)
+    assert (terms.replay_us, terms.settle_us, terms.status) == (microseconds(99), microseconds(99), None)
+
+
+async def test_purge() -> None:
+    """The answer is dropped and the key stays; once more is harmless."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    for _ in range(2):
+        outcome = changed(await desk.operations.purge(operation_id, AUDIT))
+        assert outcome.text.startswith(
+            "Its answer is dropped. The key is remembered, so that it does not run again, un"
+        )
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.state is State.TOMBSTONE
+    assert [entry.event for entry in (await desk.operations.inspect(operation_id)).audits] == [Event.PURGE]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (State.CLAIMED, "It is being executed by host:1:a; there is no answer to purge yet."),
+        (State.IN_DOUBT, "It is in doubt and has no answer to purge. Doubt cannot be purged: resolve it."),
+        (State.RELEASED, "It has no answer: nothing happened. To forget the key as well, erase it."),
+    ],
+    ids=lambda value: value.value if isinstance(value, State) else None,
+)
+async def test_nothing_to_purge(state: State, text: str) -> None:
+    """Whatever has no answer is left as it is."""
+    desk = Desk()
+    before = await desk.in_state(state)
+    outcome = declined(await desk.operations.purge(before.identity.operation_id, AUDIT))
+    assert (outcome.reason, outcome.text) == (Refusal.STATE, text)
+    assert desk.record(before.identity.operation_id) == before
+
+
+async def test_retired_answer_cannot_be_purged() -> None:
+    """An answer whose window is over is gone already."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    desk.memory.clock.advance(3600)
+    outcome = declined(await desk.operations.purge(operation_id, AUDIT))
+    assert outcome.text == "Its answer is no longer kept; there is nothing to purge."
+
+
+@pytest.mark.parametrize("state", [State.RELEASED, State.TOMBSTONE], ids=lambda state: state.value)
+async def test_erase(state: State) -> None:
+    """The key is forgotten only when that was confirmed, and its audit outlives it."""
+    desk = Desk()
+    before = await desk.in_state(state)
+    operation_id = before.identity.operation_id
+    unsure = declined(await desk.operations.erase(operation_id, AUDIT, is_sure=False))
+    assert unsure.reason is Refusal.UNSURE
+    assert "what it did may happen a second time" in unsure.text
+    assert desk.record(operation_id) == before
+    outcome = changed(await desk.operations.erase(operation_id, AUDIT, is_sure=True))
+    assert outcome.text == "The key is forgotten: the next request with it runs."
+    inspected = await desk.operations.inspect(operation_id)
+    assert inspected.snapshot.record is None
+    assert [entry.event for entry in inspected.audits] == [Event.ERASE]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (State.CLAIMED, "It is being executed, and cannot be erased."),
+        (State.IN_DOUBT, "It is in doubt, and doubt cannot be erased: resolve it first."),
+        (State.COMPLETED, "It has an answer, and is not erased while it has: purge it first."),
+    ],
+    ids=lambda value: value.value if isinstance(value, State) else None,
+)
+@pytest.mark.parametrize("is_sure", [True, False], ids=["sure", "unsure"])
+async def test_nothing_to_erase(state: State, text: str, is_sure: bool) -> None:
+    """Nothing that can still become something else is erased."""
+    desk = Desk()
+    before = await desk.in_state(state)
+    outcome = declined(await desk.operations.erase(before.identity.operation_id, AUDIT, is_sure=is_sure))
+    assert (outcome.reason, outcome.text) == (Refusal.STATE, text)
+    assert desk.record(before.identity.operation_id) == before
+
+
+async def test_erase_whose_answer_was_lost() -> None:
+    """An erasure that took effect unseen is told as one."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.TOMBSTONE)).identity.operation_id
+    operations = Operations(faulty(desk, Event.ERASE, lost()), POLICIES)
+    changed(await operations.erase(operation_id, AUDIT, is_sure=True))
+
+
+async def test_copies_that_were_not_told() -> None:
+    """A drop that is owed, and memories that hear of nothing, are told with the change."""
+    desk = Desk()
+    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    owing = Operations(desk.store, POLICIES, drops_owed=lambda: 1)
+    outcome = changed(await owing.purge(operation_id, AUDIT))
+    assert outcome.drops_owed == 1
+    assert "1 drops of copies are owed" in outcome.notes[0]
+    unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
+    assert changed(await unheard.purge(operation_id, AUDIT)).notes == (
+        "Running gateways may answer from their memory for 30 s more.",
+    )
+
+
+async def test_identify() -> None:
+    """The operation of a request is found as for the request, wherever the operator is."""
+    desk = Desk()
+    record = await desk.in_state(State.IN_DOUBT, key="abc")
+    headers = ((b"X-Tenant", b"t1"), (b"Idempotency-Key", b'"abc"'))
+    assert desk.operations.identify("charge", headers, None) == record.identity.operation_id
+    assert desk.operations.identify("charge", (headers[0], (b"idempotency-key", b"abd")), None) != (
+        record.identity.operation_id
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "text"),
+    [
+        ("pay", ((b"X-Tenant", b"t1"),), "there is no route 'pay'; the configuration has body, charge"),
+        ("charge", ((b"X-Tenant", b"t1"),), "these headers have no key for route charge"),
+        ("charge", ((b"Idempotency-Key", b"a"),), "the caller of route charge is not identified: X-Tenant is missing."),
+        ("charge", ((b"Idempotency-Key", b"a b"),), "Idempotency-Key contains a space at position 2."),
+        ("body", (), "the key of route body is in the body of the request: give that too"),
+    ],
+    ids=["route", "key", "scope", "fault", "body"],
+)
+def test_cannot_identify(name: str, headers: tuple[tuple[bytes, bytes], ...], text: str) -> None:
+    """What is missing is named."""
+    scope = ComposedScope((HeaderScope(b"X-Tenant", ()), HeaderScope(b"X-User", None)))
+    body = RoutePolicy("body", "body", ComposedKey((BodyPart(parse_pointer("/id")),)), scope, TERMS)
+    operations = Desk(Policies("shop", [CHARGE, body])).operations
+    with pytest.raises(CannotIdentify) as caught:
+        operations.identify(name, headers, None)
+    assert str(caught.value) == text
+    both = ((b"X-Tenant", b"t1"), (b"X-User", b"u"))
+    assert operations.identify("body", both, b'{"id": 1}') != operations.identify("body", both, b'{"id": "1"}')
+
+
+async def test_pages() -> None:
+    """Pages come in the order of ids, each operation once, and stop at the limit."""
+    desk = Desk()
+    ids = sorted([(await desk.in_state(State.IN_DOUBT)).identity.operation_id for _ in range(7)])
+    await desk.in_state(State.RELEASED)
+    query = Query(frozenset((State.IN_DOUBT,)), limit=3)
+
+    async def listed(limit: int | None) -> list[list[UUID]]:
+        return [
+            [snapshot.record.identity.operation_id for snapshot in page if snapshot.record is not None]
+            async for page in desk.operations.pages(query, limit)
+        ]
+
+    assert await listed(None) == [ids[:3], ids[3:6], ids[6:]]
+    assert await listed(4) == [ids[:3], ids[3:4]]
+    assert await listed(6) == [ids[:3], ids[3:6]]
+    desk.memory.clock.advance(60)
+    young = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    old = replace(query, age_us=microseconds(60), limit=100)
+    assert young not in [s.record.identity.operation_id for s in await desk.operations.page(old) if s.record]
+
+
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [("", "x"), ("a", " "), ("a", "x\ny"), ("a", "x" * 1001), ("a" * 129, "x"), ("a", "\x1b[31m")],
+    ids=["no who", "no why", "lines", "long why", "long who", "escape"],
+)
+def test_audit_is_a_line(who: str, why: str) -> None:
+    """Who and why are there, short and printable."""
+    with pytest.raises(ValueError, match=r"who|why"):
+        audit_by(who, why)
+    assert audit_by(" alice ", " ticket 7 ") == AUDIT

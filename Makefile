@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story test lint readme lock
+.PHONY: help run story test bench lint readme lock
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
+	@echo 'make bench [ARGS="--only replay"]          measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
 	@echo 'make readme                               write the tables of the README anew'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
@@ -32,6 +33,9 @@ story: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m pytest $(ARGS)
+
+bench: $(VENV)/.installed-test
+	"$(VENV)/bin/python" -m tests.benchmarks $(ARGS)
 
 lint: $(VENV)/.installed-test
 	"$(VENV)/bin/ruff" check .

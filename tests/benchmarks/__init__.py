@@ -1,0 +1,1 @@
+"""What the gateway costs beside a plain proxy: `python -m tests.benchmarks`, measured side by side in one run."""

@@ -1,0 +1,77 @@
+"""Rounds of measurements as one table: medians, and ratios to the baseline of the same round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+BASELINE = "plain proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One work in one round. `writes` are statements and bytes per operation, None where the store does not tell."""
+
+    cpu_us: float
+    requests_per_second: float
+    p50_ms: float
+    p99_ms: float
+    rss_mib: float
+    writes: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A work over all rounds."""
+
+    name: str
+    target: float | None
+    ratio: float
+    figures: Figures
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the ratio is at most a fifth worse than its target."""
+        return self.target is None or self.ratio <= 1.2 * self.target
+
+
+def line_of(name: str, target: float | None, rounds: Sequence[Figures], baselines: Sequence[Figures]) -> Line:
+    """The medians of a work; `baselines` are those of the same rounds."""
+    ratio = median(mine.cpu_us / its.cpu_us for mine, its in zip(rounds, baselines, strict=True))
+    writes = tuple(
+        None if any(each.writes[i] is None for each in rounds) else median(each.writes[i] or 0.0 for each in rounds)
+        for i in (0, 1)
+    )
+    figures = Figures(
+        *(median(getattr(each, name) for each in rounds) for name in (
+            "cpu_us", "requests_per_second", "p50_ms", "p99_ms", "rss_mib"
+        )),
+        (writes[0], writes[1]),
+    )  # fmt: skip
+    return Line(name, target, ratio, figures)
+
+
+def written(lines: Sequence[Line]) -> str:
+    """The table, in Markdown."""
+    rows = [
+        "| work | CPU µs | ratio | target | requests/s | p50 ms | p99 ms | RSS MiB | statements | bytes written |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for line in lines:
+        figures = line.figures
+        statements, size = figures.writes
+        cells = (
+            line.name,
+            f"{figures.cpu_us:.1f}",
+            f"{line.ratio:.2f}",
+            "" if line.target is None else f"≤ {line.target:.2f}",
+            f"{figures.requests_per_second:,.0f}",
+            f"{figures.p50_ms:.2f}",
+            f"{figures.p99_ms:.2f}",
+            f"{figures.rss_mib:.0f}",
+            "" if statements is None else f"{statements:.2f}",
+            "" if size is None else f"{size:,.0f}",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)

@@ -1,0 +1,43 @@
+"""The service behind the proxies of a benchmark: it gives the same answer to everything, at next to no cost.
+
+`python -m tests.benchmarks.upstream PORT`. The answer's body is as long as the `X-Answer-Bytes` of its request says,
+200 bytes without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import cache
+
+import uvloop
+
+from tests.benchmarks.messages import Messages
+
+_FIELD = b"\nx-answer-bytes:"
+
+
+@cache
+def answer(body_bytes: int) -> bytes:
+    """A whole answer with a JSON body of that length."""
+    body = b'{"id": "ch_1", "note": "' + b"n" * (body_bytes - 26) + b'"}'
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class Service(Messages):
+    """One connection of a proxy."""
+
+    def message_arrived(self, head: bytes) -> None:
+        found = head.lower().find(_FIELD)
+        body_bytes = int(head[found + len(_FIELD) :].split(b"\r\n", 1)[0]) if found > 0 else 200
+        self.transport.write(answer(body_bytes))
+
+
+async def main() -> None:
+    """Serve until killed."""
+    server = await asyncio.get_running_loop().create_server(Service, "127.0.0.1", int(sys.argv[1]), backlog=4096)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -16,11 +16,14 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Word
 from gateway.observe.facts import (
     Fact,
+    FlushRefused,
     Herald,
+    JournalFailed,
     LeaseLost,
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    OutcomeJournaled,
     RequestAnswered,
     RequestPassed,
     StoreCalled,
@@ -159,6 +162,16 @@ def test_the_configuration_says_which_requests_get_a_line(
             "warning", "timeout: no answer", id="in-doubt",
         ),
         pytest.param(WriteRefused("r", OPERATION, 5, Event.COMPLETE, "in_doubt"), "error", "refused", id="refused"),
+        pytest.param(
+            OutcomeJournaled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1),
+            "warning", "journaled", id="journaled",
+        ),
+        pytest.param(JournalFailed("no space", is_first=True), "error", "no space", id="journal-failed"),
+        pytest.param(JournalFailed("no space", is_first=False), "debug", "no space", id="journal-fails-on"),
+        pytest.param(
+            FlushRefused("r", OPERATION, 5, Event.COMPLETE, "the record is absent without it"),
+            "error", str(OPERATION), id="flush-refused",
+        ),
         pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease", id="lease-lost"),
         pytest.param(StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite", id="store-error"),
         pytest.param(TierChanged("durable", False, "no route to host"), "warning", "no route to host", id="store-down"),

@@ -11,10 +11,13 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Word
 from gateway.observe.facts import (
     Fact,
+    FlushRefused,
+    JournalFailed,
     LeaseLost,
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    OutcomeJournaled,
     RequestAnswered,
     RequestPassed,
     StoreCalled,
@@ -113,6 +116,25 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             WriteRefused("create_order", OPERATION, 5, Event.COMPLETE, "in_doubt"),
             {("idempotency_refused_writes_total", "create_order"): 1},
             id="write-refused",
+        ),
+        pytest.param(
+            OutcomeJournaled("create_order", OPERATION, 5, Event.COMPLETE, "answered 200", 0.5),
+            {
+                ("idempotency_journaled_total", "create_order"): 1,
+                ("idempotency_upstream_duration_seconds_count", "create_order"): 1,
+                ("idempotency_upstream_duration_seconds_sum", "create_order"): 0.5,
+            },
+            id="journaled",
+        ),
+        pytest.param(
+            JournalFailed("no space is left", is_first=True),
+            {("idempotency_journal_failures_total",): 1},
+            id="journal-failed",
+        ),
+        pytest.param(
+            FlushRefused("create_order", OPERATION, 5, Event.COMPLETE, "the record is absent without it"),
+            {("idempotency_refused_writes_total", "create_order"): 1},
+            id="flush-refused",
         ),
         pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), {("idempotency_lost_leases_total",): 1}, id="lease-lost"),
         pytest.param(
@@ -215,7 +237,8 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
 
 async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics) -> None:
     """Gauges of the moment are those of the moment of the scrape."""
-    readings = iter([Readings(in_flight=3, oldest_in_flight_seconds=1.5, fast_hits=8), Readings(copies_shed=2)])
+    kept = Readings(copies_shed=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5)
+    readings = iter([Readings(in_flight=3, oldest_in_flight_seconds=1.5, fast_hits=8), kept])
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
     assert first.value("idempotency_in_flight") == 3
@@ -223,6 +246,8 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
     assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
     assert second.value("idempotency_in_flight") == 0
     assert second.value("idempotency_copies_shed_total") == 2
+    names = ("waiting", "refused", "bytes", "oldest_seconds")
+    assert [second.value(f"idempotency_journal_{name}") for name in names] == [4, 1, 9, 2.5]
 
 
 async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:

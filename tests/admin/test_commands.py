@@ -1,0 +1,335 @@
+"""`inspect`, `resolve` and `purge` as an operator gives them, while gateways serve and after they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.cli import main
+from gateway.store import postgres
+from tests.admin.shell import CREATED, Shell, doubt, shell_for
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.gateway import GatewayProcess
+from tests.support.house import config_text, house, status_of
+from tests.support.redis import RedisServer
+from tests.support.upstream import Answer, RecordingUpstream
+
+Store = dict[str, Any]
+NO_SUCH = "00000000-0000-8000-8000-000000000000"
+
+
+async def test_completed(store: Store, tmp_path: Path) -> None:
+    """An operation in doubt is listed, looked at and resolved; the client's retry gets the answer that was brought."""
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        operation_id = await doubt(running)
+        assert status_of(await running.send()) == (409, "in-doubt")
+
+        listed = await shell("inspect", "--list")
+        assert listed.code == 0
+        head, row = listed.out.splitlines()
+        assert head.split() == ["OPERATION", "STATE", "AGE", "TOKEN", "TRIES", "STATUS", "DOUBT", "ROUTE"]
+        assert (row.split()[:2], row.split()[-1]) == ([operation_id, "in_doubt"], "charge")
+
+        shown = await shell("inspect", operation_id)
+        assert shown.code == 0
+        for line in ("state             in_doubt", "route             charge", "token             1"):
+            assert line in shown.out
+        assert f"resolve {operation_id} --completed FILE --why TEXT" in shown.out
+        assert "k1" not in shown.out
+
+        answer = shell.file("answer", CREATED)
+        done = await shell("resolve", operation_id, "--completed", answer, "--why", "seen in the ledger")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Resolved: it completed with status 201. Repeats get this answer until ")
+        again = await shell("resolve", operation_id, "--completed", answer, "--why", "seen in the ledger")
+        assert (again.code, again.out.partition(",")[0]) == (0, "It was resolved so already")
+
+        replayed = await running.send()
+        assert (replayed.status, replayed.body) == (201, b'{"id":1}')
+        assert replayed.header("Idempotent-Replayed") == "true"
+        assert replayed.header("Location") == "/charges/1"
+        assert len(running.upstream.requests) == 1
+
+        (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
+        assert about["response"] == {"status": 201, "location": "/charges/1", "body": "kept", "body_bytes": 8}
+        (audit,) = about["audits"]
+        assert (audit["event"], audit["token"], audit["who"], audit["why"]) == (
+            "prove", 1, getpass.getuser(), "seen in the ledger",
+        )  # fmt: skip
+        assert (await shell("inspect", "--list")).out == "No operation that fits is in doubt.\n"
+
+
+async def test_never_happened(store: Store, tmp_path: Path) -> None:
+    """Before the settle time is over it takes force; then the client's retry runs."""
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        operation_id = await doubt(running)
+        early = await shell("resolve", operation_id, "--never-happened", "--why", "asked them", "--by", "alice")
+        assert (early.code, early.out) == (1, "")
+        assert "A request of the last attempt may still arrive until " in early.err
+        assert re.search(r"\(for (10m \d+s|11m 0s|11m) more\)", early.err)
+        assert status_of(await running.send()) == (409, "in-doubt")
+
+        arguments = (operation_id, "--never-happened", "--why", "asked them", "--by", "alice", "--force", "--token", 1)
+        done = await shell("resolve", *arguments)
+        assert (done.code, done.out) == (0, "Resolved: nothing happened. The next request with this key runs.\n")
+        (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
+        assert about["state"] == "released"
+        assert [(audit["who"], audit["why"]) for audit in about["audits"]] == [("alice", "asked them [forced: early]")]
+
+        retried = await running.send()
+        assert (status_of(retried), retried.body) == ((201, "stored"), b"run")
+        late = await shell("resolve", *arguments)
+        assert late.code == 1
+        assert "the token that was looked at was 1, and is now 2 (completed)" in late.err
+
+
+async def test_late_answer_is_fenced(store: Store, tmp_path: Path) -> None:
+    """A holder that was frozen beyond its lease gives its client the answer that the operator recorded meanwhile."""
+    async with RecordingUpstream() as upstream:
+        text = config_text(upstream.url, store, tmp_path, store={"lease": "3s"})
+        shell = Shell(tmp_path, text)
+        async with GatewayProcess(yaml.safe_load(text), tmp_path / "process") as gateway:
+            hold = asyncio.Event()
+            upstream.on("/charges", Answer(202, body=b"late", hold=hold))
+            fields = [("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
+            request = asyncio.create_task(http.request(gateway.port, "POST", "/charges", fields, b"{}"))
+            await upstream.wait_for_requests(1)
+            gateway.pause()
+            try:
+
+                async def in_doubt() -> list[dict[str, Any]]:
+                    return (await shell("inspect", "--list", "--format", "jsonl")).rows()
+
+                (about,) = await eventually(in_doubt, 30.0, "the lease is over")
+                assert about["doubt"] == "lapsed"
+                answer = shell.file("answer", CREATED)
+                done = await shell("resolve", about["operation_id"], "--completed", answer, "--why", "seen")
+                assert done.code == 0
+            finally:
+                gateway.resume()
+            hold.set()
+            answers = [await request, await http.request(gateway.port, "POST", "/charges", fields, b"{}")]
+            assert [(each.status, each.body) for each in answers] == [(201, b'{"id":1}')] * 2
+            assert len(upstream.requests) == 1
+
+
+async def test_by_request(store: Store, tmp_path: Path) -> None:
+    """An operation is found by what its request said, credentials read from a file; another caller's is not."""
+    async with house(store, tmp_path) as running:
+        operation_id = await doubt(running)
+        scope = {"scope": {"header": "X-Tenant", "from": ["10.0.0.0/8"]}}
+        shell = shell_for(running, store, tmp_path, route=scope)
+        fields = shell.file("fields", b"X-Tenant: t1\r\nIdempotency-Key: k1\r\n")
+        shown = await shell("inspect", "--route", "charge", "--header", f"@{fields}")
+        assert f"operation         {operation_id}" in shown.out
+        other = ("--header", "X-Tenant: t2", "--header", "Idempotency-Key: k1")
+        absent = await shell("inspect", "--route", "charge", *other)
+        assert absent.code == 0
+        assert "state             absent" in absent.out
+        missing = await shell("inspect", "--route", "charge", *other[:2])
+        assert (missing.code, missing.err) == (1, "idempotency-gateway: these headers have no key for route charge\n")
+
+
+async def test_lists(store: Store, tmp_path: Path) -> None:
+    """Lists are by state, route and age, in the order of ids, as long as asked for."""
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        doubtful = sorted([await doubt(running, f"d{number}") for number in range(3)])
+        for number in range(2):
+            assert (await running.send(f"c{number}")).status == 201
+
+        async def ids(*arguments: str) -> list[str]:
+            said = await shell("inspect", "--list", "--format", "jsonl", *arguments)
+            assert said.code == 0
+            return [row["operation_id"] for row in said.rows()]
+
+        assert await ids() == doubtful
+        assert await ids("--limit", "2") == doubtful[:2]
+        everything = await ids("--state", "all")
+        assert len(everything) == 5
+        assert everything == sorted(everything)
+        assert await ids("--state", "completed", "--state", "in_doubt") == everything
+        assert await ids("--older-than", "1h") == []
+        assert await ids("--route", "charge", "--older-than", "0s") == doubtful
+        other = await shell("inspect", "--list", "--route", "refund", "--format", "jsonl")
+        assert (other.code, other.out) == (0, "")
+        assert other.err == "note: there is no route refund in the configuration\n"
+        (row,) = (await shell("inspect", "--list", "--format", "jsonl", "--limit", 1)).rows()
+        assert {"state", "token", "route", "age_seconds", "first_claimed_at", "doubt", "lease_until"} <= set(row)
+        assert {"key", "response"}.isdisjoint(row)
+
+
+async def test_list_is_streamed_into_a_closed_pipe(store: Store, tmp_path: Path) -> None:
+    """Whoever reads only the first line ends the command quietly."""
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        await asyncio.gather(*[running.send(f"c{number}") for number in range(20)])
+        program = f"{sys.executable} -m gateway inspect --list --state all --config {shell.config}"
+        process = await asyncio.create_subprocess_shell(
+            f"({program}; echo $? >&2) | head -c 1",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        out, err = await process.communicate()
+        assert (out, err) == (b"O", b"0\n")
+
+
+async def test_clear_keys(store: Store, tmp_path: Path) -> None:
+    """A key is shown only where the store keeps it in clear."""
+    async with house(store, tmp_path, store={"clear_keys": True}) as running:
+        shell = shell_for(running, store, tmp_path)
+        operation_id = await doubt(running, "visible-key")
+        assert "key               visible-key" in (await shell("inspect", operation_id)).out
+
+
+async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
+    """A purged answer is gone for every gateway, the key only when that is asked for and confirmed."""
+    async with house(store, tmp_path, store={"cache_max_age": "0s"}) as running:
+        shell = shell_for(running, store, tmp_path, store={"cache_max_age": "0s"})
+        running.upstream.on("/charges", Answer(201, body=b"secret"))
+        first = await running.send()
+        assert status_of(first) == (201, "stored")
+        assert status_of(await running.send()) == (201, "replayed")
+        (about,) = (await shell("inspect", "--list", "--state", "completed", "--format", "jsonl")).rows()
+        operation_id = about["operation_id"]
+
+        kept = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
+        assert (kept.code, kept.err.strip()) == (
+            1, "idempotency-gateway: It has an answer, and is not erased while it has: purge it first.",
+        )  # fmt: skip
+        done = await shell("purge", operation_id, "--why", "asked to", "--by", "bob")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(
+            "Its answer is dropped. The key is remembered, so that it does not run again, until "
+        )
+
+        async def expired() -> bool:
+            return status_of(await running.send()) == (410, "key-expired")
+
+        await eventually(expired)
+        unsure = await shell("purge", operation_id, "--erase", "--why", "asked to")
+        assert unsure.code == 1
+        assert "a request with it runs again, and what it did may happen a second time" in unsure.err
+        sure = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
+        assert (sure.code, sure.out) == (0, "The key is forgotten: the next request with it runs.\n")
+        assert status_of(await running.send()) == (201, "stored")
+        assert len(running.upstream.requests) == 2
+        (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
+        assert [(audit["event"], audit["who"]) for audit in about["audits"]] == [
+            ("purge", "bob"), ("erase", getpass.getuser()),
+        ]  # fmt: skip
+
+
+async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tmp_path: Path) -> None:
+    """A purge of which Redis could not be told is done, says what is owed, and can be given again."""
+    store = {"durable": postgres_url, "fast": own_redis.url}
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        assert (await running.send()).status == 200
+        (about,) = (await shell("inspect", "--list", "--state", "all", "--format", "jsonl")).rows()
+        own_redis.kill()
+        done = await shell("purge", about["operation_id"], "--why", "asked to")
+        assert done.code == 3
+        assert "1 drops of copies are owed" in done.err
+        own_redis.start()
+        again = await shell("purge", about["operation_id"], "--why", "asked to")
+        assert (again.code, again.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "text"),
+    [
+        ("inspect", (), "say which operation: its id; or --route and the header fields of its request"),
+        ("inspect", ("--route", "charge"), "say which operation"),
+        ("inspect", (NO_SUCH, "--header", "A: b"), "--header is not needed beside the id of an operation"),
+        ("inspect", (NO_SUCH, "--state", "all"), "--state is for --list"),
+        ("inspect", ("--list", "--body", "x"), "--body finds one operation by its request; leave out --list"),
+        ("inspect", ("--route", "charge", "--header", "secret"), "expected a header field such as 'Idempotency-Key: a"),
+        (
+            "inspect",
+            ("--route", "charge", "--header", "@/nowhere"),
+            "/nowhere cannot be read: No such file or directory",
+        ),
+        ("inspect", ("abc",), "expected the id of an operation, such as its problem names it"),
+        ("inspect", ("--list", "--older-than", "5"), "expected a duration such as 30s, 5m, 12h or 7d"),
+        ("inspect", ("--list", "--limit", "0"), "expected a whole number above 0"),
+        ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
+        ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened is required"),
+        ("resolve", (NO_SUCH, "--never-happened"), "the following arguments are required: --why"),
+        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say who acts and why; both are written down"),
+        (
+            "resolve",
+            (NO_SUCH, "--never-happened", "--why", "a\nb"),
+            "why is a line of at most 1000 printable characters",
+        ),
+        ("resolve", (NO_SUCH, "--completed", "/nowhere", "--why", "x"), "/nowhere cannot be read"),
+        ("resolve", (NO_SUCH, "--completed", "-", "--why", "x"), "-: no empty line ends the header fields"),
+        ("purge", (NO_SUCH, "--yes", "--why", "x"), "--yes confirms --erase, and is not needed to purge"),
+    ],
+    ids=lambda value: "_".join(value).replace("/", "")[:40] if isinstance(value, tuple) else None,
+)
+def test_wrong_command_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    arguments: tuple[str, ...],
+    text: str,
+) -> None:
+    """What is wrong with a command line is said before any store is opened, with exit code 2."""
+    durable = f"sqlite://{tmp_path}/store/operations.db"
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    try:
+        code: object = main([command, "--config", str(shell.config), *arguments])
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "")
+    assert text in said.err
+    assert "secret" not in said.err
+    assert not (tmp_path / "store").exists()
+
+
+async def test_no_store(tmp_path: Path) -> None:
+    """A store that is not there is not made."""
+    durable = f"sqlite://{tmp_path}/store/operations.db"
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
+    said = await shell("inspect", "--list")
+    assert said.code == 1
+    assert said.err.startswith("idempotency-gateway: the store is not there, or its schema is older than this program")
+    assert not (tmp_path / "store").exists()
+
+
+async def test_no_schema(postgres_url: str, tmp_path: Path) -> None:
+    """A schema that is missing is not made by looking; `migrate` makes it."""
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path))
+    for command in (("inspect", NO_SUCH), ("resolve", NO_SUCH, "--never-happened", "--why", "x")):
+        said = await shell(*command)
+        assert said.code == 1
+        assert "idempotency-gateway migrate" in said.err
+    assert not await postgres.is_migrated(postgres_url)
+    assert (await shell("migrate")).code == 0
+    said = await shell("resolve", NO_SUCH, "--never-happened", "--why", "x")
+    assert (said.code, said.out) == (1, "")
+    assert f"Nothing is remembered of operation {NO_SUCH}" in said.err
+
+
+async def test_store_that_is_away(tmp_path: Path) -> None:
+    """A store that cannot be reached is said to be, within bounds, and that nothing was changed."""
+    durable = f"postgresql://u:hunter2@/d?host={tmp_path}"
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
+    said = await shell("purge", NO_SUCH, "--why", "x")
+    assert said.code == 1
+    assert said.err.startswith("idempotency-gateway: nothing was changed: ")
+    assert "hunter2" not in said.err

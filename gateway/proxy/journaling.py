@@ -2,7 +2,10 @@
 
 Owns the list of such operations, so that a duplicate that comes here gets the answer that the first caller got. It
 holds no answer in memory: that is in the journal, and read again when somebody asks. Its invariant: an operation is on
-the list from before its outcome is on the disk until the durable store has taken or refused it.
+the list from before its answer is on the disk until the durable store has taken or refused it.
+
+Only answers are listed, because they are final. That an attempt had no effect, or that nobody knows, may be in the
+durable store although we did not hear so; then somebody else can have gone on with the operation.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import step
-from gateway.core.operation import EVENT_OF, Applied, Command, Record, Snapshot
+from gateway.core.operation import EVENT_OF, Applied, Command, Complete, Record, Snapshot
 from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError
 from gateway.store.journal_base import EntryId, Journal, LastWord
@@ -24,7 +27,7 @@ _APPEND_SECONDS: Final = 3.0
 
 @dataclass(slots=True)
 class _Kept:
-    """An operation with an outcome in the journal; without `entry_id` it is being written."""
+    """An operation with an answer in the journal; without `entry_id` it is being written."""
 
     record: Record
     entry_id: EntryId | None = None
@@ -48,7 +51,9 @@ class Journaling:
             raise ValueError(f"{EVENT_OF[type(command)]} ends no attempt")
         operation_id, anticipated = record.identity.operation_id, _anticipated(record, command)
         # Before it is written, for it may be flushed before we hear that it was.
-        kept = self._kept[operation_id] = _Kept(record)
+        kept = _Kept(record)
+        if isinstance(command, Complete):
+            self._kept[operation_id] = kept
         try:
             async with asyncio.timeout(_APPEND_SECONDS):
                 kept.entry_id = await self._journal.append(record.identity.route, command)
@@ -74,7 +79,7 @@ class Journaling:
         return anticipated
 
     def holds(self, operation_id: UUID) -> bool:
-        """Whether an outcome of this operation is in the journal."""
+        """Whether an answer to this operation is in the journal."""
         return operation_id in self._kept
 
     async def find(self, operation_id: UUID) -> Snapshot | None:

@@ -129,6 +129,7 @@ class Clients:
             await asyncio.wait((connection.ended,), timeout=patience_seconds)
             if not connection.ended.done():
                 connection.hang_up(process)
+                call.gave_up = True
                 if call.answer is not None:
                     call.answer.at = self._loop.time()
         call.ended = self._loop.time()

@@ -37,7 +37,7 @@ class Answer:
 class Call:
     """One request of a client. `answer` None: none came, or the client did not wait for it.
 
-    `reached_gateway` is when a gateway took it in, `left_gateway` when it had decided on the reply.
+    `gave_up`: the client went before its answer was whole. `reached_gateway` is when a gateway took it in, `left_gateway` when it had decided on the reply.
     """
 
     number: int
@@ -53,6 +53,7 @@ class Call:
     reached_gateway: float | None = None
     left_gateway: float | None = None
     is_final_check: bool = False
+    gave_up: bool = False
 
     @property
     def subject(self) -> tuple[str, str, str]:

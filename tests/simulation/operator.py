@@ -45,8 +45,9 @@ class Operator:
         if any(not one.is_closed for one in sent):
             return
         retention = self._routes[record.identity.route].retention
-        born = self._born(asked)
-        done = [one for one in sent if one.effect is not None and one.token >= born]
+        # What was before the record came into being is another window's.
+        born_us = record.first_claimed_us
+        done = [one for one in sent if one.effect is not None and self._history.store_us(one.sent) >= born_us]
         command: Command
         if done:
             command = Prove(
@@ -60,15 +61,6 @@ class Operator:
         else:
             command = Disprove(operation_id, record.token, uuid4(), retention.remember_us)
         self._database.apply(command, _NAME)
-
-    def _born(self, operation_id: str) -> int:
-        """The token of the claim with which the record came into being: what was before is another window."""
-        tokens = [
-            change.after.token
-            for change in self._history.changes
-            if change.operation_id == operation_id and change.event == "claim" and change.after and not change.before
-        ]
-        return tokens[-1] if tokens else 0
 
     def _answer_of(self, sent: Sent) -> StoredResponse:
         """The ledger's own answer, kept as the route keeps one."""

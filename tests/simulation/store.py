@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import UUID
 
+from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
     Applied,
@@ -89,7 +90,9 @@ class Database:
         after = self.memory.records.get(operation_id)
         if after is before:
             return result, None
-        event = EVENT_OF[type(command)].value if isinstance(result, Applied) else "settle"
+        # A statement that is refused, or was said before, may find that time has done something.
+        is_time = before is not None and settle(before, self.memory.clock()) == after
+        event = EVENT_OF[type(command)].value if isinstance(result, Applied) and not is_time else "settle"
         attempt = getattr(command, "attempt_id", getattr(command, "resolution_id", None))
         change = self._note(
             operation_id,

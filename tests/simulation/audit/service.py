@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.audit.case import AWAY, RECORDED, Case, state_of
-from tests.simulation.history import Call
+from tests.simulation.history import Call, Sent
 
+_ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _OWN_FIELDS = frozenset(
     ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
 )
@@ -16,7 +17,8 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
     """Once an answer is stored and known, whoever asks afterwards gets it until it expires."""
     known = {completion.nonce: completion for completion in case.completions if completion.nonce}
     for calls in case.calls.values():
-        for nonce, since in _first_known(calls).items():
+        acknowledged = _first_told(calls, _ACKNOWLEDGED)
+        for nonce, since in _first_told(calls, RECORDED | _ACKNOWLEDGED).items():
             completion = known.get(nonce)
             if completion is None:
                 continue
@@ -25,25 +27,28 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
                 left = call.left_gateway
                 if call.begun <= since or left is None or left >= completion.expires or call.answer is None:
                     continue
-                if not _fits(call, nonce, call.body in bodies, has_body=completion.has_body):
+                is_acknowledged = call.begun > acknowledged.get(nonce, float("inf"))
+                is_same = call.body in bodies
+                if not _fits(call, nonce, is_same, has_body=completion.has_body, is_acknowledged=is_acknowledged):
                     yield f"call {call.number}: {call.answer.word} after {nonce} was stored"
 
 
-def _first_known(calls: list[Call]) -> dict[str, float]:
-    """When the first client had each recorded answer."""
+def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
+    """When the first client had each recorded answer under one of these words."""
     known: dict[str, float] = {}
     for call in calls:
         answer = call.answer
-        if answer is None or answer.nonce is None:
-            continue
-        if answer.word in RECORDED or (answer.word == "response-not-stored" and answer.is_whole):
+        if answer is not None and answer.nonce is not None and answer.is_whole and answer.word in words:
             known[answer.nonce] = min(known.get(answer.nonce, answer.at), answer.at)
     return known
 
 
-def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool) -> bool:
+def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool, is_acknowledged: bool) -> bool:
+    """`is_acknowledged`: the holder itself knew. Until it does, its own clients may be told that it is not known yet."""
     answer = call.answer
     if answer is None or answer.word in AWAY or answer.word == "unprotected":
+        return True
+    if not is_acknowledged and (answer.word == "in-flight" or (answer.word, answer.status) == ("in-doubt", 503)):
         return True
     if not is_same:
         return answer.word == "key-reused"
@@ -137,12 +142,19 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
         if len(requests) > 1:
             yield f"call {call.number}: sent {len(requests)} times"
         answer = call.answer
-        if requests and answer is not None and (answer.word, answer.status) == ("in-flight", 409):
+        is_waiter = answer is not None and (answer.word, answer.status) == ("in-flight", 409)
+        if requests and is_waiter and not _is_superseded(case, requests[0], call):
             yield f"call {call.number}: waited, and sent"
         if call.reached_gateway is None or call.left_gateway is None or not (is_calm or call.is_final_check):
             continue
         if call.left_gateway - call.reached_gateway > bound:
             yield f"call {call.number}: answered after {call.left_gateway - call.reached_gateway:.1f} s"
+
+
+def _is_superseded(case: Case, sent: Sent, call: Call) -> bool:
+    """Whether somebody else held the operation when the sender was answered: then it is told of him."""
+    record = case.record_at(sent.operation_id, call.left_gateway or 0.0)
+    return record is not None and record.token > sent.token
 
 
 def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
@@ -155,6 +167,8 @@ def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
     for call in case.history.calls:
         answer = call.answer
         if answer is None or not answer.is_whole:
+            if call.gave_up:
+                continue
             yield f"call {call.number}: no answer without a fault"
         elif answer.status >= 500 or answer.word == "in-doubt":
             yield f"call {call.number}: {answer.status} {answer.word} without a fault"

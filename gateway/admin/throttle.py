@@ -46,6 +46,6 @@ def _place(address: str | None) -> str:
         parsed = ip_address((address or "").partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ip_network((parsed, 64), strict=False))
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped or ip_network((parsed, 64), strict=False))
     return str(parsed)

@@ -1,0 +1,293 @@
+"""The admin API over a socket, on a running gateway: nobody without the token, and the same answers as the commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.admin.api import AdminApi
+from gateway.core.operation import State
+from tests.admin.hand import Desk
+from tests.admin.shell import doubt
+from tests.support import http
+from tests.support.house import House, house, status_of
+from tests.support.http import Response
+from tests.support.memory_store import ManualClock
+from tests.support.upstream import Answer
+
+Store = dict[str, Any]
+TOKEN = "0123456789abcdef-admin"
+NO_SUCH = "00000000-0000-8000-8000-000000000000"
+COMPLETED = {
+    "status": 201,
+    "headers": [["Content-Type", "application/json"], ["Location", "/charges/1"]],
+    "body_base64": base64.b64encode(b'{"id":1}').decode(),
+}
+
+
+@dataclass
+class Admin:
+    """The admin port, and whoever holds its token."""
+
+    port: int
+    token: str | None = TOKEN
+
+    async def __call__(
+        self, method: str, target: str, asked: object = None, *, headers: tuple[tuple[str, str], ...] = ()
+    ) -> Response:
+        fields = [*headers]
+        if self.token is not None:
+            fields.append(("Authorization", f"Bearer {self.token}"))
+        body = b""
+        if asked is not None:
+            body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
+            if not any(name == "Content-Type" for name, _ in headers):
+                fields.append(("Content-Type", "application/json"))
+        return await http.request(self.port, method, target, fields, body)
+
+
+@asynccontextmanager
+async def served(store: Store, directory: Path, /, **changes: Any) -> AsyncIterator[tuple[House, Admin]]:
+    """A gateway with its admin port."""
+    admin = {"listen": "127.0.0.1:0", "token": TOKEN}
+    async with house(store, directory, admin=admin, **changes) as running:
+        yield running, Admin(running.gateway.admin_address[1])
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
+    """An admin port on the model store; the clock is that of the throttle, in microseconds."""
+    desk, clock = Desk(), ManualClock(0)
+    await desk.store.start()
+    api = AdminApi(desk.operations, TOKEN, answer_bytes_max=1000, clock=lambda: clock() / 1_000_000)
+    port = await api.start("127.0.0.1", 0)
+    try:
+        yield desk, Admin(port), clock
+    finally:
+        await api.stop()
+
+
+async def test_completed(store: Store, tmp_path: Path) -> None:
+    """An operation in doubt is listed, looked at and resolved over the API; the client's retry gets the answer."""
+    async with served(store, tmp_path) as (running, admin):
+        operation_id = await doubt(running)
+        listed = await admin("GET", "/operations?state=in_doubt&route=charge&older_than=0s")
+        assert listed.status == 200
+        assert [each["operation_id"] for each in listed.json()["operations"]] == [operation_id]
+        assert listed.json()["next"] is None
+        shown = (await admin("GET", f"/operations/{operation_id}")).json()
+        assert (shown["state"], shown["route"], shown["token"], shown["audits"]) == ("in_doubt", "charge", 1, [])
+        assert "k1" not in json.dumps(shown)
+
+        asked = {"completed": COMPLETED, "why": "seen in the ledger", "by": "alice", "token": 1}
+        done = await admin("POST", f"/operations/{operation_id}/resolve", asked)
+        assert done.status == 200
+        assert done.json()["detail"].startswith("Resolved: it completed with status 201.")
+        assert done.json()["operation"]["state"] == "completed"
+        again = await admin("POST", f"/operations/{operation_id}/resolve", asked)
+        assert (again.status, again.json()["detail"].partition(",")[0]) == (200, "It was resolved so already")
+
+        replayed = await running.send()
+        assert (replayed.status, replayed.body) == (201, b'{"id":1}')
+        assert replayed.header("Idempotent-Replayed") == "true"
+        assert len(running.upstream.requests) == 1
+        (audit,) = (await admin("GET", f"/operations/{operation_id}")).json()["audits"]
+        assert (audit["who"], audit["why"], audit["event"]) == ("alice", "seen in the ledger", "prove")
+
+
+async def test_never_happened(store: Store, tmp_path: Path) -> None:
+    """Before the settle time is over it takes force; then the retry runs."""
+    async with served(store, tmp_path) as (running, admin):
+        path = f"/operations/{await doubt(running)}/resolve"
+        asked = {"never_happened": True, "why": "asked them"}
+        early = await admin("POST", path, asked)
+        assert (early.status, early.json()["code"]) == (409, "early")
+        assert early.header("Content-Type") == "application/problem+json"
+        assert early.json()["operation"]["state"] == "in_doubt"
+        forced = await admin("POST", path, {**asked, "force": True})
+        assert (forced.status, forced.json()["operation"]["state"]) == (200, "released")
+        assert status_of(await running.send()) == (201, "stored")
+        late = await admin("POST", path, {**asked, "force": True, "token": 1})
+        assert (late.status, late.json()["code"]) == (409, "moved")
+
+
+async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
+    """A purged answer is gone from the gateway at once; an erased key runs again."""
+    async with served(store, tmp_path) as (running, admin):
+        running.upstream.on("/charges", Answer(201, body=b"secret"))
+        for word in ("stored", "replayed"):
+            assert status_of(await running.send()) == (201, word)
+        (about,) = (await admin("GET", "/operations?state=completed")).json()["operations"]
+        path = f"/operations/{about['operation_id']}"
+        kept = await admin("POST", f"{path}/erase", {"why": "asked to", "yes": True})
+        assert (kept.status, kept.json()["code"]) == (409, "state")
+        done = await admin("POST", f"{path}/purge", {"why": "asked to"})
+        assert (done.status, done.json()["drops_owed"]) == (200, 0)
+        assert status_of(await running.send()) == (410, "key-expired")
+        unsure = await admin("POST", f"{path}/erase", {"why": "asked to"})
+        assert (unsure.status, unsure.json()["code"]) == (409, "unsure")
+        assert (await admin("POST", f"{path}/erase", {"why": "asked to", "yes": True})).status == 200
+        assert status_of(await running.send()) == (201, "stored")
+        assert len(running.upstream.requests) == 2
+
+
+async def test_off_without_a_token(tmp_path: Path) -> None:
+    """Without a token nothing listens."""
+    async with house({"durable": f"sqlite://{tmp_path}/o.db"}, tmp_path) as running:
+        assert running.gateway.admin_address == ("", 0)
+
+
+async def test_pages(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """A full page names the last of it, which the next page begins behind."""
+    book, admin, _ = desk
+    ids = sorted([str((await book.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)])
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = (await admin("GET", f"/operations?limit=2{after and f'&after={after}'}")).json()
+        found += [each["operation_id"] for each in page["operations"]]
+        after = page["next"]
+    assert found == ids
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer é"],
+    ids=["none", "empty", "wrong", "longer", "shorter", "Basic", "bare", "é"],
+)
+async def test_wrong_token(desk: tuple[Desk, Admin, ManualClock], authorization: str | None) -> None:
+    """Without the token nobody learns whether a path exists, and the challenge says how to ask."""
+    _, admin, _ = desk
+    stranger = Admin(admin.port, None)
+    headers = () if authorization is None else (("Authorization", authorization),)
+    for target in ("/operations", "/nowhere"):
+        response = await stranger("GET", target, headers=headers)
+        assert (response.status, response.json()["code"]) == (401, "unauthorized")
+        challenge = 'Bearer realm="admin"' + ("" if authorization is None else ', error="invalid_token"')
+        assert response.header("WWW-Authenticate") == challenge
+        assert response.header("Server") is None
+
+
+async def test_token_given_twice(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """Two credentials are none."""
+    _, admin, _ = desk
+    response = await admin("GET", "/operations", headers=(("Authorization", f"Bearer {TOKEN}"),))
+    assert response.status in (400, 401)
+
+
+async def test_wrong_too_often(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever is wrong ten times in a minute is not listened to for the rest of it; the log names no token."""
+    _, admin, clock = desk
+    stranger = Admin(admin.port, "guess-guess-guess-guess")
+    for _ in range(10):
+        assert (await stranger("GET", "/operations")).status == 401
+    for _ in range(3):
+        throttled = await admin("GET", "/operations")
+        assert (throttled.status, throttled.header("Retry-After")) == (429, "60")
+    clock.advance(60)
+    assert (await admin("GET", "/operations")).status == 200
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 10
+    assert lines[0] == "the admin port refused 127.0.0.1, whose token is missing or wrong"
+    assert lines[-1].endswith("too often: it has to wait now")
+    assert "guess" not in "".join(lines)
+
+
+GET_FAULTS = [
+    ("/", 404, "no-such-path"),
+    ("/operations/", 400, "malformed"),
+    ("/operations/abc", 400, "malformed"),
+    (f"/operations/{NO_SUCH}", 404, "unknown"),
+    (f"/operations/{NO_SUCH}/resolve", 405, "method"),
+    (f"/operations/{NO_SUCH}/look", 404, "no-such-path"),
+    ("/operations?state=lost", 400, "malformed"),
+    ("/operations?limit=0", 400, "malformed"),
+    ("/operations?limit=501", 400, "malformed"),
+    ("/operations?limit=1&limit=2", 400, "malformed"),
+    ("/operations?after=x", 400, "malformed"),
+    ("/operations?older_than=5", 400, "malformed"),
+    ("/operations?key=x", 400, "malformed"),
+    ("/operations?x", 400, "malformed"),
+]
+
+
+@pytest.mark.parametrize(("target", "status", "code"), GET_FAULTS, ids=[case[0] for case in GET_FAULTS])
+async def test_wrong_question(desk: tuple[Desk, Admin, ManualClock], target: str, status: int, code: str) -> None:
+    """What is asked wrongly gets a problem that says so, and a GET changes nothing."""
+    _, admin, _ = desk
+    response = await admin("GET", target)
+    assert (response.status, response.json()["code"], response.json()["status"]) == (status, code, status)
+    assert response.header("Content-Type") == "application/problem+json"
+    assert response.json()["type"] == f"urn:idempotency-gateway:admin:{code}"
+
+
+RESOLVE_FAULTS = [
+    (b"", "the body is not JSON"),
+    (b"[]", "the body is not a JSON object"),
+    (b'{"why": "a", "why": "b"}', "names a member twice"),
+    ({"why": "x"}, "say either completed, with the answer, or never_happened: true"),
+    ({"why": "x", "never_happened": False}, "say either completed"),
+    ({"why": "x", "never_happened": True, "completed": COMPLETED}, "say either completed"),
+    ({"why": "x", "never_happened": "true"}, "never_happened is true or false"),
+    ({"never_happened": True}, "say who acts and why; both are written down"),
+    ({"never_happened": True, "why": 1}, "by and why are text"),
+    ({"never_happened": True, "why": "x", "forced": True}, "an unknown name; known here: completed, never_happened"),
+    ({"never_happened": True, "why": "x", "token": "1"}, "token is a whole number"),
+    ({"completed": 201, "why": "x"}, "completed is an object with status, headers and body_base64"),
+    ({"completed": {"status": "201"}, "why": "x"}, "completed has a status, headers as a list of [name, value]"),
+    ({"completed": {"status": 201, "headers": {"A": "b"}}, "why": "x"}, "completed has a status, headers as a list"),
+    ({"completed": {"status": 201, "body_base64": "?"}, "why": "x"}, "body_base64 is not base64"),
+    ({"completed": {"status": 101}, "why": "x"}, "101 is not the status of a final answer"),
+    ({"completed": {"status": 200, "headers": [["A\r\nB", "c"]]}, "why": "x"}, "line 1 is no header field"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "text"), RESOLVE_FAULTS, ids=[str(number) for number in range(len(RESOLVE_FAULTS))])
+async def test_wrong_wish(desk: tuple[Desk, Admin, ManualClock], asked: object, text: str) -> None:
+    """What is wished wrongly is refused with what is wrong, before the store is asked."""
+    _, admin, _ = desk
+    response = await admin("POST", f"/operations/{NO_SUCH}/resolve", asked)
+    assert (response.status, response.json()["code"]) == (400, "malformed")
+    assert text in response.json()["detail"]
+
+
+async def test_wrong_bodies(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """A form, a coded body and an endless one are refused; a body within the bound is not."""
+    _, admin, _ = desk
+    path = f"/operations/{NO_SUCH}/purge"
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    assert (await admin("POST", path, b"why=x", headers=form)).status == 415
+    coded = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+    assert (await admin("POST", path, b"x", headers=coded)).status == 415
+    long = await admin("POST", path, b" " * (2 * 1024 * 1024))
+    assert (long.status, long.json()["code"]) == (413, "too-large")
+    assert (await admin("POST", path, b'{"why": "x"}' + b" " * 1024 * 1024)).status == 404
+
+
+async def test_methods(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """Other methods are refused with the one that is answered; no other origin is let in."""
+    _, admin, _ = desk
+    for method in ("POST", "DELETE", "OPTIONS"):
+        response = await admin(method, "/operations")
+        assert (response.status, response.header("Allow")) == (405, "GET")
+        assert response.header("Access-Control-Allow-Origin") is None
+
+
+async def test_store_that_is_away(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """A store that cannot be asked is told as such, and as passing."""
+    book, admin, _ = desk
+    await book.store.close()
+    for response in (
+        await admin("GET", "/operations"),
+        await admin("POST", f"/operations/{NO_SUCH}/purge", {"why": "x"}),
+    ):
+        assert (response.status, response.json()["code"]) == (503, "store-unavailable")
+        assert response.header("Retry-After") == "5"
+        assert "nothing was changed" in response.json()["detail"]

@@ -7,6 +7,7 @@ A short body is digested where it stands; a long one, or one in a file, in a thr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 from collections.abc import Callable
@@ -47,7 +48,13 @@ async def _with_body(body: bytes | BinaryIO, use: Callable[[Body], Result]) -> R
         return use(b"")
     # Mapped before the thread starts: the mapping is its own, whatever becomes of the file object.
     mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
-    return await asyncio.to_thread(_use_and_close, mapped, use)
+    try:
+        return await asyncio.to_thread(_use_and_close, mapped, use)
+    except asyncio.CancelledError:
+        # The thread may not have started, and then never will. One that reads closes it when it is done.
+        with contextlib.suppress(BufferError):
+            mapped.close()
+        raise
 
 
 def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result]) -> Result:

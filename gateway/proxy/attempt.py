@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
-from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Lapsed, Record, Result, Snapshot
+from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Forget, Lapsed, Record, Release, Result, Snapshot
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, OperationSettled, WriteRefused
@@ -38,14 +38,13 @@ _SILENCE_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended: `reply` for its first caller, `shared` for those who waited.
+    """How an attempt ended: `reply` for its first caller, and what those who waited get.
 
-    Without `shared` they get what `snapshot`, the record as it is then, says to each of them.
+    That is the same reply for all of them, or what this record, as it is then, says to each.
     """
 
     reply: Reply
-    shared: Reply | None
-    snapshot: Snapshot | None
+    others: Reply | Snapshot
     upstream_status: int | None = None
     upstream_seconds: float | None = None
 
@@ -120,8 +119,14 @@ class Attempt:
                 raise
         finally:
             if not self._ending.done():
-                reply = self._claimed.refuse(Word.IN_DOUBT, 503)
-                self._publish(Ending(reply, reply, None))
+                reply = self._interrupted()
+                self._publish(Ending(reply, reply))
+
+    def _interrupted(self) -> Reply:
+        """What can be said when everything stops here: as much as `last_word` says, which may still be recorded."""
+        if isinstance(self.last_word, Release | Forget):
+            return self._claimed.refuse(Word.OVERLOADED, 503)
+        return self._claimed.refuse(Word.IN_DOUBT, 503)
 
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
@@ -204,7 +209,7 @@ class Attempt:
                         self.last_word = None
                         self._publish(ending)
                         return
-                    self._publish_unrecorded()
+                    self._publish_unrecorded(conclusion)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
@@ -231,14 +236,20 @@ class Attempt:
         reply = conclusion.reply
         if reply.word is Word.STORED:
             reply = replace(reply, word=Word.JOURNALED)
-        return Ending(reply, conclusion.shared, snapshot, conclusion.upstream_status, seconds or None)
+        others = snapshot if conclusion.shared is None else conclusion.shared
+        return Ending(reply, others, conclusion.upstream_status, seconds or None)
 
-    def _publish_unrecorded(self) -> None:
-        """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write."""
-        reply = self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._ending.set_result(Ending(reply, reply, None))
+    def _publish_unrecorded(self, conclusion: Conclusion) -> None:
+        """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write.
+
+        That nothing was sent is true whatever the record says.
+        """
+        is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
+        reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
+        self._ending.set_result(Ending(reply, reply))
         self._ending = asyncio.get_running_loop().create_future()
         self._has_first_caller = False
+        _abort_stream(conclusion.reply)
 
     def _publish(self, ending: Ending) -> None:
         if not self._has_first_caller:
@@ -264,9 +275,8 @@ class Attempt:
                 reply = conclusion.reply
                 if reply.word is Word.STORED and snapshot.record is not None:
                     reply = replace(reply, headers=(*reply.headers, expires_field(snapshot.record)))
-                return Ending(
-                    reply, conclusion.shared, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None
-                )
+                others = snapshot if conclusion.shared is None else conclusion.shared
+                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None)
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
@@ -280,7 +290,7 @@ class Attempt:
                     identity.operation_id,
                     free_word=Word.IN_DOUBT,
                 )
-                return Ending(reply, None, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None)
+                return Ending(reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None)
             case _:
                 assert_never(result)
 

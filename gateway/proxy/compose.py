@@ -6,6 +6,7 @@ Pure but for the decoding of a stored coding. Which reply is due is decided else
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from email.utils import formatdate
 from typing import assert_never
 from uuid import UUID
@@ -36,6 +37,14 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
         headers += (expires_field(record),)
     word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
     return Reply(stored.status, stored.reason, headers, body, word, len(body))
+
+
+def shared_with(reply: Reply, request_headers: Headers) -> Reply:
+    """The answer that the first caller got, in a coding that this request accepts."""
+    if not isinstance(reply.body, bytes):
+        return reply
+    headers, body = decode_unaccepted(reply.headers, reply.body, field_values(request_headers, b"accept-encoding"))
+    return replace(reply, headers=headers, body=body, length=len(body))
 
 
 def by_record(

@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from urllib.parse import unquote_to_bytes
@@ -34,7 +37,7 @@ from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, 
 from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
-from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of
+from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
 from gateway.proxy.digesting import digest_body, find_key_in
 from gateway.proxy.journaling import Journaling
@@ -58,6 +61,7 @@ _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 # RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
+_SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 
 @dataclass(slots=True)
@@ -68,9 +72,8 @@ class _Run:
     started_seconds: float
     admission: asyncio.Future[Admission]
     attempt: Attempt | None = None
-    waiters: int = 0
     is_orphan: bool = False
-    """Its caller went away before the admission: the body is the run's to close."""
+    """Its caller went away without having learned the admission: nobody takes the body back, or a stream."""
 
     @property
     def granted_attempt(self) -> Attempt:
@@ -78,6 +81,14 @@ class _Run:
         if self.attempt is None:
             raise RuntimeError("an attempt before its claim was granted")
         return self.attempt
+
+    def leave(self) -> None:
+        """Its caller goes away without having learned the admission."""
+        self.is_orphan = True
+        if self.attempt is not None:
+            self.attempt.leave()
+        elif self.admission.done():
+            self.request.body.close()
 
 
 @dataclass(slots=True)
@@ -137,6 +148,7 @@ class Coordinator:
         self._runs: dict[UUID, _Run] = {}
         self._tasks: dict[asyncio.Task[None], _Run] = {}
         self._arriving = 0
+        self._waiters: Counter[str] = Counter()
         self._is_draining = False
 
     # -- seen from outside --------------------------------------------------------------------------------------------
@@ -149,7 +161,7 @@ class Coordinator:
     @property
     def waiters(self) -> int:
         """Duplicates that wait for one of them, here or in another gateway."""
-        return sum(run.waiters for run in self._runs.values()) + self._waiting.waiters_total
+        return self._waiters.total()
 
     @property
     def oldest_in_flight_seconds(self) -> float:
@@ -204,7 +216,7 @@ class Coordinator:
 
     def _overload(self) -> str | None:
         if self._is_draining:
-            return "The gateway is shutting down."
+            return _SHUTTING_DOWN
         if self._leases.is_stalled():
             return "The gateway was held up and is catching up."
         if len(self._runs) + self._arriving + self._claiming.pursued >= self._settings.in_flight_max:
@@ -286,7 +298,7 @@ class Coordinator:
 
     async def _operate(self, request: KeyedRequest, arrived: float, trail: _Trail) -> Reply | Untouched:
         mine: _Run | None = None
-        is_handed_on = False
+        owns_body = True
         try:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
@@ -296,11 +308,14 @@ class Coordinator:
                         return reply
                     continue
                 if run is None:
+                    if self._is_draining:
+                        return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
                     run = mine = self._begin(request)
-                admission = await asyncio.shield(run.admission)
+                    owns_body = False
+                admission = await self._admission_of(run, is_mine=run is mine)
+                owns_body = run is not mine or not isinstance(admission, Granted)
                 match admission:
                     case Granted():
-                        is_handed_on = run is mine
                         if run is mine:
                             return await self._lead(run, admission, arrived, trail)
                         return await self._join(run, request, admission, trail)
@@ -310,17 +325,36 @@ class Coordinator:
                             return reply
                     case Unavailable(detail):
                         _LOG.debug("a claim was not possible: %s", detail)
-                        answer = _unavailable(request)
-                        is_handed_on = isinstance(answer, Untouched)
+                        answer = self._unavailable(request, run)
+                        owns_body = isinstance(answer, Reply)
                         return answer
                     case _:
                         assert_never(admission)
             return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
         finally:
-            if mine is not None and not mine.admission.done():
-                mine.is_orphan = True
-            elif not is_handed_on:
+            if owns_body:
                 request.body.close()
+
+    async def _admission_of(self, run: _Run, *, is_mine: bool) -> Admission:
+        try:
+            return await asyncio.shield(run.admission)
+        except asyncio.CancelledError:
+            if is_mine:
+                run.leave()
+            raise
+
+    def _unavailable(self, request: KeyedRequest, run: _Run) -> Reply | Untouched:
+        """Rule 8, as the route chose; or a claim that was cut off by a drain.
+
+        What became of the run's claim is settled as its own route chose: where that says that nothing was executed, no
+        duplicate is.
+        """
+        if self._is_draining:
+            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+        if request.route.forwards_unprotected and run.request.route.forwards_unprotected:
+            incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
+            return Untouched(incoming, Word.UNPROTECTED)
+        return _refuse(request, Word.STORE_UNAVAILABLE)
 
     def _begin(self, request: KeyedRequest) -> _Run:
         loop = asyncio.get_running_loop()
@@ -335,7 +369,7 @@ class Coordinator:
         """The life of a run: claim, and if that is granted, attempt."""
         request, route = run.request, run.request.route
         operation_id = request.identity.operation_id
-        admission: Admission = Unavailable("the gateway is shutting down", is_definite=False)
+        admission: Admission = Unavailable("the claim was cut off", is_definite=False)
         try:
             terms = Terms(
                 remember_us=route.retention.remember_us,
@@ -358,10 +392,18 @@ class Coordinator:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        run.attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._journaling, self._herald)
+        attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._journaling, self._herald)
+        run.attempt = attempt
+        if run.is_orphan:
+            attempt.leave()
         run.admission.set_result(admission)
         try:
-            await run.attempt.run()
+            await attempt.run()
+        except Exception:
+            # Nobody else says it, and a request that was never sent would leave its key in doubt.
+            if attempt.last_word is not None:
+                await self._say(record, attempt.last_word, Drained())
+            raise
         finally:
             self._leases.drop(lease)
             del self._runs[operation_id]
@@ -397,19 +439,28 @@ class Coordinator:
             return refuse_by(Word.KEY_REUSED, record, route)
         wait_seconds, preferred = _patience(request)
         ending: Ending | None = None
-        if run.waiters < route.in_flight.waiters_max:
-            run.waiters += 1
-            try:
+        # It will not be executed, whatever comes: its body need not wait with it.
+        request.body.close()
+        with self._place(route) as has_place:
+            if has_place:
                 ending = await run.granted_attempt.wait_ended(wait_seconds)
-            finally:
-                run.waiters -= 1
         if ending is None:
             reply = self._still_running(run, admission)
-        elif ending.shared is not None:
-            reply = ending.shared
+        elif isinstance(ending.others, Reply):
+            reply = shared_with(ending.others, request.head.headers)
         else:
-            reply = _after_wait(ending.snapshot, request)
+            reply = _after_wait(ending.others, request)
         return _with_preference(reply, preferred)
+
+    @contextmanager
+    def _place(self, route: Route) -> Iterator[bool]:
+        """A place among those who wait on this route, if there is one."""
+        has_place = self._waiters[route.name] < route.in_flight.waiters_max
+        self._waiters[route.name] += has_place
+        try:
+            yield has_place
+        finally:
+            self._waiters[route.name] -= has_place
 
     async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trail: _Trail) -> Reply | None:
         """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all."""
@@ -424,15 +475,19 @@ class Coordinator:
                 found = None
                 if is_same and isinstance(route.recovery, Probe):
                     wait_seconds, _ = _patience(request)
-                    found = await self._prober.resolve(route, operation_id, wait_seconds)
+                    with self._place(route) as has_place:
+                        if has_place:
+                            found = await self._prober.resolve(route, operation_id, wait_seconds)
                 if found is None:
                     return refuse_by(Word.IN_DOUBT, record, route)
                 return await self._by_sight(found, request, trail)
             case Wait(record):
                 wait_seconds, preferred = _patience(request)
                 settled = None
-                if self._waiting.waiters(operation_id) < route.in_flight.waiters_max:
-                    settled = await self._waiting.wait_settled(operation_id, wait_seconds)
+                request.body.close()
+                with self._place(route) as has_place:
+                    if has_place:
+                        settled = await self._waiting.wait_settled(operation_id, wait_seconds)
                 reply = in_flight_at(snapshot, record, route) if settled is None else _after_wait(settled, request)
                 return _with_preference(reply, preferred)
             case Claimable():
@@ -488,11 +543,15 @@ class Coordinator:
         await asyncio.gather(*left, return_exceptions=True)
         attempts = [run.attempt for run in left.values() if run.attempt is not None]
         words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
-        await asyncio.gather(*[self._say(record, word, drained) for record, word in words])
-        drained.unsaid += await self._claiming.close()
+        await asyncio.gather(self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words])
         await self._waiting.close()
         await self._prober.close()
         return drained
+
+    async def _end_pursuits(self, drained: Drained) -> None:
+        """Claims that were cut off just now are released if the store answers soon."""
+        given_up = await self._claiming.close(_LAST_WORD_SECONDS)
+        drained.unsaid += given_up
 
     async def _say(self, record: Record, word: Command, drained: Drained) -> None:
         """Say the last word of an attempt to the store or, failing that, to the journal."""
@@ -526,14 +585,6 @@ def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> 
     )
 
 
-def _unavailable(request: KeyedRequest) -> Reply | Untouched:
-    """Rule 8, as the route chose."""
-    if request.route.forwards_unprotected:
-        incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
-        return Untouched(incoming, Word.UNPROTECTED)
-    return _refuse(request, Word.STORE_UNAVAILABLE)
-
-
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
@@ -553,10 +604,10 @@ def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
             assert_never(scope)
 
 
-def _after_wait(snapshot: Snapshot | None, request: KeyedRequest) -> Reply:
+def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
     """What a waiter gets when the operation is no longer running: what the record says, never a claim."""
     return by_record(
-        Snapshot(None, 0) if snapshot is None else snapshot,
+        snapshot,
         request.fingerprints,
         request.route,
         request.head.headers,

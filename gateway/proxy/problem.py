@@ -176,7 +176,7 @@ ANSWERED: Final = frozenset(
 # Doubt about this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
 _OWN_DOUBT: Final = frozenset((502, 504))
 _NOT_YET_KEPT: Final = (
-    "Your request was sent and answered, but the answer could not be recorded yet. It may have taken effect. "
+    "Your request was sent, but what became of it could not be recorded yet. It may have taken effect. "
     "Do not send it again under a new key. Repeat with the same key."
 )
 

@@ -33,17 +33,22 @@ class TakenBody:
     content: bytes | BinaryIO = field(repr=False)
     length: int
     digest: bytes | None = None
+    is_closed: bool = field(default=False, init=False)
 
     def outbound(self) -> bytes | FileBody:
-        """The body as the upstream client takes it. Valid until `close`."""
+        """The body as the upstream client takes it. Valid until `close`; raises ValueError after it."""
+        if self.is_closed:
+            raise ValueError("the body was let go")
         if isinstance(self.content, bytes):
             return self.content
         return FileBody(self.content.fileno(), self.length)
 
     def close(self) -> None:
-        """Let the file go. May be called more than once."""
+        """Let file and memory go. May be called more than once."""
         if not isinstance(self.content, bytes):
             self.content.close()
+        self.content = b""
+        self.is_closed = True
 
 
 class WholeBody:
@@ -55,6 +60,8 @@ class WholeBody:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Its bytes."""
+        if self._taken.is_closed:
+            raise ValueError("the body was let go")
         content = self._taken.content
         if isinstance(content, bytes):
             yield content

@@ -35,16 +35,6 @@ class Waiting:
         self._readers: dict[UUID, _Reader] = {}
         self._is_closed = False
 
-    def waiters(self, operation_id: UUID) -> int:
-        """How many wait for this operation here."""
-        reader = self._readers.get(operation_id)
-        return 0 if reader is None else reader.waiters
-
-    @property
-    def waiters_total(self) -> int:
-        """How many wait for any operation here."""
-        return sum(reader.waiters for reader in self._readers.values())
-
     async def wait_settled(self, operation_id: UUID, timeout_seconds: float) -> Snapshot | None:
         """The record once nobody holds a live claim on it, or None when that did not happen in time."""
         if self._is_closed:

@@ -38,10 +38,12 @@ class Gate:
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
+    passed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pass_through(self) -> None:
         self.reached.set()
         await self.opened.wait()
+        self.passed.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,562 @@
+"""The steps of one request under bad luck: lost answers, fences, lost leases, callers that leave at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.message import StoredResponse, field_values
+from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
+from gateway.core.verdict import Word
+from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
+from gateway.proxy import attempt, claiming
+from gateway.proxy.reply import Reply, Untouched
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.memory_store import MemoryStore
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, Ending
+
+WINDOW_US = 10**12
+SPOOLED = b'{"data":"' + b"x" * 300_000 + b'"}'
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements are repeated without pauses."""
+    monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(attempt, "_PAUSE_SECONDS_MIN", 0.001)
+
+
+def heard(reply: object) -> tuple[int, Word | None]:
+    assert isinstance(reply, Reply)
+    return reply.status, reply.word
+
+
+def text(reply: Reply) -> str:
+    assert isinstance(reply.body, bytes)
+    return reply.body.decode()
+
+
+async def read(reply: Reply) -> bytes:
+    """The whole body, streamed or not."""
+    if isinstance(reply.body, bytes):
+        return reply.body
+    data = b""
+    while piece := await reply.body.read():
+        data += piece
+    return data
+
+
+def spooled_files(directory: Path) -> list[str]:
+    """Bodies that are open in this process."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(directory / "spool")):
+            found.append(target)
+    return found
+
+
+async def idle(office: Office) -> None:
+    await eventually(lambda: office.coordinator.in_flight == 0, what="no run is left")
+
+
+def say(office: Office, command: Command) -> Record:
+    """What somebody else says of the operation, unseen by the faults."""
+    record = MemoryStore(office.memory).apply_now(command).snapshot.record
+    assert record is not None
+    return record
+
+
+def claimed_by_another(office: Office) -> Record:
+    """Another gateway's claim on the released record."""
+    before = office.record
+    assert before.fingerprint is not None
+    return say(
+        office, Claim(before.identity, uuid4(), "other", before.fingerprint, int(LEASE_SECONDS * 1e6), before.token)
+    )
+
+
+# Lost answers of the store
+
+
+@pytest.mark.parametrize("losses", [[lost()], [dropped()], [lost(), dropped()]], ids=["effect", "no-effect", "both"])
+async def test_a_lost_answer_to_a_claim(tmp_path: Path, losses: list[Fault]) -> None:
+    """The request is executed once, under the claim that was asked about again."""
+    async with coordination(tmp_path) as office:
+        office.store.on("claim", *losses)
+        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert (len(office.upstream.requests), office.record.attempts) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> None:
+    """Nothing is executed, and the key is free again as soon as the store answers."""
+    async with coordination(tmp_path) as office:
+        office.store.break_("claim", fault=fault)
+        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+        assert heard(await office.reply()) == (200, Word.STORED)
+
+
+@pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped(), refused()]], ids=str)
+@pytest.mark.parametrize(
+    ("status", "event", "state", "word"),
+    [
+        (200, "complete", State.COMPLETED, Word.STORED),
+        (503, "release", State.RELEASED, Word.RELEASED),
+        (502, "abandon", State.IN_DOUBT, Word.IN_DOUBT),
+        (401, "forget", State.RELEASED, Word.RELEASED),
+    ],
+)
+async def test_a_lost_answer_to_an_outcome(
+    tmp_path: Path, status: int, event: str, state: State, word: Word, losses: list[Fault]
+) -> None:
+    """It is said again until it is known to be recorded; only then does the client hear of it."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(status))
+        office.store.on(event, *losses)
+        assert heard(await office.reply()) == (status, word)
+        assert office.state is state
+        assert office.store.said == ["claim", *[event] * (len(losses) + 1)]
+        assert [fact.is_late for fact in office.told(OperationSettled)] == [True]
+        assert len(office.upstream.requests) == 1
+
+
+async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers are told that much while the write goes on; it lands in the end, and is what later ones get."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=refused())
+        await office.journal.close()
+        reply = await office.reply()
+        assert heard(reply) == (503, Word.IN_DOUBT)
+        assert "answered" not in text(reply)
+        again = office.ask()
+        office.store.mend()
+        assert heard(await again) in [(200, Word.REPLAYED), (503, Word.IN_DOUBT)]
+        await idle(office)
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its caller was told that the store is away, the upstream need not wait with the rest of its answer."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        office.store.break_("complete", fault=refused())
+        await office.journal.close()
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
+        office.store.mend()
+
+
+async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that never left is known to have had no effect, whether or not that can be recorded now."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as office:
+        office.store.break_("release", fault=refused())
+        await office.journal.close()
+        assert heard(await office.reply()) == (502, Word.UPSTREAM_UNREACHABLE)
+        office.store.mend()
+        await idle(office)
+        assert office.state is State.RELEASED
+
+
+async def test_a_defect_while_recording(tmp_path: Path) -> None:
+    """The last word of an attempt that ends by an error of the program is said all the same."""
+    async with coordination(tmp_path) as office:
+        office.store.on("complete", Fault(ZeroDivisionError("defect"), has_effect=False))
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await idle(office)
+        assert office.state is State.COMPLETED
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+
+
+# Fences
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "nothing",
+        "disproved",
+        "disproved-claimed",
+        "disproved-claimed-released",
+        "disproved-claimed-completed",
+        "proved",
+    ],
+)
+async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
+    """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 15."""
+    expected = {
+        "nothing": (200, Word.STORED, State.COMPLETED),
+        "disproved": (200, Word.STORED, State.COMPLETED),
+        "disproved-claimed": (409, Word.IN_FLIGHT, State.CLAIMED),
+        "disproved-claimed-released": (502, Word.IN_DOUBT, State.RELEASED),
+        "disproved-claimed-completed": (202, Word.REPLAYED, State.COMPLETED),
+        "proved": (202, Word.RECOVERED, State.COMPLETED),
+    }[others]
+    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
+    async with coordination(tmp_path) as office:
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        waiter = office.ask()
+        await eventually(lambda: office.coordinator.waiters == 1)
+        office.pass_time(LEASE_SECONDS)
+        ids = (office.record.identity.operation_id, office.record.token)
+        if others == "proved":
+            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
+        elif others != "nothing":
+            say(office, Disprove(*ids, uuid4(), WINDOW_US))
+        if "claimed" in others:
+            other = claimed_by_another(office)
+            their_ids = (ids[0], other.token, other.attempt_id)
+            if others.endswith("released"):
+                say(office, Release(*their_ids, WINDOW_US))
+            if others.endswith("completed"):
+                say(office, Complete(*their_ids, theirs, WINDOW_US, WINDOW_US))
+        gate.opened.set()
+        reply = await task
+        assert (*heard(reply), office.state) == expected
+        if expected[0] == 202:
+            assert isinstance(reply, Reply)
+            assert reply.body == b"theirs"
+        waited = await waiter
+        if others in ("nothing", "disproved"):
+            assert heard(waited) == (200, Word.REPLAYED)
+        elif others.endswith("released"):
+            assert heard(waited) == (503, Word.RELEASED)
+        else:
+            assert heard(waited) == expected[:2]
+        assert len(office.told(WriteRefused)) == (0 if others in ("nothing", "disproved") else 1)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
+    """An answer that may not be given does not keep its connection."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS)
+        say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
+        claimed_by_another(office)
+        gate.opened.set()
+        assert heard(await task) == (409, Word.IN_FLIGHT)
+        await eventually(lambda: office.open_connections == 0)
+
+
+# Leases
+
+
+async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> None:
+    """Nothing is sent under a claim that can no longer be trusted, and the key is free."""
+    async with coordination(tmp_path) as office:
+        gate = office.store.stop_after("claim")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS - 4)
+        gate.opened.set()
+        assert heard(await task) == (503, Word.UPSTREAM_UNREACHABLE)
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+
+
+def renewed(office: Office, times: int) -> bool:
+    return office.store.said.count("renew") == times
+
+
+async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
+    """Renewed while it runs, an operation of many leases' length is recorded as if it had been quick."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        for number in range(1, 21):
+            office.pass_time(LEASE_SECONDS / 3)
+            office.leases.run_once()
+            await eventually(partial(renewed, office, number))
+        assert office.state is State.CLAIMED
+        hold.set()
+        assert heard(await task) == (200, Word.STORED)
+        assert office.told(LeaseLost) == []
+
+
+async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
+    """After a stall requests are refused until the loop is seen to run again."""
+    async with coordination(tmp_path) as office:
+        office.pass_time(LEASE_SECONDS / 2)
+        assert heard(await office.reply()) == (503, Word.OVERLOADED)
+        office.leases.run_once()
+        assert heard(await office.reply()) == (200, Word.STORED)
+
+
+# Those who wait
+
+
+async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
+    """What a stranger was told is shared with nobody: those who waited hear that the key is free."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(401, hold=hold), Answer())
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        others = [office.ask() for _ in range(5)]
+        await eventually(lambda: office.coordinator.waiters == 5)
+        hold.set()
+        assert heard(await first) == (401, Word.RELEASED)
+        assert [heard(await other) for other in others] == [(503, Word.RELEASED)] * 5
+        assert len(office.upstream.requests) == 1
+
+
+async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
+    """However many operations are waited for, the waiters of a route are bounded together, here and elsewhere."""
+    async with coordination(tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 3}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        firsts = [office.ask(key) for key in ("a", "b")]
+        await office.upstream.wait_for_requests(2)
+        elsewhere = replace(office.route)
+        async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
+            waiting = [office.ask(key) for key in ("a", "b", "a", "b", "a")]
+            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await eventually(lambda: sum(task.done() for task in waiting) == 2)
+            assert office.coordinator.waiters == 3
+            route = replace(elsewhere, in_flight=replace(other.route.in_flight, waiters_max=1))
+            remote = [other.ask(key, route=route) for key in ("a", "b")]
+            await eventually(lambda: sum(task.done() for task in remote) == 1)
+            hold.set()
+            answers = [heard(await task) for task in (*firsts, *waiting, *remote)]
+        assert answers.count((200, Word.STORED)) == 2
+        assert answers.count((200, Word.REPLAYED)) == 4
+        assert answers.count((409, Word.IN_FLIGHT)) == 3
+        assert done
+        assert pending
+
+
+async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> None:
+    """Who waited for an answer gets it in a coding that its own request accepts."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        coded = (("Content-Encoding", "gzip"), ("Content-Type", "text/plain"))
+        office.upstream.on("/charges", Answer(503, headers=coded, body=gzip.compress(b"busy"), hold=hold))
+        first = office.ask(headers=[("Accept-Encoding", "gzip")])
+        await office.upstream.wait_for_requests(1)
+        waiter = office.ask(headers=[("Accept-Encoding", "identity")])
+        await eventually(lambda: office.coordinator.waiters == 1)
+        hold.set()
+        whole, shared = await first, await waiter
+        assert isinstance(whole, Reply)
+        assert isinstance(shared, Reply)
+        assert gzip.decompress(await read(whole)) == b"busy"
+        assert (heard(shared), await read(shared), shared.length) == ((503, Word.RELEASED), b"busy", 4)
+        assert field_values(shared.headers, b"content-encoding") == []
+
+
+async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
+    """A duplicate that waits will never be forwarded, so that its body need not wait with it."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask(body=SPOOLED)
+        await office.upstream.wait_for_requests(1)
+        others = [office.ask(body=SPOOLED) for _ in range(3)]
+        await eventually(lambda: office.coordinator.waiters == 3)
+        open_files = spooled_files(tmp_path)
+        hold.set()
+        await asyncio.gather(first, *others)
+        assert len(open_files) <= 1
+        assert spooled_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("preference", "said"), [("wait=0", b"wait=0"), ("wait=999999999", b"wait=30")])
+async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said: bytes) -> None:
+    """Who prefers not to wait does not, and nobody waits longer than the route allows; both are told so."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        waiter = office.ask(headers=[("Prefer", preference)])
+        if preference != "wait=0":
+            await eventually(lambda: office.coordinator.waiters == 1)
+            hold.set()
+        reply = await waiter
+        hold.set()
+        await first
+        assert heard(reply) == ((409, Word.IN_FLIGHT) if preference == "wait=0" else (200, Word.REPLAYED))
+        assert isinstance(reply, Reply)
+        assert field_values(reply.headers, b"preference-applied") == [said]
+
+
+async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
+    """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(headers=(("Idempotency-Retention", "0"),)))
+        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert len(office.upstream.requests) == 1
+
+
+# The store away
+
+
+async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_path: Path) -> None:
+    """One that joins a claim which will be released as unused is not forwarded, whatever its own route says."""
+    async with coordination(tmp_path) as office:
+        open_route = replace(office.route, forwards_unprotected=True)
+        gate = Gate()
+        office.store.on("claim", replace(lost(), before=gate))
+        office.store.break_("claim", fault=lost())
+        first = office.ask()
+        await gate.reached.wait()
+        second = office.ask(route=open_route)
+        gate.opened.set()
+        assert heard(await first) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await second) == (503, Word.STORE_UNAVAILABLE)
+
+
+async def test_forwarded_without_a_store(tmp_path: Path) -> None:
+    """The body of a request that is forwarded unprotected stays open for it, and its lost claim ends in doubt."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
+        office.store.break_("claim", fault=lost())
+        answer = await office.ask(body=SPOOLED)
+        assert isinstance(answer, Untouched)
+        assert answer.word is Word.UNPROTECTED
+        assert b"".join([chunk async for chunk in answer.incoming.body.stream()]) == SPOOLED
+        answer.incoming.body.close()
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert office.state is State.IN_DOUBT
+
+
+# Bodies
+
+
+async def test_no_room_for_a_body(tmp_path: Path) -> None:
+    """When the spool cannot take it, nothing is executed and the caller may try again."""
+    async with coordination(tmp_path) as office:
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "spool")
+        assert heard(await office.reply(body=SPOOLED)) == (503, Word.OVERLOADED)
+        assert office.memory.records == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(), Answer(503), Answer(502), Answer(401), Answer(bytes_max=0, ending=Ending.CLOSE)],
+    ids=["stored", "released", "in-doubt", "forgotten", "cut"],
+)
+async def test_a_spooled_body_is_sent_whole_and_let_go(tmp_path: Path, answer: Answer) -> None:
+    """Whatever comes of it, the file of a body is closed."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", answer)
+        await office.ask(body=SPOOLED)
+        await office.ask("k1", SPOOLED)
+        await office.ask("k1", b"another")
+        assert office.upstream.requests[0].body == SPOOLED
+        await idle(office)
+        assert spooled_files(tmp_path) == []
+
+
+# Callers who leave
+
+
+async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
+    """After `answer_within` it hears that the operation runs on; the retry gets the answer."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
+        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        await office.upstream.wait_for_requests(1)
+        again = office.ask()
+        await eventually(lambda: office.coordinator.waiters == 1)
+        hold.set()
+        assert heard(await again) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("steps", range(40))
+@pytest.mark.parametrize("max_stored_bytes", [0, 1000], ids=["streamed", "stored"])
+async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, max_stored_bytes: int, steps: int) -> None:
+    """What was begun for it runs to its end and is recorded; no body, stream or run is left."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": max_stored_bytes}}) as office:
+        office.upstream.on(
+            "/charges", Answer(body=(b"a" * 100_000, asyncio.Event(), b"z")) if not max_stored_bytes else Answer()
+        )
+        task = office.ask(body=SPOOLED if steps % 2 else b"{}")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        (reply,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(reply, Reply) and not isinstance(reply.body, bytes):
+            reply.body.abort()
+        await idle(office)
+        assert office.state in (State.ABSENT, State.COMPLETED)
+        assert len(office.upstream.requests) == (0 if office.state is State.ABSENT else 1)
+        await eventually(lambda: spooled_files(tmp_path) == [], what="bodies are closed")
+        if not max_stored_bytes:
+            await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+
+
+@pytest.mark.parametrize("when", ["before-the-grant", "with-the-grant", "in-the-exchange", "in-the-write"])
+async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path, when: str) -> None:
+    """Nobody takes it any more: it is recorded without its body, and its connection is closed."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
+        claim = office.store.stop_before("claim")
+        complete = office.store.stop_before("complete")
+        task = office.ask()
+        await claim.reached.wait()
+        if when == "before-the-grant":
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        claim.opened.set()
+        if when == "with-the-grant":
+            # The claim is in the record now, and its caller has not heard of it yet.
+            await claim.passed.wait()
+            task.cancel()
+        if when == "in-the-exchange":
+            await office.upstream.wait_for_requests(1)
+            task.cancel()
+        hold.set()
+        await complete.reached.wait()
+        if when == "in-the-write":
+            task.cancel()
+        complete.opened.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+
+
+async def test_a_body_that_never_ends_is_no_run(tmp_path: Path) -> None:
+    """A caller that leaves while its body comes in has asked for nothing."""
+    async with coordination(tmp_path) as office:
+        task = office.ask(body=Pieces(SPOOLED, b"more", asyncio.Event()))
+        await eventually(lambda: spooled_files(tmp_path) != [])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert office.memory.records == {}
+        assert spooled_files(tmp_path) == []

@@ -1,0 +1,188 @@
+"""A coordinator as the gateway puts it together, on a store that can fail and a clock that only the test moves.
+
+Everything between the edge and the upstream is the product's own, the upstream client and its sockets included. What is
+missing is the edge: requests are given as values, and replies are looked at before they are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.app.routes import route_of, upstream_settings
+from gateway.config import parse
+from gateway.core.message import Headers, RequestHead
+from gateway.core.operation import Record, State
+from gateway.observe.facts import Fact, Herald
+from gateway.proxy.claiming import Claiming
+from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.journaling import Journaling
+from gateway.proxy.leases import Leases
+from gateway.proxy.probing import Prober
+from gateway.proxy.reply import Incoming, Reply, RequestBody, Untouched
+from gateway.proxy.route import Route
+from gateway.proxy.spool import Spool
+from gateway.proxy.upstream import Upstream
+from gateway.proxy.waiting import Waiting
+from gateway.store.journal import Journal
+from tests.support.faulty_store import FaultyStore
+from tests.support.house import BODY, config_text
+from tests.support.memory_store import Memory, MemoryStore
+from tests.support.upstream import RecordingUpstream
+
+LEASE_SECONDS = 30.0
+
+F = TypeVar("F", bound=Fact)
+
+
+class Pieces:
+    """A request body in these pieces; an event among them is waited for."""
+
+    def __init__(self, *pieces: bytes | asyncio.Event) -> None:
+        self.length: int | None = None
+        self._pieces = pieces
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            if isinstance(piece, bytes):
+                yield piece
+            else:
+                await piece.wait()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Office:
+    """One coordinator; several on one `memory` are several gateways. `client` is its side of the upstream."""
+
+    memory: Memory
+    store: FaultyStore
+    upstream: RecordingUpstream
+    client: Upstream
+    route: Route
+    coordinator: Coordinator
+    leases: Leases
+    claiming: Claiming
+    journal: Journal
+    now: list[float]
+    facts: list[Fact] = field(default_factory=list)
+
+    def incoming(
+        self, key: str = "k1", body: bytes | RequestBody = BODY, headers: Iterable[tuple[str, str]] = ()
+    ) -> Incoming:
+        fields: Headers = (
+            (b"Host", b"shop.example"),
+            (b"Content-Type", b"application/json"),
+            (b"Idempotency-Key", key.encode()),
+            (b"X-Tenant", b"t1"),
+            *((name.encode(), value.encode()) for name, value in headers),
+        )
+        taken = Pieces(body) if isinstance(body, bytes) else body
+        return Incoming(RequestHead(b"POST", b"/charges", fields), taken, ip_address("127.0.0.1"), "http")
+
+    def ask(
+        self,
+        key: str = "k1",
+        body: bytes | RequestBody = BODY,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        route: Route | None = None,
+    ) -> asyncio.Task[Reply | Untouched]:
+        """Begin a request, as a handler of the edge does."""
+        incoming = self.incoming(key, body, headers)
+        return asyncio.create_task(self.coordinator.handle(incoming, route or self.route))
+
+    async def reply(self, key: str = "k1", body: bytes | RequestBody = BODY, **options: Any) -> Reply:
+        """The reply to a request."""
+        answer = await self.ask(key, body, **options)
+        assert isinstance(answer, Reply)
+        return answer
+
+    def pass_time(self, seconds: float) -> None:
+        """On the clock of the leases and that of the store; the event loop's own goes on as ever."""
+        self.now[0] += seconds
+        self.memory.clock.advance(seconds)
+
+    @property
+    def record(self) -> Record:
+        """The only record that there is, settled."""
+        (operation_id,) = self.memory.records
+        record = MemoryStore(self.memory).read_now(operation_id).record
+        assert record is not None
+        return record
+
+    @property
+    def state(self) -> State:
+        return self.record.state if self.memory.records else State.ABSENT
+
+    def told(self, kind: type[F]) -> list[F]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    @property
+    def open_connections(self) -> int:
+        """To the upstream, idle ones included."""
+        return self.client.stats.opened - self.client.stats.closed
+
+
+@asynccontextmanager
+async def coordination(
+    directory: Path,
+    *,
+    memory: Memory | None = None,
+    behind: RecordingUpstream | None = None,
+    in_flight_max: int = 1000,
+    **changes: Any,
+) -> AsyncIterator[Office]:
+    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`.
+
+    At the end it is drained, and nothing is left.
+    """
+    if behind is None:
+        async with (
+            RecordingUpstream() as own,
+            coordination(directory, memory=memory, behind=own, in_flight_max=in_flight_max, **changes) as office,
+        ):
+            yield office
+        return
+    config = parse(config_text(behind.url, {"durable": "sqlite:///nowhere.db"}, directory, **changes))
+    client = Upstream(upstream_settings(config, config.upstream))
+    memory = memory or Memory()
+    store = FaultyStore(MemoryStore(memory))
+    facts: list[Fact] = []
+    herald = Herald(facts.append)
+    now = [1000.0]
+    journal = Journal(directory / "journal", "tests")
+    leases = Leases(store, herald, lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
+    claiming = Claiming(store, holder="here", lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
+    await asyncio.to_thread((directory / "spool").mkdir, parents=True, exist_ok=True)
+    coordinator = Coordinator(
+        settings=Settings(service=config.service, in_flight_max=in_flight_max),
+        store=store,
+        journaling=Journaling(journal, herald),
+        claiming=claiming,
+        leases=leases,
+        waiting=Waiting(store),
+        prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe"),
+        spool=Spool(directory / "spool"),
+        herald=herald,
+    )
+    await store.start()
+    await journal.start()
+    route = route_of(config, config.routes[0], client)
+    try:
+        yield Office(memory, store, behind, client, route, coordinator, leases, claiming, journal, now, facts)
+    finally:
+        store.mend()
+        await coordinator.drain(0)
+        await client.close()
+        await journal.close()
+    assert coordinator.in_flight == 0
+    assert coordinator.waiters == 0
+    assert claiming.pursued == 0

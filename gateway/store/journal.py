@@ -31,7 +31,8 @@ from gateway.store.worker import Worker
 _LOG = logging.getLogger("gateway")
 
 ROWS_MAX: Final = 100_000
-BYTES_MAX: Final = 1024 * 1024 * 1024
+# Well below what a small disk, or a pod's share of one, has beside the spool.
+BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 def wall_clock_us() -> int:

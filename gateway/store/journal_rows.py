@@ -6,6 +6,7 @@ read it does not guess: such a row stays as it is, for the program that wrote it
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -47,6 +48,13 @@ def encode(route: str, command: LastWord, journaled_us: int) -> Row:
 
 def decode(columns: Row) -> tuple[str, LastWord]:
     """Route name and command, of a row as `select_entry.sql` gives it. Raises `NotApplied` when it cannot be read."""
+    try:
+        return _decode(columns)
+    except (struct.error, ValueError, TypeError, AttributeError) as error:
+        raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
+
+
+def _decode(columns: Row) -> tuple[str, LastWord]:
     (
         _, version, operation_id, token, attempt_id, event, route,
         replay_us, remember_us, doubt, status, reason, headers, body,

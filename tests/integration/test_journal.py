@@ -183,29 +183,30 @@ async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage)
 
 
 @pytest.mark.parametrize(
-    ("answer", "words", "later"),
+    ("answer", "word", "meanwhile", "later"),
     [
-        (Answer(503, body=b"busy"), ("released", (503, "released")), (200, "stored")),
-        (Answer(401, body=b"who"), ("released", (503, "released")), (200, "stored")),
-        (Answer(502, body=b"broken"), ("in-doubt", (409, "in-doubt")), (409, "in-doubt")),
+        (Answer(503, body=b"busy"), "released", (503, "store-unavailable"), (200, "stored")),
+        (Answer(401, body=b"who"), "released", (503, "store-unavailable"), (200, "stored")),
+        (Answer(502, body=b"broken"), "in-doubt", (503, "store-unavailable"), (409, "in-doubt")),
         (
             Answer(201, headers=(("Location", "/charges/1"),), body=b"x" * 50_000),
-            ("response-not-stored", (409, "response-not-stored")),
+            "response-not-stored",
+            (409, "response-not-stored"),
             (409, "response-not-stored"),
         ),
     ],
     ids=["release", "forget", "abandon", "stream"],
 )
 async def test_every_ending_keeps_its_word(
-    tmp_path: Path, gone: Outage, answer: Answer, words: tuple[str, tuple[int, str]], later: tuple[int, str]
+    tmp_path: Path, gone: Outage, answer: Answer, word: str, meanwhile: tuple[int, str], later: tuple[int, str]
 ) -> None:
     """What is not a stored answer is journaled just so, and means in the store what it means without an outage."""
     route = {"response": {"max_stored_bytes": "1KiB"}}
     async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
         first = await journaled(gateway, upstream, gone, answer)
-        assert (status_of(first), first.body) == ((answer.status, words[0]), answer.body)
-        repeat = await send(gateway)
-        assert status_of(repeat) == words[1]
+        assert (status_of(first), first.body) == ((answer.status, word), answer.body)
+        assert await metric(gateway, "idempotency_journal_waiting") == 1
+        assert status_of(await send(gateway)) == meanwhile
         gone.end()
         upstream.on("/charges", Answer(200))
 

@@ -315,18 +315,21 @@ async def test_a_file_that_was_never_finished_is_cleared_away(directory: Path) -
     assert files(directory) == []
 
 
-async def test_a_row_of_a_newer_version_holds_nothing_up(directory: Path) -> None:
-    """It stays for the program that wrote it, and those behind it are read."""
+@pytest.mark.parametrize(
+    "change", ["version = 2", "headers = x'ff'", "operation_id = x''"], ids=["newer", "fields", "id"]
+)
+async def test_a_row_that_cannot_be_read_holds_nothing_up(directory: Path, change: str) -> None:
+    """It stays for the program that wrote it, or for whoever looks into the file, and those behind it are read."""
     outcomes = [complete(), complete()]
     async with opened(directory) as journal:
         for outcome in outcomes:
             await journal.append("charge", outcome)
     (path,) = databases(directory)
-    tamper("UPDATE entry SET version = 2 WHERE id = 1")(path)
+    tamper(f"UPDATE entry SET {change} WHERE id = 1")(path)
     async with opened(directory) as journal:
         assert await waiting(journal) == outcomes[1:]
         assert journal.tally.waiting == 2
-        with pytest.raises(NotApplied, match="another version"):
+        with pytest.raises(NotApplied, match=r"another version|damaged"):
             await journal.read(EntryId(path.name, 1))
 
 

@@ -18,7 +18,7 @@ from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_statements import load
 
 # Records that one statement looks at, and holds in the server's memory.
-PIECE_RECORDS_MAX: Final = 1_000
+PIECE_RECORDS_MAX: Final = 2_000
 
 _IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
 _HIGHEST_ID: Final = 2**128 - 1

@@ -270,7 +270,7 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
             await transaction.rollback()
             assert [type(result) for result in await done] == [Applied, Applied]
         deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        assert await eventually(lambda: rival.fetchval(deadlocks)) == 1
+        assert await eventually(lambda: rival.fetchval(deadlocks)) >= 1
 
 
 async def test_a_lock_held_for_long_is_no_hang(postgres_url: str) -> None:

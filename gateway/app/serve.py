@@ -40,7 +40,7 @@ from gateway.observe.logs import Logs
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
-from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.client_connection import EdgeSettings
 from gateway.proxy.coordinator import Coordinator, Settings
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -27,6 +28,27 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
+
+
+class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
+    """Header fields that are looked up a dozen times: `by_name` has their values by name in lower case, in order.
+
+    Equal to a plain tuple of the same fields; `field_values` is the way in for both.
+    """
+
+    by_name: dict[bytes, list[bytes]]
+
+    def __new__(cls, fields: Iterable[tuple[bytes, bytes]]) -> Self:
+        self = super().__new__(cls, fields)
+        by_name: dict[bytes, list[bytes]] = {}
+        for field, value in self:
+            name = field.lower()
+            if name in by_name:
+                by_name[name].append(value)
+            else:
+                by_name[name] = [value]
+        self.by_name = by_name
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +91,9 @@ class StoredResponse:
 
 
 def field_values(headers: Headers, name: bytes) -> list[bytes]:
-    """Every value of the field, in order. `name` is in lower case."""
+    """Every value of the field, in order. `name` is in lower case. The list is not the caller's to change."""
+    if isinstance(headers, IndexedHeaders):
+        return headers.by_name.get(name, [])
     return [value for field, value in headers if field.lower() == name]
 
 
@@ -85,7 +109,7 @@ def connection_options(headers: Headers) -> frozenset[bytes]:
 
 def asks_upgrade(headers: Headers) -> bool:
     """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
-    return any(name.lower() == b"upgrade" for name, _ in headers) and b"upgrade" in connection_options(headers)
+    return bool(field_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)
 
 
 def end_to_end(headers: Headers) -> Headers:

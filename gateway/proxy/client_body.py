@@ -1,8 +1,9 @@
 """The body of a request on its way in.
 
-Owns the reading of it: at the pace of whoever takes it, within a bound of silence, and with `100 Continue` sent when it
-is first asked for rather than before, so that a request which is refused by its head alone never uploads. Invariant: a
-body that did not arrive whole raises `RequestCut`; it never just ends.
+Owns what of it has arrived and was not taken, the reading of it at the pace of whoever takes it and within a bound of
+silence, and `100 Continue`, sent when the body is first asked for rather than before, so that a request which is
+refused by its head alone never uploads. Invariant: a body that did not arrive whole raises `RequestCut`; it never just
+ends.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
+from typing import Final, Protocol
 
-from aiohttp import StreamReader
-from aiohttp.web_protocol import RequestPayloadError
+# The connection stops reading above this, until what is there was taken.
+BUFFER_BYTES_MAX: Final = 128 * 1024
 
 
 class Cut(StrEnum):
@@ -31,44 +33,104 @@ class RequestCut(Exception):
         self.cut = cut
 
 
+class BodySource(Protocol):
+    """Where the body comes from: the connection."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
 class ClientBody:
     """See `reply.RequestBody`. `ask` is called once before the first wait, to send `100 Continue` where it is due."""
 
-    __slots__ = ("_ask", "_payload", "_silence_seconds", "length")
+    __slots__ = (
+        "_buffer",
+        "_buffer_bytes",
+        "_cut",
+        "_silence_seconds",
+        "_source",
+        "_waiter",
+        "ask",
+        "is_received",
+        "length",
+    )
 
-    def __init__(
-        self, payload: StreamReader, length: int | None, *, silence_seconds: float, ask: Callable[[], None] | None
-    ) -> None:
-        self._payload = payload
+    def __init__(self, source: BodySource, length: int | None, silence_seconds: float) -> None:
+        self._source = source
         self._silence_seconds = silence_seconds
-        self._ask = ask
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
+        self._cut: Cut | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.ask: Callable[[], None] | None = None
         self.length = length
+        self.is_received = False
+        """Whether all of it has arrived, taken or not."""
 
-    @property
-    def is_received(self) -> bool:
-        """Whether all of it has arrived, read or not."""
-        return self._payload.is_eof()
+    # -- put in, by the connection ------------------------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> None:
+        """These bytes came."""
+        self._buffer.append(data)
+        self._buffer_bytes += len(data)
+        if self._buffer_bytes > BUFFER_BYTES_MAX:
+            self._source.pause_reading()
+        self._wake()
+
+    def ended(self) -> None:
+        """All of it came."""
+        self.is_received = True
+        self._wake()
+
+    def cut_short(self, cut: Cut) -> None:
+        """The rest of it will not come."""
+        if not self.is_received and self._cut is None:
+            self._cut = cut
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- taken out: `RequestBody` -------------------------------------------------------------------------------------
+
+    def whole(self) -> bytes | None:
+        if not self.is_received:
+            return None
+        return self._take()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        while True:
+            if self._buffer:
+                yield self._take()
+            elif self.is_received:
+                return
+            elif self._cut is not None:
+                raise RequestCut(self._cut)
+            else:
+                await self._wait()
 
     def close(self) -> None:
         """Nothing is held: what was not read is the connection's business."""
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        payload = self._payload
-        if self._ask is not None and not payload.is_eof():
-            self._ask()
-        while True:
-            try:
-                if payload.is_eof():
-                    data = payload.read_nowait()
-                else:
-                    async with asyncio.timeout(self._silence_seconds):
-                        data = await payload.readany()
-            except TimeoutError:
-                raise RequestCut(Cut.SLOW) from None
-            except RequestPayloadError:
-                raise RequestCut(Cut.MALFORMED) from None
-            except Exception:  # noqa: BLE001 - aiohttp tells a client that went in several ways
-                raise RequestCut(Cut.GONE) from None
-            if not data:
-                return
-            yield data
+    def _take(self) -> bytes:
+        buffer = self._buffer
+        data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+        buffer.clear()
+        if self._buffer_bytes > BUFFER_BYTES_MAX:
+            self._source.resume_reading()
+        self._buffer_bytes = 0
+        return data
+
+    async def _wait(self) -> None:
+        """Wait for more, or for the news that there will be none."""
+        if self.ask is not None:
+            ask, self.ask = self.ask, None
+            ask()
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._silence_seconds):
+                await waiter
+        except TimeoutError:
+            raise RequestCut(Cut.SLOW) from None

@@ -1,10 +1,15 @@
-"""One connection from a client: what aiohttp's protocol is told to do otherwise.
+"""One connection from a client: the socket's events on one side, one request at a time on the other.
 
-Owns the client's address, the news that it went, input that is to be thrown away, and the two ways to stop being HTTP:
-a tunnel, and a request that the parser refuses. The parsing, the queue of pipelined requests and keep-alive are
-aiohttp's. It knows nothing of routes or replies.
+Owns the order of requests on it, the client's address, the news that it went, how long it may be idle, input that waits
+or is thrown away, and the two ways to stop being HTTP: a tunnel, and bytes that are no request. It knows nothing of
+routes or replies.
 
-Invariant: after the parser refused something, nothing that follows on the connection is looked at.
+Theory of operation. A request is read as it comes and handed on as soon as its head is here; of a short one all is here
+by then. What follows it on the connection waits unread, and beyond a limit in the kernel, until its exchange has ended.
+So a pipelined request is read only after the answer before it was written, and bytes that follow a handshake are still
+there for the tunnel or for the next request, whichever it becomes.
+
+Invariant: after bytes that are no request, or a request whose end is not certain, nothing that follows is looked at.
 """
 
 from __future__ import annotations
@@ -14,86 +19,145 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Protocol, cast
+from typing import Final, Protocol, cast
 
-from aiohttp import StreamReader, web
-from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestPayloadError
-
+from gateway.proxy.client_body import ClientBody, Cut
 from gateway.proxy.reply import Peer
+from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 
-_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+_RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+# The connection stops reading when so much waits behind the request that is being answered.
+_WAITING_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike."""
+
+    header_bytes_max: int = 64 * 1024
+    header_fields_max: int = 128
+    keepalive_seconds: float = 75.0
+    silence_seconds: float = 60.0
+    linger_seconds: float = 5.0
+    backlog: int = 1024
 
 
 class Input(Protocol):
     """Who takes a connection's bytes once it is no longer HTTP."""
 
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
+    def feed_data(self, data: bytes) -> None: ...
     def feed_eof(self) -> None: ...
     def half_closed(self) -> None: ...
 
 
-class Written:
-    """What a handler returns to aiohttp: the response is written already, or these are its bytes."""
+class ConnectionOwner(Protocol):
+    """Who answers: the edge."""
 
-    __slots__ = ("_data", "keep_alive")
+    @property
+    def settings(self) -> EdgeSettings: ...
 
-    def __init__(self, *, keep_alive: bool, data: bytes = b"") -> None:
-        self.keep_alive = keep_alive
-        self._data = data
+    def connection_opened(self, connection: ClientConnection) -> None: ...
+    def connection_closed(self, connection: ClientConnection) -> None: ...
 
-    async def prepare(self, request: web.BaseRequest) -> None:
-        transport = request.transport
-        if self._data and transport is not None and not transport.is_closing():
-            transport.write(self._data)
+    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
+        """Answer it, now or later, and say `exchange_ended` on the connection when all was written."""
 
-    async def write_eof(self) -> None:
-        """All was written before."""
-
-    def as_response(self) -> web.StreamResponse:
-        """aiohttp asks for no more than the methods above (`RequestHandler.finish_response`)."""
-        return cast(web.StreamResponse, self)
+    def refusal(self, status: int) -> bytes:
+        """The whole response to bytes that are no request."""
 
 
-class ClientConnection(web.RequestHandler):
+class ClientConnection(asyncio.Protocol):
     """See the module. `on_gone` is called when the client went; `gone` is set from then on."""
 
-    __slots__ = ("_input", "_is_refused", "_tasks", "_wire", "gone", "is_busy", "on_gone", "peer", "scheme")
+    __slots__ = (
+        "_body",
+        "_drained",
+        "_idle_since",
+        "_input",
+        "_is_deaf",
+        "_is_input_paused",
+        "_is_reading_paused",
+        "_loop",
+        "_owner",
+        "_parser",
+        "_request",
+        "_settings",
+        "_timer",
+        "_waiting",
+        "gone",
+        "is_busy",
+        "is_writing_paused",
+        "on_gone",
+        "peer",
+        "scheme",
+        "transport",
+    )
 
-    def __init__(self, server: EdgeServer, **settings: Any) -> None:
-        super().__init__(server, **settings)
-        self._tasks = server.tasks
-        self._is_refused = False
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self._settings = settings = owner.settings
+        self._parser = RequestParser(
+            self, header_bytes_max=settings.header_bytes_max, header_fields_max=settings.header_fields_max
+        )
+        self._request: ReceivedRequest | None = None
+        self._body: ClientBody | None = None
+        self._waiting = b""
         self._input: Input | None = None
-        self._wire: asyncio.Transport | None = None
+        self._is_deaf = False
+        self._is_input_paused = False
+        self._is_reading_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._idle_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.transport: asyncio.Transport | None = None
         self.gone = asyncio.Event()
         self.on_gone: Callable[[], object] | None = None
         self.is_busy = False
+        self.is_writing_paused = False
         self.peer: Peer = None
         self.scheme = "http"
 
     # -- for the exchange ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_upgraded(self) -> bool:
-        """Whether what follows on the connection is not read as HTTP, until the upgrade is declined."""
-        return self._upgraded
+    def exchange_ended(self, *, keep_alive: bool) -> None:
+        """All that there is to say to the request was written: go on with what follows it, or close."""
+        self.is_busy = False
+        self._body = None
+        transport = self.transport
+        if transport is None or self._input is not None:
+            return
+        if not keep_alive:
+            self._is_deaf = True
+            transport.close()
+            return
+        self._parser.begin()
+        self._idle_since = self._loop.time()
+        if self._waiting:
+            # In a turn of its own, so that a long line of requests holds nobody else up.
+            self._loop.call_soon(self._go_on)
 
     def discard_input(self) -> None:
         """Throw away whatever still comes: the answer was given without it."""
-        self._is_refused = True
-        self._resume_transport_reading()
+        self._is_deaf = True
+        self._waiting = b""
+        self._resume_transport()
 
     def open_tunnel(self, taker: Input) -> None:
         """Hand on every byte from now on, and those that came too early."""
         self._input = taker
-        self.set_parser(taker)  # type: ignore[arg-type]  # these two methods of it are called
+        waiting, self._waiting = self._waiting, b""
+        if waiting:
+            taker.feed_data(waiting)
+        self._is_input_paused = False
+        if not self._is_reading_paused:
+            self._resume_transport()
 
     def abort(self) -> None:
         """End the connection so that the client cannot take what it got for whole: by RST, never by FIN."""
-        transport = self._wire
+        transport = self.transport
         if transport is None:
             return
         sock = transport.get_extra_info("socket")
@@ -102,43 +166,75 @@ class ClientConnection(web.RequestHandler):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         transport.abort()
 
-    # -- events -------------------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Take no further request, and close as soon as what was written has left."""
+        self._is_deaf = True
+        if self.transport is not None:
+            self.transport.close()
 
-    async def start(self) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        await super().start()
+    def pause_reading(self) -> None:
+        """Whoever takes the input has enough for now."""
+        if not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._pause_transport()
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            if not self._is_input_paused:
+                self._resume_transport()
+
+    async def wait_writable(self) -> None:
+        """Wait while too much is unsent, or until the connection is gone. One caller at a time."""
+        if self.is_writing_paused and self.transport is not None:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    # -- events of the parser: `RequestSink` --------------------------------------------------------------------------
+
+    def head_arrived(self, request: ReceivedRequest) -> None:
+        self._request = request
+        self._body = ClientBody(self, request.length, self._settings.silence_seconds)
+
+    def body_arrived(self, data: bytes) -> None:
+        if self._body is not None:
+            self._body.arrived(data)
+
+    def body_ended(self) -> None:
+        if self._body is not None:
+            self._body.ended()
+
+    # -- events of the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # aiohttp lets go of its own reference as soon as it closes, before all is sent.
-        self._wire = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         if isinstance(address, tuple):
             # An IPv6 address may carry its zone.
             self.peer = ip_address(str(address[0]).partition("%")[0])
         if transport.get_extra_info("sslcontext") is not None:
             self.scheme = "https"
-        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # A client that vanished without a word is found out by the kernel in the end.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._idle_since = self._loop.time()
+        self._set_timer(self._settings.keepalive_seconds)
+        self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._input is not None:
+            self._input.feed_data(data)
+        elif self._is_deaf:
             return
-        super().data_received(data)
-        messages = self._messages
-        if messages and not isinstance(messages[-1][0], RawRequestMessage):
-            # The parser says so only by a message of its own, and leaves whoever reads the body waiting.
-            self._is_refused = True
-            payload: StreamReader | None = None
-            if len(messages) > 1:
-                payload = messages[-2][1]
-            elif self._current_request is not None:
-                payload = self._current_request.content
-            if payload is not None and not payload.is_eof():
-                payload.set_exception(RequestPayloadError("the body is malformed"))
+        elif self.is_busy and (self._body is None or self._body.is_received):
+            self._wait_with(data)
+        else:
+            self._read(data)
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps the connection open on True
+    def eof_received(self) -> bool:
         """A client that ends its direction is taken for gone, because most that do so are; not so in a tunnel."""
         if self._input is None:
             return False
@@ -146,46 +242,116 @@ class ClientConnection(web.RequestHandler):
         # TLS knows no half-closed connection.
         return self.scheme == "http"
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        self._wire = None
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._waiting = b""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._body is not None:
+            self._body.cut_short(Cut.GONE)
+        if self._input is not None:
+            self._input.feed_eof()
+        self.resume_writing()
         self.gone.set()
         if self.on_gone is not None:
             self.on_gone()
+        self._owner.connection_closed(self)
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer what the parser refused: tidily, once, and without a word of what was sent."""
-        server = cast("EdgeServer | None", self._manager)
-        if server is None:
-            return Written(keep_alive=False).as_response()
-        data = server.refusal(431 if isinstance(exc, LineTooLong) else 400)
-        return Written(keep_alive=False, data=data).as_response()
+    def pause_writing(self) -> None:
+        self.is_writing_paused = True
 
+    def resume_writing(self) -> None:
+        self.is_writing_paused = False
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
 
-class EdgeServer(web.Server):
-    """Makes connections. `refusal` gives the whole response to a request that could not be parsed, by its status.
+    # -- inside -------------------------------------------------------------------------------------------------------
 
-    `tasks` are those that serve connections.
-    """
+    def _read(self, data: bytes) -> None:
+        """Read what there is of requests, until one has to be waited for."""
+        while data and not self._is_deaf:
+            try:
+                data = self._parser.feed(data)
+            except RequestInvalid as problem:
+                self._is_deaf = True
+                data = b""
+                if self._body is None:
+                    self._refuse(problem.status)
+                    return
+                self._body.cut_short(Cut.MALFORMED)
+            request, self._request = self._request, None
+            if request is not None and self._body is not None:
+                if request.fault is not None:
+                    self._is_deaf = True
+                self.is_busy = True
+                self._owner.request_arrived(self, request, self._body)
+            if self.is_busy:
+                if data:
+                    self._wait_with(data)
+                return
 
-    def __init__(
-        self, handler: Callable[[web.BaseRequest], Any], *, refusal: Callable[[int], bytes], **settings: Any
-    ) -> None:
-        super().__init__(handler, handler_cancellation=False)
-        self._settings = settings
-        self.refusal = refusal
-        self.tasks: set[asyncio.Task[Any]] = set()
+    def _wait_with(self, data: bytes) -> None:
+        """Keep what follows the request that is being answered."""
+        self._waiting += data
+        if len(self._waiting) > _WAITING_BYTES_MAX and not self._is_input_paused:
+            self._is_input_paused = True
+            self._pause_transport()
 
-    def __call__(self) -> ClientConnection:
-        return ClientConnection(self, loop=self._loop, **self._settings)
+    def _go_on(self) -> None:
+        if self.is_busy or self._is_deaf or self._input is not None:
+            return
+        waiting, self._waiting = self._waiting, b""
+        if self._is_input_paused:
+            self._is_input_paused = False
+            if not self._is_reading_paused:
+                self._resume_transport()
+        self._read(waiting)
 
-    @property
-    def clients(self) -> list[ClientConnection]:
-        """Every connection that is open."""
-        return cast(list[ClientConnection], self.connections)
+    def _refuse(self, status: int) -> None:
+        """Answer bytes that are no request, and let the client read that before the connection is closed.
+
+        Closing with input unread would send an RST, which may overtake the answer (RFC 9112 section 9.6).
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(self._owner.refusal(status))
+        if transport.can_write_eof():
+            transport.write_eof()
+            self._set_timer(self._settings.linger_seconds)
+        else:
+            transport.close()
+
+    def _set_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        """Close a connection that has been idle for too long.
+
+        The timer is set anew when it fires too early: requests cost none.
+        """
+        self._timer = None
+        if self.transport is None:
+            return
+        if self._is_deaf and not self.is_busy:
+            self.abort()
+            return
+        limit = self._settings.keepalive_seconds
+        left = limit if self.is_busy or self._input is not None else self._idle_since + limit - self._loop.time()
+        if left > 0:
+            self._set_timer(left)
+        else:
+            self._is_deaf = True
+            self.transport.close()
+
+    def _pause_transport(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _resume_transport(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()

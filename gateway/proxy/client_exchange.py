@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from aiohttp import web
-
-from gateway.core.message import RequestHead, ResponseHead, field_values
+from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
 from gateway.proxy.client_body import ClientBody
-from gateway.proxy.client_connection import ClientConnection, Written
+from gateway.proxy.client_connection import ClientConnection, EdgeSettings
 from gateway.proxy.reply import BodyCut, Incoming, Reply, ResponseStream
+from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.tunnel import ClientTunnel, Tunnel
 from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_head, chunk, framed
 
@@ -29,18 +27,6 @@ _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 
 class ClientGone(Exception):
     """There is nobody to answer: the client went, or does not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeSettings:
-    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike."""
-
-    header_bytes_max: int = 64 * 1024
-    header_fields_max: int = 128
-    keepalive_seconds: float = 75.0
-    silence_seconds: float = 60.0
-    linger_seconds: float = 5.0
-    backlog: int = 1024
 
 
 class Client(Protocol):
@@ -61,11 +47,13 @@ class Client(Protocol):
 
 
 class ClientExchange:
-    """See the module and `Client`. Lives as long as the handler of one request."""
+    """See the module and `Client`. Lives as long as one request is worked on.
+
+    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request.
+    """
 
     __slots__ = (
         "_clock",
-        "_is_answered",
         "_is_last",
         "_is_stopping",
         "_request",
@@ -73,90 +61,78 @@ class ClientExchange:
         "body",
         "connection",
         "head",
+        "is_answered",
         "keep_alive",
-        "version",
     )
 
     def __init__(
         self,
-        request: web.BaseRequest,
+        connection: ClientConnection,
+        request: ReceivedRequest,
+        body: ClientBody,
         settings: EdgeSettings,
         clock: DateClock,
         is_stopping: Callable[[], bool],
     ) -> None:
+        self.connection = connection
         self._request = request
-        self.connection = cast(ClientConnection, request.protocol)
         self._settings = settings
         self._clock = clock
         self._is_stopping = is_stopping
-        self._is_answered = False
         self._is_last = False
+        self.is_answered = False
         self.keep_alive = False
-        message = request._message  # noqa: SLF001 - the target's very bytes; `raw_path` is this and nothing else
-        self.version = (message.version.major, message.version.minor)
-        # The parser decodes by UTF-8 with surrogates, which goes back to the same bytes.
-        target = message.path.encode("utf-8", "surrogateescape")
-        self.head = RequestHead(message.method.encode(), target, message.raw_headers)
-        self.body = self._body(message.chunked)
-
-    def _body(self, is_chunked: bool) -> ClientBody:
-        length: int | None = None
-        ask: Callable[[], None] | None = None
-        if not is_chunked:
-            said = field_values(self.head.headers, b"content-length")
-            length = int(said[0]) if said else 0
-        if length != 0 and self.version == (1, 1):
+        self.head = request.head
+        self.body = body
+        if not body.is_received and request.version == (1, 1):
             expectations = field_values(self.head.headers, b"expect")
             if any(value.lower() == b"100-continue" for value in expectations):
-                ask = self._send_continue
-        return ClientBody(self._request.content, length, silence_seconds=self._settings.silence_seconds, ask=ask)
+                body.ask = self._send_continue
 
     # -- the request --------------------------------------------------------------------------------------------------
 
     @property
-    def head_bytes(self) -> int:
-        """How long the head was, near enough to compare with a limit."""
-        fields = sum([len(name) + len(value) + 4 for name, value in self.head.headers])
-        return len(self.head.target) + fields
+    def host(self) -> bytes | None:
+        return next(iter(field_values(self.head.headers, b"host")), None)
 
     @property
-    def host(self) -> bytes | None:
-        return next((value for name, value in self.head.headers if name.lower() == b"host"), None)
+    def fault(self) -> str | None:
+        """Why the end of the request is not certain."""
+        return self._request.fault
 
     def incoming(self, *, may_upgrade: bool) -> Incoming:
         """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
         head = self.head
-        may_upgrade = may_upgrade and self.connection.is_upgraded and self.version == (1, 1)
-        if self._request._message.upgrade and not may_upgrade:  # noqa: SLF001
-            kept = tuple(field for field in head.headers if field[0].lower() != b"upgrade")
-            head = RequestHead(head.method, head.target, kept)
+        if self._request.asks_upgrade and not (may_upgrade and self._is_switchable()):
+            kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
+            head = RequestHead(head.method, head.target, IndexedHeaders(kept))
         return Incoming(head, self.body, self.connection.peer, self.connection.scheme)
+
+    def _is_switchable(self) -> bool:
+        """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route."""
+        protocols = [value.lower() for value in field_values(self.head.headers, b"upgrade")]
+        return protocols == [b"websocket"] and self._request.version == (1, 1)
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether a byte of a final head is out."""
-        return self._is_answered
-
-    def written(self) -> web.StreamResponse:
-        """What aiohttp gets to see of all this."""
-        return Written(keep_alive=self.keep_alive).as_response()
+    def write_now(self, reply: Reply, *, shows_status: bool) -> bool:
+        """Write a reply to a request that is here whole, if that needs no waiting. Raises as `write` does."""
+        body = reply.body
+        if not isinstance(body, bytes) or self.connection.is_writing_paused or not self.body.is_received:
+            return False
+        out = self._framed(reply, shows_status)
+        self._send_whole(out, body)
+        self.keep_alive = out.keep_alive
+        return True
 
     async def write(self, reply: Reply, *, shows_status: bool = True) -> None:
         """Write the whole reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
         stream = None if isinstance(reply.body, bytes) else reply.body
         try:
-            out = framed(
-                reply,
-                method=self.head.method,
-                minor=self.version[1],
-                keep_alive=self._may_keep_alive(),
-                shows_status=shows_status,
-                date=self._clock.now(),
-            )
+            out = self._framed(reply, shows_status)
             if stream is None:
-                await self._write_whole(out, cast(bytes, reply.body))
+                self._send_whole(out, cast(bytes, reply.body))
+                await self._drain()
             else:
                 await self._write_stream(out, stream)
         finally:
@@ -176,17 +152,27 @@ class ClientExchange:
         self.keep_alive = False
         self.connection.abort()
 
+    def _framed(self, reply: Reply, shows_status: bool) -> Framed:
+        return framed(
+            reply,
+            method=self.head.method,
+            minor=self._request.version[1],
+            keep_alive=self._may_keep_alive(),
+            shows_status=shows_status,
+            date=self._clock.now(),
+        )
+
     def _may_keep_alive(self) -> bool:
         """A request whose body did not arrive whole is followed by its rest, which nobody must take for a request.
 
-        The parser drops what follows a request for an upgrade that it does not know, so no more is served there either.
+        Nor does another one follow a request for an upgrade that is not known: its bytes may be of that protocol.
         """
-        message = self._request._message  # noqa: SLF001
-        if self._is_last or message.should_close or self._is_stopping() or not self.body.is_received:
+        request = self._request
+        if self._is_last or not request.keep_alive or self._is_stopping() or not self.body.is_received:
             return False
-        return not message.upgrade or self.connection.is_upgraded
+        return not request.asks_upgrade or self._is_switchable()
 
-    async def _write_whole(self, out: Framed, body: bytes) -> None:
+    def _send_whole(self, out: Framed, body: bytes) -> None:
         if not out.sends_body or not body:
             self._send(out.head)
         elif len(body) <= _ONE_WRITE_BYTES_MAX:
@@ -194,7 +180,6 @@ class ClientExchange:
         else:
             self._send(out.head)
             self._send(body)
-        await self._drain()
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
         self._send(out.head)
@@ -227,20 +212,21 @@ class ClientExchange:
         transport = self.connection.transport
         if transport is None or transport.is_closing():
             raise ClientGone
-        self._is_answered = True
+        self.is_answered = True
         transport.write(data)
 
     async def _drain(self) -> None:
         """Wait while the client is slow to read, and break off when it does not read at all."""
         connection = self.connection
-        if not connection.writing_paused:
+        if not connection.is_writing_paused:
             return
         try:
             async with asyncio.timeout(self._settings.silence_seconds):
-                await self._request.writer.drain()
-        except (TimeoutError, ConnectionError):
+                await connection.wait_writable()
+        except TimeoutError:
             self.abort()
-            raise ClientGone from None
+        if connection.gone.is_set() or connection.is_writing_paused:
+            raise ClientGone
 
     async def _linger(self) -> None:
         """The answer is out although the request is not in: let the client read it before the connection is closed.
@@ -264,7 +250,7 @@ class ClientExchange:
 
     @property
     def takes_interim(self) -> bool:
-        return self.version == (1, 1)
+        return self._request.version == (1, 1)
 
     def send_interim(self, head: ResponseHead) -> None:
         self._send_beside(bare_head(head))
@@ -274,7 +260,7 @@ class ClientExchange:
 
     def _send_beside(self, data: bytes) -> None:
         transport = self.connection.transport
-        if transport is not None and not transport.is_closing() and not self._is_answered:
+        if transport is not None and not transport.is_closing() and not self.is_answered:
             transport.write(data)
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:

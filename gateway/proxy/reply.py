@@ -22,6 +22,9 @@ class RequestBody(Protocol):
     length: int | None
     """Bytes announced by `Content-Length`; None when it comes in chunks; 0 when there is none."""
 
+    def whole(self) -> bytes | None:
+        """All of its bytes, if they are here; then `stream` gives none. None takes nothing away."""
+
     def stream(self) -> AsyncIterator[bytes]:
         """Its bytes as they come, not decoded. Once only. A body that is cut short raises, and never just ends."""
 

@@ -19,26 +19,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeVar, assert_never
 
-from aiohttp import http_parser, web
-
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
-from gateway.proxy.client_body import Cut, RequestCut
-from gateway.proxy.client_connection import ClientConnection, EdgeServer
-from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, EdgeSettings
+from gateway.proxy.client_body import ClientBody, Cut, RequestCut
+from gateway.proxy.client_connection import ClientConnection, EdgeSettings
+from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone
 from gateway.proxy.problem import Shape, plain, refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
-from gateway.proxy.strictness import ambiguity, framing_fault, other_readings
+from gateway.proxy.request_parser import ReceivedRequest
+from gateway.proxy.strictness import ambiguity, other_readings
 from gateway.proxy.writer import DateClock, framed
 
 _LOG = logging.getLogger("gateway.edge")
-# What aiohttp itself says. Its texts may hold what a client sent, and nothing in them is for an operator.
-_AIOHTTP_LOG = logging.getLogger("gateway.edge.aiohttp")
-_AIOHTTP_LOG.addHandler(logging.NullHandler())
-_AIOHTTP_LOG.propagate = False
 
-# A body is read in pieces of about this size, and twice as much waits for whoever reads it.
-_READ_BYTES: Final = 64 * 1024
 _FAILED: Final = (
     "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
 )
@@ -62,6 +55,8 @@ R = TypeVar("R", bound=EdgeRoute)
 # Method, target and `Host` as received to the route that protects, if any.
 Select = Callable[[bytes, bytes, bytes | None], R | None]
 Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
+# The reply to a request that is here whole, if there is one without waiting for anything; None says nothing.
+ProtectNow = Callable[[Incoming, R], Reply | None]
 # The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
 # request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
@@ -82,11 +77,11 @@ class Edge(Generic[R]):
         forward: Forward[R],
         herald: Herald,
         settings: EdgeSettings | None = None,
+        protect_now: ProtectNow[R] | None = None,
     ) -> None:
-        if http_parser.HttpRequestParser.__module__ != "aiohttp._http_parser":
-            raise RuntimeError("aiohttp runs without its C parser, which is the one whose strictness is known")
         self._select = select
         self._protect = protect
+        self._protect_now = protect_now
         self._forward = forward
         self._herald = herald
         self._settings = settings or EdgeSettings()
@@ -96,20 +91,8 @@ class Edge(Generic[R]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._listeners: list[asyncio.Server] = []
-        self._server = EdgeServer(
-            self._serve,
-            refusal=self._refusal,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=self._settings.keepalive_seconds,
-            # Lingering is done by the exchange, which knows that the body is read elsewhere.
-            lingering_time=0,
-            logger=_AIOHTTP_LOG,
-            max_field_size=self._settings.header_bytes_max,
-            max_headers=self._settings.header_fields_max,
-            max_line_size=self._settings.header_bytes_max,
-            read_bufsize=_READ_BYTES,
-        )
+        self._clients: set[ClientConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +104,7 @@ class Edge(Generic[R]):
     @property
     def connections(self) -> int:
         """Open connections of clients."""
-        return len(self._server.clients)
+        return len(self._clients)
 
     async def start(
         self,
@@ -133,12 +116,16 @@ class Edge(Generic[R]):
     ) -> tuple[str, int]:
         """Listen on an address, or on a socket that is bound already. Returns the address. Raises `ListenError`."""
         loop = asyncio.get_running_loop()
+
+        def connect() -> ClientConnection:
+            return ClientConnection(self)
+
         try:
             if sock is not None:
-                listener = await loop.create_server(self._server, sock=sock, ssl=tls, backlog=self._settings.backlog)
+                listener = await loop.create_server(connect, sock=sock, ssl=tls, backlog=self._settings.backlog)
             else:
                 listener = await loop.create_server(
-                    self._server, host, port, ssl=tls, backlog=self._settings.backlog, reuse_address=True
+                    connect, host, port, ssl=tls, backlog=self._settings.backlog, reuse_address=True
                 )
         except OSError as error:
             raise ListenError(_listen_fault(host, port, error)) from error
@@ -151,9 +138,9 @@ class Edge(Generic[R]):
         self._is_stopping = True
         for listener in self._listeners:
             listener.close()
-        for client in self._server.clients:
+        for client in list(self._clients):
             if not client.is_busy:
-                client.force_close()
+                client.close()
 
     async def close(self, grace_seconds: float = 0.0) -> int:
         """Wait for what is in flight, then break off the rest. Returns how many requests were broken off."""
@@ -164,12 +151,13 @@ class Edge(Generic[R]):
         except TimeoutError:
             pass
         broken_off = self._busy
-        clients = self._server.clients
+        clients = list(self._clients)
         for client in clients:
             if client.is_busy:
                 client.abort()
-            client.force_close()
-        tasks = list(self._server.tasks)
+            else:
+                client.close()
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -192,32 +180,71 @@ class Edge(Generic[R]):
             for client in clients:
                 await client.gone.wait()
 
-    # -- one request --------------------------------------------------------------------------------------------------
+    # -- for connections: `ConnectionOwner` ----------------------------------------------------------------------------
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = ClientExchange(request, self._settings, self._clock, lambda: self._is_stopping)
-        connection = exchange.connection
-        connection.is_busy = True
+    @property
+    def settings(self) -> EdgeSettings:
+        return self._settings
+
+    def connection_opened(self, connection: ClientConnection) -> None:
+        self._clients.add(connection)
+
+    def connection_closed(self, connection: ClientConnection) -> None:
+        self._clients.discard(connection)
+
+    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
+        exchange = ClientExchange(connection, request, body, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
         self._idle.clear()
+        route, fault = self._examine(exchange)
+        if self._is_answered_now(exchange, route, fault):
+            self._end(exchange)
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def refusal(self, status: int) -> bytes:
+        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
+        reply = plain(status, detail)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
+        return out.head + reply.body if isinstance(reply.body, bytes) else out.head
+
+    def _say_is_stopping(self) -> bool:
+        return self._is_stopping
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    def _is_answered_now(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> bool:
+        """Answer in the same step, where nothing has to be waited for: a replay out of memory needs no task."""
+        if self._protect_now is None or route is None or fault is not None or not exchange.body.is_received:
+            return False
         try:
-            if not connection.gone.is_set():
-                await self._answer(exchange)
+            reply = self._protect_now(exchange.incoming(may_upgrade=False), route)
+            return reply is not None and exchange.write_now(reply, shows_status=route.shows_status)
+        except ClientGone:
+            return True
+
+    async def _serve(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> None:
+        try:
+            if not exchange.connection.gone.is_set():
+                await self._answer(exchange, route, fault)
         except ClientGone:
             exchange.keep_alive = False
         except BaseException:
             exchange.abort()
             raise
         finally:
-            connection.is_busy = False
-            self._busy -= 1
-            if self._busy == 0:
-                self._idle.set()
-        return exchange.written()
+            self._end(exchange)
 
-    async def _answer(self, exchange: ClientExchange) -> None:
+    def _end(self, exchange: ClientExchange) -> None:
+        self._busy -= 1
+        if self._busy == 0:
+            self._idle.set()
+        exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
+
+    async def _answer(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> None:
         """Answer in every case, but where the client is gone."""
-        route, fault = self._examine(exchange)
         try:
             if fault is not None:
                 await self._refuse(exchange, route, fault)
@@ -254,11 +281,8 @@ class Edge(Generic[R]):
         """The route that protects the request, and why it is refused all the same."""
         head = exchange.head
         route = self._select(head.method, head.target, exchange.host)
-        if exchange.head_bytes > self._settings.header_bytes_max:
-            return route, _Fault(431, "The head of the request is too long.")
-        framing = framing_fault(head, exchange.version)
-        if framing is not None:
-            return route, _Fault(400, framing)
+        if exchange.fault is not None:
+            return route, _Fault(400, exchange.fault)
         if route is not None:
             ambiguous = ambiguity(head, route.once)
             return route, _Fault(400, ambiguous) if ambiguous is not None else None
@@ -304,13 +328,6 @@ class Edge(Generic[R]):
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
-
-    def _refusal(self, status: int) -> bytes:
-        """The whole response to what the parser refused."""
-        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
-        reply = plain(status, detail)
-        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
-        return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,13 @@ class WholeBody:
         self._taken = taken
         self.length: int | None = taken.length
 
+    def whole(self) -> bytes | None:
+        """Its bytes, where they are in memory."""
+        if self._taken.is_closed:
+            raise ValueError("the body was let go")
+        content = self._taken.content
+        return content if isinstance(content, bytes) else None
+
     async def stream(self) -> AsyncIterator[bytes]:
         """Its bytes."""
         if self._taken.is_closed:

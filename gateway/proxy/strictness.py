@@ -5,8 +5,7 @@ another length, another caller, another key. It owns those readings and refuses 
 request. A fault is a sentence for the client that names a rule and never repeats what was sent, but for field names
 that the configuration or this module knows.
 
-What the parser of the server refuses before (two lengths, a length with a transfer coding, bare line feeds, folded
-fields, control characters) is tested with the server.
+What the parser refuses before (bare line feeds, folded fields, control characters) is tested with it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.core.message import Headers, RequestHead, connection_options
+from gateway.core.message import Headers, RequestHead, connection_options, field_values
 from gateway.core.routing import has_dot_segments, normalise_path
 
 # Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
@@ -23,6 +22,10 @@ _SINGLE: Final = frozenset(
     (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key")
 )
 _NOT_TO_BE_NAMED: Final = _SINGLE | {b"cookie", b"transfer-encoding"}
+
+_VERSIONS: Final = ((1, 1), (1, 0))
+# Far more than any length, and far below what an integer takes long to be made of.
+_LENGTH_DIGITS_MAX: Final = 18
 
 # RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
@@ -36,18 +39,20 @@ _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(
 
 
 def framing_fault(head: RequestHead, version: tuple[int, int]) -> str | None:
-    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6.1)."""
-    if version not in ((1, 0), (1, 1)):
+    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6)."""
+    if version not in _VERSIONS:
         return "The HTTP version is neither 1.0 nor 1.1."
-    codings = [value for name, value in head.headers if name.lower() == b"transfer-encoding"]
-    if not codings:
-        return None
-    if version == (1, 0):
-        return "HTTP/1.0 has no transfer codings."
-    if len(codings) > 1 or codings[0].lower() != b"chunked":
-        return "The only transfer coding that is understood is chunked, once."
-    if any(name.lower() == b"content-length" for name, _ in head.headers):
-        return "Content-Length and Transfer-Encoding exclude each other."
+    lengths = field_values(head.headers, b"content-length")
+    codings = field_values(head.headers, b"transfer-encoding")
+    if codings:
+        if version == (1, 0):
+            return "HTTP/1.0 has no transfer codings."
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            return "The only transfer coding that is understood is chunked, once."
+        if lengths:
+            return "Content-Length and Transfer-Encoding exclude each other."
+    elif lengths and (len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > _LENGTH_DIGITS_MAX):
+        return "Content-Length is not one length."
     return None
 
 

@@ -47,13 +47,12 @@ class ClientTunnel:
 
     # -- put in, by the connection ------------------------------------------------------------------------------------
 
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+    def feed_data(self, data: bytes) -> None:
         self._buffer += data
         if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
             self._is_paused = True
             self._connection.pause_reading()
         self._news.set()
-        return False, b""
 
     def feed_eof(self) -> None:
         """The connection is lost; after a half-close that is its ordinary end."""

@@ -35,6 +35,9 @@ class Body:
         self.is_closed = False
         self._pieces = pieces
 
+    def whole(self) -> bytes | None:
+        return None
+
     async def stream(self) -> AsyncIterator[bytes]:
         try:
             for piece in self._pieces:

@@ -125,6 +125,9 @@ class Body:
         self._is_cut = is_cut
         self.length: int | None = len(content)
 
+    def whole(self) -> bytes | None:
+        return None
+
     async def stream(self) -> AsyncIterator[bytes]:
         middle = len(self._content) // 2
         yield self._content[:middle]

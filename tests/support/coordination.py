@@ -47,6 +47,9 @@ class Pieces:
         self.length: int | None = None
         self._pieces = pieces
 
+    def whole(self) -> bytes | None:
+        return None
+
     async def stream(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
             if isinstance(piece, bytes):

@@ -16,10 +16,10 @@ from enum import IntEnum
 from typing import Protocol
 
 from gateway.core.message import ResponseHead, list_members
+from gateway.proxy.chunks import ChunkReader, ChunksInvalid
 from gateway.proxy.upstream.result import Framing, Unknown
 
 INTERIM_ANSWERS_MAX = 32
-CHUNK_LINE_BYTES_MAX = 4096
 _LENGTH_DIGITS_MAX = 18
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
@@ -28,7 +28,6 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00\r\n]*+))?
 # Every match is one whole line from its beginning: as many matches as line ends means that no line is anything else.
 _FIELD = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*+([^\x00\r\n]*+)\r\n", re.MULTILINE)
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\x00\r\n]*+)?\r\n")
 _TIMEOUT = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})", re.IGNORECASE)
 
 _HOP_FIELDS = frozenset((b"connection", b"content-length", b"keep-alive", b"transfer-encoding"))
@@ -54,12 +53,9 @@ class AnswerSink(Protocol):
 class _State(IntEnum):
     HEAD = 0
     LENGTH = 1
-    CHUNK_LINE = 2
-    CHUNK_DATA = 3
-    CHUNK_END = 4
-    TRAILER = 5
-    UNTIL_CLOSE = 6
-    DONE = 7
+    CHUNKED = 2
+    UNTIL_CLOSE = 3
+    DONE = 4
 
 
 def _malformed(detail: str) -> AnswerInvalid:
@@ -74,15 +70,14 @@ class AnswerParser:
     """
 
     __slots__ = (
+        "_chunks",
         "_header_bytes_max",
         "_held_head",
-        "_held_line",
         "_interims",
         "_is_head",
         "_left",
         "_sink",
         "_state",
-        "_trailer_bytes",
         "_wants_upgrade",
         "has_begun",
         "has_excess",
@@ -101,10 +96,8 @@ class AnswerParser:
         self._wants_upgrade = wants_upgrade
         self._state = _State.HEAD
         self._held_head = bytearray()
-        self._held_line = b""
         self._left = 0
         self._interims = 0
-        self._trailer_bytes = 0
         self.has_begun = False
         self.has_excess = False
         self.is_persistent = True
@@ -232,7 +225,8 @@ class AnswerParser:
             sink.head_arrived(head, Framing.NONE, 0)
             self._finish()
         elif is_chunked:
-            self._state = _State.CHUNK_LINE
+            self._state = _State.CHUNKED
+            self._chunks = ChunkReader(sink.body_arrived, self._header_bytes_max)
             sink.head_arrived(head, Framing.CHUNKED, None)
         elif length is None:
             self.is_persistent = False
@@ -271,58 +265,13 @@ class AnswerParser:
         self._finish()
 
     def _feed_chunked(self, data: bytes) -> None:
-        """Takes chunks apart; `_held_line` keeps an unfinished line, never chunk data."""
-        if self._held_line:
-            data = self._held_line + data
-            self._held_line = b""
-        position, size = 0, len(data)
-        while position < size:
-            match self._state:
-                case _State.CHUNK_DATA:
-                    piece = data[position : position + self._left]
-                    position += len(piece)
-                    self._left -= len(piece)
-                    self._sink.body_arrived(piece)
-                    if self._left == 0:
-                        self._state = _State.CHUNK_END
-                    continue
-                case _State.DONE:
-                    self.has_excess = True
-                    return
-                case _State.CHUNK_END:
-                    if not data.startswith(b"\r\n"[: size - position], position):
-                        raise _malformed("a chunk longer than its size")
-                case _:
-                    pass
-            end = data.find(b"\n", position) + 1
-            if end == 0:
-                self._held_line = data[position:]
-                if len(self._held_line) > CHUNK_LINE_BYTES_MAX and self._state is _State.CHUNK_LINE:
-                    raise _malformed("a chunk size line without an end")
-                if len(self._held_line) + self._trailer_bytes > self._header_bytes_max:
-                    raise _malformed("trailers too long")
-                return
-            self._read_chunk_line(data, position, end)
-            position = end
-
-    def _read_chunk_line(self, data: bytes, start: int, end: int) -> None:
-        match self._state:
-            case _State.CHUNK_END:
-                self._state = _State.CHUNK_LINE
-            case _State.CHUNK_LINE:
-                line = _CHUNK_LINE.fullmatch(data, start, end)
-                if line is None:
-                    raise _malformed("not a chunk size line")
-                self._left = int(line[1], 16)
-                self._state = _State.CHUNK_DATA if self._left else _State.TRAILER
-            case _:
-                self._trailer_bytes += end - start
-                if self._trailer_bytes > self._header_bytes_max:
-                    raise _malformed("trailers too long")
-                if data.startswith(b"\r\n", start):
-                    self._finish()
-                elif not _FIELD.fullmatch(data, start, end):
-                    raise _malformed("not a trailer field")
+        try:
+            excess = self._chunks.feed(data)
+        except ChunksInvalid as problem:
+            raise _malformed(str(problem)) from None
+        if excess is not None:
+            self.has_excess = bool(excess)
+            self._finish()
 
 
 def _content_length(values: list[bytes]) -> int:

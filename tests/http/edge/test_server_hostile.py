@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.verdict import Word
 from gateway.observe.facts import RequestAnswered
-from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.client_connection import EdgeSettings
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, serving
 from tests.support.http import Connection, Response, exchange
 from tests.support.upstream import RecordingUpstream

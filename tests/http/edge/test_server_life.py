@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gateway.observe.facts import Herald
-from gateway.proxy.client_exchange import EdgeSettings
+from gateway.proxy.client_connection import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply
 from gateway.proxy.server import Edge, ListenError
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving

@@ -1,0 +1,236 @@
+"""Bytes of an HTTP/1.1 request to what they mean, strictly and at any segmentation (RFC 9112).
+
+Pure. Owns where a request begins and ends, and what is no request at all: bare line feeds, folded fields, control
+characters, no `Host` or two, a target of none of the four forms. What *is* one and can be read in two ways is
+`strictness`'s to say; where that concerns its end (`framing_fault`), nothing behind the head is read. It knows no
+socket, route or clock.
+
+Written out rather than taken from a library because a request is the one thing that every replay has to pay for: one
+regular expression reads all fields, and the index of their names is made once for everybody who looks something up.
+Whatever is accepted here is held against the C parser of aiohttp by a test: it accepts it too, and reads the same.
+
+Invariant: what the sink is told does not depend on how the bytes were cut, and nothing that follows something refused
+is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from gateway.core.message import IndexedHeaders, RequestHead, connection_options
+from gateway.proxy.chunks import ChunkReader, ChunksInvalid
+from gateway.proxy.strictness import framing_fault
+
+# The registered methods (RFC 9110 section 16.1.1 and what WebDAV and its kind use). Case counts.
+_METHODS: Final = frozenset(
+    b"ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY"
+    b" OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK"
+    b" UNLOCK UNSUBSCRIBE".split()
+)
+_LINE: Final = re.compile(rb"([A-Z\-]{1,32}) ([!-~]+) HTTP/([0-9])\.([0-9])\r\n")
+_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]")
+# Every match is one whole line from its beginning: as many matches as line ends means that no line is anything else.
+_FIELD: Final = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
+_BARE_LINE_FEED: Final = re.compile(rb"(?<!\r)\n")
+# What a request line can begin with; anything else (TLS, garbage) is refused before its end is waited for.
+_BEGINNING: Final = re.compile(rb"\r\Z|[A-Z\-]{1,32}(?:\Z| )")
+
+
+class RequestInvalid(Exception):
+    """The bytes are no request. `status` says whether they are malformed (400) or too long (431)."""
+
+    def __init__(self, status: int = 400) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(slots=True)
+class ReceivedRequest:
+    """A request whose head is here.
+
+    `length` is that of its body, None when it comes in chunks. `fault` says why its end is not certain; then no body is
+    read, and nothing after it. `asks_upgrade`: it asks to leave HTTP.
+    """
+
+    head: RequestHead
+    version: tuple[int, int]
+    length: int | None
+    keep_alive: bool
+    asks_upgrade: bool
+    fault: str | None
+
+
+class RequestSink(Protocol):
+    """Whom the parser tells, in this order."""
+
+    def head_arrived(self, request: ReceivedRequest) -> None: ...
+    def body_arrived(self, data: bytes) -> None: ...
+    def body_ended(self) -> None: ...
+
+
+class _State(IntEnum):
+    HEAD = 0
+    LENGTH = 1
+    CHUNKED = 2
+    WHOLE = 3
+    DEAF = 4
+
+
+class RequestParser:
+    """Reads one request, and after each `begin` another one."""
+
+    __slots__ = ("_chunks", "_fields_max", "_header_bytes_max", "_held", "_left", "_sink", "_state")
+
+    def __init__(self, sink: RequestSink, *, header_bytes_max: int, header_fields_max: int) -> None:
+        self._sink = sink
+        self._header_bytes_max = header_bytes_max
+        self._fields_max = header_fields_max
+        self._held = b""
+        self._left = 0
+        self._state = _State.HEAD
+
+    def begin(self) -> None:
+        """Expect another request. To be called after a whole one only."""
+        self._state = _State.HEAD
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; returns those that follow the request.
+
+        Raises `RequestInvalid`, in the head or in the body; the parser is of no use afterwards.
+        """
+        if self._state is _State.HEAD:
+            found = self._read_head(data)
+            if found is None:
+                return b""
+            data = found
+        match self._state:
+            case _State.LENGTH:
+                return self._read_length(data)
+            case _State.CHUNKED:
+                return self._read_chunks(data)
+            case _State.WHOLE:
+                return data
+            case _:
+                return b""
+
+    # -- head ---------------------------------------------------------------------------------------------------------
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        """Read the head if it is there whole, and return the bytes after it."""
+        if self._held:
+            data = self._held + data
+        if data.startswith(b"\r\n"):
+            # RFC 9112 section 2.2: an empty line before a request is passed over.
+            data = data[2:]
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._check_partial(data)
+            self._held = data
+            return None
+        self._held = b""
+        if end + 4 > self._header_bytes_max:
+            raise RequestInvalid(431)
+        line = _LINE.match(data, 0, end + 2)
+        if line is None:
+            raise RequestInvalid
+        fields_from = line.end()
+        fields = _FIELD.findall(data, fields_from, end + 2)
+        if len(fields) != data.count(b"\n", fields_from, end + 2) or len(fields) > self._fields_max:
+            # A line that is none: folded, without a name, with a control character or a bare line feed.
+            raise RequestInvalid
+        if b" \r\n" in data or b"\t\r\n" in data:
+            fields = [(name, value.rstrip(b" \t")) for name, value in fields]
+        method, target, major, minor = line.groups()
+        _check_line(method, target)
+        head = RequestHead(method, target, IndexedHeaders(fields))
+        self._frame(head, (major[0] - 0x30, minor[0] - 0x30))
+        return data[end + 4 :]
+
+    def _check_partial(self, data: bytes) -> None:
+        """Refuse early what could only be waited for in vain."""
+        if len(data) > self._header_bytes_max:
+            raise RequestInvalid(431)
+        if (data and not _BEGINNING.match(data)) or _BARE_LINE_FEED.search(data):
+            raise RequestInvalid
+
+    def _frame(self, head: RequestHead, version: tuple[int, int]) -> None:
+        """Find where the body ends (RFC 9112 section 6.3)."""
+        fields: IndexedHeaders = head.headers  # type: ignore[assignment]  # as `_read_head` made it
+        by_name = fields.by_name
+        # RFC 9112 section 3.2.
+        if len(by_name.get(b"host", ())) != 1 and (version == (1, 1) or b"host" in by_name):
+            raise RequestInvalid
+        fault = framing_fault(head, version)
+        options = connection_options(fields) if b"connection" in by_name else frozenset[bytes]()
+        request = ReceivedRequest(
+            head,
+            version,
+            length=0,
+            keep_alive=b"keep-alive" in options and b"close" not in options
+            if version[1] == 0
+            else b"close" not in options,
+            asks_upgrade=b"upgrade" in options and b"upgrade" in by_name,
+            fault=fault,
+        )
+        if fault is not None:
+            self._state = _State.DEAF
+        elif b"transfer-encoding" in by_name:
+            request.length = None
+            self._chunks = ChunkReader(self._sink.body_arrived, self._header_bytes_max)
+            self._state = _State.CHUNKED
+        elif b"content-length" in by_name and (length := int(by_name[b"content-length"][0])):
+            request.length = self._left = length
+            self._state = _State.LENGTH
+        else:
+            self._state = _State.WHOLE
+        self._sink.head_arrived(request)
+        if self._state is _State.WHOLE:
+            self._sink.body_ended()
+
+    # -- body ---------------------------------------------------------------------------------------------------------
+
+    def _read_length(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        left = self._left - len(data)
+        if left > 0:
+            self._left = left
+            self._sink.body_arrived(data)
+            return b""
+        rest = b""
+        if left < 0:
+            data, rest = data[:left], data[left:]
+        self._sink.body_arrived(data)
+        self._end()
+        return rest
+
+    def _read_chunks(self, data: bytes) -> bytes:
+        try:
+            rest = self._chunks.feed(data)
+        except ChunksInvalid:
+            raise RequestInvalid from None
+        if rest is None:
+            return b""
+        self._end()
+        return rest
+
+    def _end(self) -> None:
+        self._state = _State.WHOLE
+        self._sink.body_ended()
+
+
+def _check_line(method: bytes, target: bytes) -> None:
+    """Refuse a method that nobody knows, and a target of none of the four forms (RFC 9112 section 3.2)."""
+    if method not in _METHODS:
+        raise RequestInvalid
+    if (
+        target.startswith(b"/")
+        or (target == b"*" and method == b"OPTIONS")
+        or method == b"CONNECT"
+        or _ABSOLUTE_FORM.match(target)
+    ):
+        return
+    raise RequestInvalid

@@ -21,6 +21,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -162,6 +163,8 @@ class Gateway:
             is_store_there = await self._start_store()
             if is_store_there:
                 await self._flush(_FIRST_FLUSH_SECONDS)
+            # Before the first request, which is refused while the loop is not known to run.
+            self._spawn(self._leases.run())
             self.address = await self._listen(self._config.listen.address)
             self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
             if self._admin is not None:
@@ -169,7 +172,6 @@ class Gateway:
         except BaseException:
             await self._close()
             raise
-        self._spawn(self._leases.run())
         self._spawn(self._flusher.run())
         self._spawn(self._sweeper.run())
         self._spawn(self._teller.run())
@@ -185,16 +187,23 @@ class Gateway:
         `EXIT_WORK_LEFT` when an outcome is not in the durable store: it is in the journal, or nowhere.
         """
         config = self._config.shutdown
+        loop = asyncio.get_running_loop()
         self.health.draining = True
-        await asyncio.sleep(config.delay)
-        self._sweeper.stop()
-        self._teller.stop()
-        self._recovery.stop()
-        self._edge.stop_listening()
-        drained = await self.coordinator.drain(config.drain_timeout)
-        await self._flush(_LAST_FLUSH_SECONDS)
-        waiting = self._journal.tally.waiting
-        await self._close()
+        grace_seconds = 0.0
+        try:
+            await asyncio.sleep(config.delay)
+            self._sweeper.stop()
+            self._teller.stop()
+            self._recovery.stop()
+            self._edge.stop_listening()
+            until = loop.time() + config.drain_timeout
+            drained = await self.coordinator.drain(config.drain_timeout)
+            await self._flush(_LAST_FLUSH_SECONDS)
+            waiting = self._journal.tally.waiting
+            # What nothing protects is in flight too.
+            grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
+        finally:
+            await self._close(grace_seconds)
         early = drained.abandoned + drained.journaled
         if early or drained.unsaid or waiting:
             _LOG.warning(
@@ -205,20 +214,24 @@ class Gateway:
             )
         return EXIT_WORK_LEFT if drained.unsaid or waiting else EXIT_OK
 
-    async def _close(self) -> None:
-        """Give everything back, in the reverse order."""
-        await self._edge.close(_EDGE_GRACE_SECONDS)
+    async def _close(self, grace_seconds: float = 0.0) -> None:
+        """Give everything back, in the reverse order, whatever fails in between."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._store.close)
+            stack.push_async_callback(self._journal.close)
+            for upstream in self._upstreams.values():
+                stack.push_async_callback(upstream.close)
+            stack.push_async_callback(self._status.stop)
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.stop)
+            stack.push_async_callback(self._end_tasks)
+            await self._edge.close(grace_seconds)
+
+    async def _end_tasks(self) -> None:
         self.health.serving = False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._admin is not None:
-            await self._admin.stop()
-        await self._status.stop()
-        for upstream in self._upstreams.values():
-            await upstream.close()
-        await self._journal.close()
-        await self._store.close()
 
     def _readings(self) -> Readings:
         stats, kept = self._store.stats, self._journal.tally
@@ -325,8 +338,9 @@ async def serve(config: Config) -> int:
         loop.add_signal_handler(number, told.set)
     try:
         gateway = Gateway(config, (logs,), lambda: logs.dropped)
-        await gateway.start()
         asked = loop.create_task(told.wait())
+        if not await _started(gateway, asked):
+            return EXIT_OK
         await asyncio.wait((asked, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         code = await gateway.stop()
@@ -337,6 +351,23 @@ async def serve(config: Config) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         logs.close()
+
+
+async def _started(gateway: Gateway, asked: asyncio.Task[Any]) -> bool:
+    """Start it, unless somebody asks to stop meanwhile. Raises `StartError`."""
+    starting = asyncio.get_running_loop().create_task(gateway.start())
+    try:
+        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not starting.done():
+            starting.cancel()
+        await asyncio.wait((starting,))
+        if starting.cancelled() or starting.exception() is not None:
+            asked.cancel()
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 async def migrate(config: Config) -> list[str]:

@@ -1,0 +1,159 @@
+"""A gateway that comes and goes: what its start leaves when it fails, and the order of its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import serve as serving
+from gateway.app.serve import EXIT_OK, Gateway, StartError, serve
+from gateway.config import Config, parse
+from gateway.store.base import StartRefused
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.house import config_text, house
+from tests.support.upstream import Answer, RecordingUpstream
+
+
+def open_files(directory: Path) -> list[str]:
+    """What of the directory this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(directory)):
+            found.append(target)
+    return found
+
+
+def sqlite(directory: Path) -> dict[str, Any]:
+    return {"durable": f"sqlite://{directory}/operations.db"}
+
+
+def configured(directory: Path, store: dict[str, Any] | None = None, **changes: Any) -> Config:
+    return parse(config_text("http://127.0.0.1:9", store or sqlite(directory), directory, **changes))
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A port where connections are taken and nothing is ever said; the event tells of the first one."""
+    reached = asyncio.Event()
+    writers: list[asyncio.StreamWriter] = []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        reached.set()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], reached
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await eventually(lambda: all(writer.is_closing() for writer in writers))
+        # A closed transport lets its socket go in the next step.
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("taken", ["listen", "status"])
+async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
+    """The start says which it is, and leaves no task, no file and no listener behind."""
+    async with silent_server() as (port, _):
+        address = f"127.0.0.1:{port}"
+        changes: dict[str, Any] = {taken: address if taken == "listen" else {"listen": address}}
+        gateway = Gateway(configured(tmp_path, None, **changes))
+        with pytest.raises(StartError, match=str(port)):
+            await gateway.start()
+        await eventually(lambda: open_files(tmp_path) == [])
+        if gateway.address[1]:
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*gateway.address)
+
+
+async def test_a_store_that_must_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the start with what the store says, and everything is given back."""
+    gateway = Gateway(configured(tmp_path))
+
+    async def refuse() -> None:
+        raise StartRefused("its schema is newer")
+
+    monkeypatch.setattr(gateway._store, "start", refuse)
+    with pytest.raises(StartError, match="its schema is newer"):
+        await gateway.start()
+    await eventually(lambda: open_files(tmp_path) == [])
+
+
+async def test_closing_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that cannot be closed is told of, and keeps no other part open."""
+    gateway = Gateway(configured(tmp_path))
+    await gateway.start()
+
+    async def fail() -> None:
+        raise RuntimeError("cannot be closed")
+
+    monkeypatch.setattr(gateway._status, "stop", fail)
+    stop = gateway._status.__class__.stop
+    with pytest.raises(RuntimeError, match="cannot be closed"):
+        await gateway.stop()
+    await stop(gateway._status)
+    await eventually(lambda: open_files(tmp_path) == [])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*gateway.address)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_asked_to_stop_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
+    """A start that waits for its store does not keep the process: it ends at once, and well."""
+    async with silent_server() as (port, reached):
+        store = {"durable": f"postgresql://gateway@127.0.0.1:{port}/gateway"}
+        task = asyncio.create_task(serve(configured(tmp_path, store)))
+        await reached.wait()
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(3):
+            assert await task == EXIT_OK
+        await eventually(lambda: open_files(tmp_path) == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_asked_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+    """It stops in order and says that nothing is left."""
+    async with RecordingUpstream() as upstream:
+        task = asyncio.create_task(serve(parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))))
+        await eventually((tmp_path / "operations.db").exists)
+        os.kill(os.getpid(), number)
+        assert await task == EXIT_OK
+    await eventually(lambda: open_files(tmp_path) == [])
+
+
+async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that nothing protects has as long to end as one that is recorded."""
+    monkeypatch.setattr(serving, "_EDGE_GRACE_SECONDS", 0.0)
+    hold = asyncio.Event()
+    async with house(sqlite(tmp_path), tmp_path) as home:
+        home.upstream.on("/reports", Answer(hold=hold, body=b"whole"))
+        task = asyncio.create_task(http.request(home.port, "GET", "/reports", [], b""))
+        await home.upstream.wait_for_requests(1)
+        stopping = asyncio.create_task(home.gateway.stop())
+        await eventually(lambda: home.gateway._journal.tally.waiting == 0 and is_refused(home.port))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        hold.set()
+        assert (await task).body == b"whole"
+        assert await stopping == EXIT_OK
+
+
+def is_refused(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0

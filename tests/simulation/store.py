@@ -29,6 +29,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     AuditEntry,
+    Epoch,
     Indefinite,
     NotApplied,
     Query,
@@ -253,6 +254,12 @@ class Durable:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)
+
+    async def look_epoch(self) -> Epoch:
+        return await self._ask_model("look_epoch", self._database.store.look_epoch)
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._ask_model("begin_epoch", self._database.store.begin_epoch, memo, beyond_token)
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:

@@ -1,0 +1,159 @@
+"""Writes histories by hand: a short one in which everything is right, to be spoiled by the tests of the auditor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulation.history import Answer, Call, Change, Fields, History, Life, Sent, StoreCall, Terms, View
+
+OPERATION = "11111111-1111-8111-8111-111111111111"
+EPOCH_US = 1_800_000_000_000_000
+REPLAY_SECONDS = 100.0
+REMEMBER_SECONDS = 200.0
+LEASE_SECONDS = 6.0
+BODY = b'{"amount":1}'
+
+
+def blank() -> History:
+    """A history in which nothing happened."""
+    terms = Terms(
+        lease_seconds=LEASE_SECONDS,
+        cache_max_age_seconds=5.0,
+        wait_seconds_max=4.0,
+        answer_within_seconds=3.0,
+        store_timeout_seconds=1.0,
+        waiters_max=4,
+    )
+    return History(0, terms, EPOCH_US, ended=60.0)
+
+
+class Scribe:
+    """Adds what happens to one operation. Times are seconds of the run."""
+
+    def __init__(self, history: History, operation_id: str = OPERATION, key: str = "k1") -> None:
+        self.history = history
+        self.operation_id = operation_id
+        self.key = key
+        self.view: View | None = None
+
+    def change(self, at: float, event: str, after: View | None, **said: object) -> Change:
+        """A transition from the record as it stands, which is kept as it then is."""
+        number = len(self.history.changes)
+        at_us = self.history.store_us(at)
+        change = Change(number, self.operation_id, event, at, at_us, self.view, after, "g0", **said)  # type: ignore[arg-type]
+        self.history.changes.append(change)
+        self.view = after
+        return change
+
+    def claim(self, at: float, token: int, *, event: str = "claim", acknowledged: float | None = None) -> None:
+        """A grant, and the store call that told of it."""
+        read_token = None if self.view is None else self.view.token
+        after = View(
+            state="claimed",
+            token=token,
+            attempt=f"a{token}",
+            last_event=event,
+            holder="g0.1",
+            carries_doubt=event == "takeover",
+            fingerprint=b"f",
+            lease_until_us=self.history.store_us(at + LEASE_SECONDS),
+            replay_until_us=0,
+            remember_until_us=0,
+        )
+        change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
+        heard = at + 0.01 if acknowledged is None else acknowledged
+        self.history.store_calls.append(
+            StoreCall(
+                len(self.history.store_calls), "g0", event, self.operation_id, at - 0.01, at, heard, "Applied", "", change.number
+            )
+        )
+
+    def say(self, at: float, event: str, state: str, **different: object) -> Change:
+        """What the holder says of its attempt."""
+        assert self.view is not None
+        after = replace(
+            self.view, state=state, last_event=event, remember_until_us=self.history.store_us(at + REMEMBER_SECONDS)
+        )
+        return self.change(at, event, replace(after, **different), token=self.view.token, attempt=self.view.attempt)  # type: ignore[arg-type]
+
+    def complete(self, at: float, nonce: str, *, event: str = "complete") -> Change:
+        """The answer gets into the record."""
+        assert self.view is not None
+        after = replace(
+            self.view,
+            state="completed",
+            last_event=event,
+            carries_doubt=False,
+            replay_until_us=self.history.store_us(at + REPLAY_SECONDS),
+            remember_until_us=self.history.store_us(at + REMEMBER_SECONDS),
+            nonce=nonce,
+            response_digest=nonce.encode(),
+            has_body=True,
+        )
+        if event == "complete":
+            return self.change(at, event, after, token=self.view.token, attempt=self.view.attempt)
+        return self.change(at, event, after, read_token=self.view.token)
+
+    def send(self, at: float, token: int, nonce: str, call: int | None = None, *, effect: bool = True) -> Sent:
+        """A request leaves, takes effect and is answered."""
+        sent = Sent(
+            number=len(self.history.sent),
+            call=call,
+            gateway="g0",
+            operation_id=self.operation_id,
+            token=token,
+            route="charge",
+            scope="t1",
+            key=self.key,
+            method="POST",
+            target="/charge",
+            body=BODY,
+            headers=(("X-Call", str(call)), ("X-Call", "again")),
+            sent=at,
+            received=at + 0.01,
+            effect=at + 0.02 if effect else None,
+            answered=at + 0.03,
+            nonce=nonce,
+            status=201,
+            answer_headers=(("X-Nonce", nonce),),
+            answer_body=nonce.encode(),
+            is_closed=True,
+        )
+        self.history.sent.append(sent)
+        return sent
+
+    def call(self, begun: float, word: str, nonce: str | None = None, status: int = 201) -> Call:
+        """A client asks, and is answered a tenth of a second later."""
+        at = begun + 0.1
+        headers: Fields = () if nonce is None else (("X-Nonce", nonce),)
+        call = Call(
+            number=len(self.history.calls),
+            gateway="g0",
+            route="charge",
+            scope="t1",
+            key=self.key,
+            body=BODY,
+            target="/charge",
+            begun=begun,
+            ended=at,
+            answer=Answer(status, word, headers, b"" if nonce is None else nonce.encode(), is_whole=True, at=at),
+            reached_gateway=begun + 0.01,
+            left_gateway=at - 0.01,
+        )
+        self.history.calls.append(call)
+        return call
+
+
+def well() -> tuple[History, Scribe]:
+    """A charge that is executed once, answered, and replayed."""
+    history = blank()
+    scribe = Scribe(history)
+    scribe.claim(1.0, 1)
+    scribe.call(0.99, "stored", "n1")
+    scribe.send(1.02, 1, "n1", 0)
+    scribe.complete(1.06, "n1")
+    scribe.call(2.0, "replayed", "n1")
+    assert scribe.view is not None
+    history.final[OPERATION] = scribe.view
+    history.lives.append(Life("g0", "g0.1", 0.0, 59.0, "drained"))
+    return history, scribe

@@ -1,0 +1,423 @@
+"""The auditor can fail: for each invariant a history that breaks it, and the line that says so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import audit as audit_package
+from tests.simulation import auditor, history
+from tests.simulation.auditor import CHECKS, audit
+from tests.simulation.history import Answer, Call, Fault, History, Life, Sent, View
+from tests.simulation.scribe import BODY, OPERATION, Scribe, well
+
+OTHER = "22222222-2222-8222-8222-222222222222"
+Spoil = Callable[[History, Scribe], None]
+
+_SPOILS: list[tuple[str, str, Spoil]] = []
+
+
+def breaks(invariant: str) -> Callable[[Spoil], Spoil]:
+    """The function makes a history that this check has to report."""
+
+    def note(spoil: Spoil) -> Spoil:
+        _SPOILS.append((invariant, spoil.__name__, spoil))
+        return spoil
+
+    return note
+
+
+# -- execution --------------------------------------------------------------------------------------------------------
+
+
+@breaks("01")
+def sent_again_without_leave(made: History, scribe: Scribe) -> None:
+    scribe.claim(3.0, 2)
+    scribe.send(3.1, 2, "n2", effect=False)
+
+
+@breaks("01")
+def sent_twice_under_one_token(made: History, scribe: Scribe) -> None:
+    scribe.send(1.03, 1, "n2", effect=False)
+
+
+@breaks("01")
+def two_effects(made: History, scribe: Scribe) -> None:
+    scribe.say(3.0, "release", "released")
+    scribe.claim(3.1, 2)
+    scribe.send(3.2, 2, "n2")
+
+
+@breaks("01")
+def released_while_doubt_is_carried(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2, event="takeover")
+    other.say(3.5, "release", "released")
+
+
+@breaks("02")
+def sent_before_the_claim_was_acknowledged(made: History, scribe: Scribe) -> None:
+    made.store_calls[0].acknowledged = 1.5
+
+
+@breaks("02")
+def sent_without_a_claim(made: History, scribe: Scribe) -> None:
+    made.sent[0].token = 7
+
+
+@breaks("03")
+def an_answer_that_nobody_gave(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "replayed", "n9")
+
+
+@breaks("03")
+def other_bytes_than_the_upstream_gave(made: History, scribe: Scribe) -> None:
+    answer(made.calls[1]).body = b"n1 "
+
+
+@breaks("03")
+def a_replay_of_nothing(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "replayed")
+
+
+@breaks("04")
+def two_answers(made: History, scribe: Scribe) -> None:
+    answer(made.calls[1]).status = 200
+
+
+@breaks("04")
+def two_expiries(made: History, scribe: Scribe) -> None:
+    for number, call in enumerate(made.calls):
+        answer(call).headers += (("Idempotency-Expires", f"at {number}"),)
+
+
+@breaks("05")
+def released_after_an_effect(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    other.say(3.2, "release", "released")
+
+
+@breaks("05")
+def sent_although_unreachable(made: History, scribe: Scribe) -> None:
+    answer(made.calls[0]).word = "upstream-unreachable"
+
+
+@breaks("06")
+def disproved_although_there_was_an_effect(made: History, scribe: Scribe) -> None:
+    other = in_doubt(made)
+    other.change(3.5, "disprove", replace(view(other), state="released"), read_token=2)
+
+
+@breaks("06")
+def gone_although_there_was_an_effect(made: History, scribe: Scribe) -> None:
+    in_doubt(made).change(3.5, "sweep", None)
+
+
+@breaks("08")
+def stored_twice(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "stored", "n1")
+
+
+@breaks("09")
+def a_different_request_was_sent(made: History, scribe: Scribe) -> None:
+    scribe.say(3.0, "release", "released")
+    scribe.claim(3.1, 2)
+    scribe.send(3.2, 2, "n2").body = b"other"
+
+
+@breaks("09")
+def the_answer_to_another_request(made: History, scribe: Scribe) -> None:
+    made.calls[1].body = b"other"
+
+
+@breaks("25")
+def a_truncated_answer_in_the_record(made: History, scribe: Scribe) -> None:
+    made.sent[0].cut, made.sent[0].is_kept_whole = 1, False
+
+
+@breaks("25")
+def a_truncated_answer_that_ends_cleanly(made: History, scribe: Scribe) -> None:
+    other = in_doubt(made)
+    made.sent[1].cut, made.sent[1].is_kept_whole = 1, False
+    other.call(3.3, "in-doubt", "n2", 502)
+
+
+@breaks("26")
+def a_long_answer_in_the_record(made: History, scribe: Scribe) -> None:
+    made.sent[0].answer_body = b"x" * 5000
+
+
+# -- state ------------------------------------------------------------------------------------------------------------
+
+
+@breaks("11")
+def a_step_that_the_table_does_not_have(made: History, scribe: Scribe) -> None:
+    scribe.say(3.0, "abandon", "in_doubt")
+
+
+@breaks("11")
+def a_change_out_of_nothing(made: History, scribe: Scribe) -> None:
+    scribe.view = None
+    scribe.claim(3.0, 2)
+
+
+@breaks("11")
+def a_claim_by_a_different_request(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.say(3.1, "release", "released", fingerprint=b"g")
+    other.claim(3.2, 3)
+
+
+@breaks("12")
+def sent_after_the_lease(made: History, scribe: Scribe) -> None:
+    made.sent[0].sent = 7.5
+
+
+@breaks("13")
+def a_token_again(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 5)
+    other.say(3.1, "release", "released")
+    other.claim(3.2, 5)
+
+
+@breaks("14")
+def stored_and_the_record_says_otherwise(made: History, scribe: Scribe) -> None:
+    made.changes[-1] = replace(made.changes[-1], after=replace(view(scribe), nonce="n9"))
+
+
+@breaks("14")
+def a_zombie_writes(made: History, scribe: Scribe) -> None:
+    made.changes[-1] = replace(made.changes[-1], token=9)
+
+
+@breaks("15")
+def a_lease_that_ends_by_itself(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.change(20.0, "sweep", replace(view(other), state="in_doubt"))
+
+
+@breaks("16")
+def a_completed_record_is_claimed(made: History, scribe: Scribe) -> None:
+    scribe.claim(3.0, 2)
+
+
+@breaks("17")
+def sent_while_in_doubt(made: History, scribe: Scribe) -> None:
+    other = in_doubt(made)
+    made.sent[1].sent = 3.4
+    assert view(other).state == "in_doubt"
+
+
+@breaks("18")
+def a_doubt_is_swept(made: History, scribe: Scribe) -> None:
+    in_doubt(made).change(3.5, "sweep", None)
+
+
+@breaks("18")
+def swept_too_early(made: History, scribe: Scribe) -> None:
+    scribe.change(3.0, "sweep", None)
+
+
+@breaks("19")
+def swept_between_claim_and_bytes(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.change(3.05, "sweep", None)
+    other.send(3.1, 2, "n2")
+
+
+@breaks("20")
+def replayed_after_its_window(made: History, scribe: Scribe) -> None:
+    scribe.call(150.0, "replayed", "n1")
+
+
+@breaks("28")
+def forgotten_after_it_was_acknowledged(made: History, scribe: Scribe) -> None:
+    del made.final[OPERATION]
+
+
+# -- what clients see -------------------------------------------------------------------------------------------------
+
+
+@breaks("07")
+def in_doubt_after_it_was_stored(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "in-doubt", status=409)
+
+
+@breaks("07")
+def a_different_request_is_not_refused(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "in-flight", status=409).body = b"other"
+
+
+@breaks("21")
+def another_scope_gets_the_answer(made: History, scribe: Scribe) -> None:
+    made.calls[1].scope = "t2"
+
+
+@breaks("22")
+def two_subjects_under_one_operation(made: History, scribe: Scribe) -> None:
+    scribe.key = "k2"
+    scribe.send(1.03, 1, "n2", effect=False)
+
+
+@breaks("22")
+def two_operations_for_one_subject(made: History, scribe: Scribe) -> None:
+    Scribe(made, OTHER).send(3.0, 1, "n2")
+
+
+@breaks("24")
+def the_upstream_sees_another_body(made: History, scribe: Scribe) -> None:
+    made.sent[0].body = BODY + b" "
+
+
+@breaks("24")
+def the_caller_misses_a_field(made: History, scribe: Scribe) -> None:
+    made.sent[0].answer_headers += (("X-More", "1"),)
+
+
+@breaks("27")
+def passed_through_twice(made: History, scribe: Scribe) -> None:
+    for _ in range(2):
+        unprotected(scribe)
+
+
+@breaks("27")
+def recorded_without_a_key(made: History, scribe: Scribe) -> None:
+    made.calls[0].key = ""
+
+
+@breaks("30")
+def claimed_for_ever(made: History, scribe: Scribe) -> None:
+    made.final[OPERATION] = replace(view(scribe), state="claimed")
+
+
+@breaks("30")
+def a_call_that_never_ends(made: History, scribe: Scribe) -> None:
+    made.calls[0].ended = None
+
+
+@breaks("31")
+def nobody_answers_in_the_end(made: History, scribe: Scribe) -> None:
+    call = scribe.call(50.0, "in-flight", status=409)
+    call.is_final_check = True
+
+
+@breaks("32")
+def a_waiter_sends(made: History, scribe: Scribe) -> None:
+    call = scribe.call(1.0, "in-flight", status=409)
+    made.sent[0].call = call.number
+
+
+@breaks("32")
+def a_wait_without_end(made: History, scribe: Scribe) -> None:
+    made.calls[1].left_gateway = 30.0
+
+
+@breaks("33")
+def doubt_without_a_fault(made: History, scribe: Scribe) -> None:
+    in_doubt(made)
+
+
+@breaks("33")
+def an_error_of_our_own_without_a_fault(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "store-unavailable", status=503)
+
+
+@breaks("34")
+def drained_and_still_claimed(made: History, scribe: Scribe) -> None:
+    made.lives.append(Life("g0", "g0.1", 0.0, 3.5, "drained"))
+    Scribe(made, OTHER, "k2").claim(3.0, 2)
+
+
+@breaks("36")
+def a_task_is_left(made: History, scribe: Scribe) -> None:
+    made.lives.append(Life("g0", "g0.2", 0.0, 59.0, "drained", leftovers=("1 runs",)))
+
+
+@breaks("36")
+def the_program_failed(made: History, scribe: Scribe) -> None:
+    made.errors.append("a run ended by an error of the program")
+
+
+@breaks("37")
+def told_of_what_was_not(made: History, scribe: Scribe) -> None:
+    made.facts.append(("g0", "claimed", "9"))
+
+
+@breaks("37")
+def told_of_an_ending_that_was_not(made: History, scribe: Scribe) -> None:
+    made.facts.append(("g0", "settled", "1 release"))
+
+
+def test_a_lease_may_end_where_something_was_wrong() -> None:
+    """A lapse is no one's fault when the owner could not renew."""
+    made, _ = well()
+    a_lease_that_ends_by_itself(made, Scribe(made))
+    made.faults.append(Fault("freeze", 4.0, 12.0, "g0"))
+    assert not any(line.startswith("15_") for line in audit(made))
+
+
+def answer(call: Call) -> Answer:
+    assert call.answer is not None
+    return call.answer
+
+
+def view(scribe: Scribe) -> View:
+    assert scribe.view is not None
+    return scribe.view
+
+
+def in_doubt(made: History) -> Scribe:
+    """Another operation, sent with an effect, whose answer was lost."""
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    other.say(3.3, "abandon", "in_doubt")
+    return other
+
+
+def unprotected(scribe: Scribe) -> Sent:
+    sent = scribe.send(3.0, 0, "n3", 1)
+    sent.is_protected = False
+    return sent
+
+
+def test_a_history_in_which_all_is_well_is_not_reported() -> None:
+    """Nothing is found where nothing is wrong."""
+    made, _ = well()
+    assert audit(made) == []
+
+
+@pytest.mark.parametrize(("invariant", "spoil"), [pytest.param(i, s, id=f"{i}-{n}") for i, n, s in _SPOILS])
+def test_a_broken_invariant_is_reported(invariant: str, spoil: Spoil) -> None:
+    """A history that breaks an invariant is reported under its name."""
+    made, scribe = well()
+    spoil(made, scribe)
+    assert any(line.startswith(f"{invariant}_") for line in audit(made)), audit(made)
+
+
+def test_every_check_can_fail() -> None:
+    """There is no check without a history that it reports."""
+    shown = {invariant for invariant, _, _ in _SPOILS}
+    assert {check.__name__.split("_")[1] for check in CHECKS} == shown
+
+
+def test_the_auditor_shares_nothing_with_the_program() -> None:
+    """Neither the auditor nor what it reads imports anything of the gateway."""
+    files = [Path(auditor.__file__), Path(history.__file__), *Path(audit_package.__file__).parent.glob("*.py")]
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            allowed = ("tests.simulation.audit", "tests.simulation.history")
+            bad = [name for name in names if name.split(".")[0] in ("gateway", "tests") and not name.startswith(allowed)]
+            assert not bad, f"{path.name} imports {bad}"

@@ -1,0 +1,80 @@
+"""Gateways under everything that can go wrong, many seeds of it, each judged by the auditor.
+
+A seed that fails prints the line that repeats it. Many more run by `python -m tests.simulation.run --seeds 0:100000`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.run import judge, repeat_line
+from tests.simulation.world import run
+
+SEEDS = 1000
+_BATCH = 50
+_CALM_SEEDS = 60
+
+# Seeds that once showed a fault of the program. What a seed does changes whenever the simulation does, so each has a
+# test of its own elsewhere; they stay here because they cost little.
+ONCE_AT_FAULT = (843,)
+
+
+def _failures(seeds: range | tuple[int, ...], *, is_calm: bool = False) -> str:
+    found = ((seed, judge(seed, is_calm=is_calm)) for seed in seeds)
+    return "\n".join("\n  ".join([repeat_line(seed, is_calm=is_calm), *faults]) for seed, faults in found if faults)
+
+
+@pytest.mark.parametrize("first", [pytest.param(first, id=f"from-{first}") for first in range(0, SEEDS, _BATCH)])
+def test_no_invariant_breaks(first: int) -> None:
+    """Whatever goes wrong, no invariant breaks."""
+    failures = _failures(range(first, first + _BATCH))
+    assert not failures, failures
+
+
+def test_no_invariant_breaks_again() -> None:
+    """What was found once does not come back."""
+    failures = _failures(ONCE_AT_FAULT)
+    assert not failures, failures
+
+
+def test_without_faults_nothing_is_wrong() -> None:
+    """While nothing goes wrong nothing is in doubt, nothing taken over, and no error is the gateway's own."""
+    failures = _failures(range(_CALM_SEEDS), is_calm=True)
+    assert not failures, failures
+
+
+def test_a_seed_repeats_itself() -> None:
+    """One seed is one history, also in another process with other hashes."""
+    first = run(7)
+    assert run(7).digest() == first.digest()
+    code = "from tests.simulation.world import run; print(run(7).digest())"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": "."}
+    again = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert again.stdout.strip() == first.digest()
+
+
+def test_different_seeds_differ() -> None:
+    """The seed decides what happens."""
+    assert len({run(seed).digest() for seed in range(5)}) == 5
+
+
+def test_the_runs_are_about_something() -> None:
+    """Under the seeds that are run everything happens that is to be judged: faults of each kind, words, transitions."""
+    histories = [run(seed) for seed in range(150)]
+    words = {call.answer.word for history in histories for call in history.calls if call.answer is not None}
+    events = {change.event for history in histories for change in history.changes}
+    endings = {life.ending for history in histories for life in history.lives}
+    kinds = {fault.kind for history in histories for fault in history.faults}
+    assert words >= {
+        "stored", "journaled", "replayed", "recovered", "released", "in-doubt", "in-flight", "key-reused", "key-expired",
+        "response-not-stored", "store-unavailable", "overloaded", "upstream-unreachable", "unprotected", "unkeyed",
+    }  # fmt: skip
+    assert events >= {
+        "claim", "renew", "complete", "release", "forget", "abandon", "takeover", "prove", "disprove", "sweep", "settle",
+    }  # fmt: skip
+    assert endings == {"crashed", "drained"}
+    assert kinds >= {"crash", "freeze", "stall", "drain", "store_outage", "fast_flush", "fast_restore", "disk_full"}

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -87,7 +88,9 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert "k1" not in json.dumps(shown)
 
         asked = {"completed": COMPLETED, "why": "seen in the ledger", "by": "alice", "token": 1}
-        done = await admin("POST", f"/operations/{operation_id}/resolve", asked)
+        async with running.gateway._store.watch(UUID(operation_id)) as watch:
+            done = await admin("POST", f"/operations/{operation_id}/resolve", asked)
+            assert await watch.wait_changed(10.0), "who waits is woken"
         assert done.status == 200
         assert done.json()["detail"].startswith("Resolved: it completed with status 201.")
         assert done.json()["operation"]["state"] == "completed"

@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -122,6 +123,18 @@ async def test_late_answer_is_fenced(store: Store, tmp_path: Path) -> None:
             answers = [await request, await http.request(gateway.port, "POST", "/charges", fields, b"{}")]
             assert [(each.status, each.body) for each in answers] == [(201, b'{"id":1}')] * 2
             assert len(upstream.requests) == 1
+
+
+async def test_waiters_are_woken(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+    """Who waits in a gateway hears through Redis what a command in another process did; without it they poll."""
+    store = {"durable": postgres_url, "fast": redis_url}
+    async with house(store, tmp_path) as running:
+        shell = shell_for(running, store, tmp_path)
+        operation_id = await doubt(running)
+        async with running.gateway._store.watch(UUID(operation_id)) as watch:
+            done = await shell("resolve", operation_id, "--never-happened", "--why", "x", "--force")
+            assert done.code == 0
+            assert await watch.wait_changed(10.0)
 
 
 async def test_by_request(store: Store, tmp_path: Path) -> None:

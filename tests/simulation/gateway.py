@@ -44,6 +44,7 @@ from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StoreError
+from gateway.store.epoch import SeenFile
 from gateway.store.front import Front
 from gateway.store.tiered import Tiered
 from gateway.upkeep.flusher import Flusher
@@ -53,7 +54,7 @@ from gateway.upkeep.tally import Teller
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.fast import FastDriver, FastServer
 from tests.simulation.history import History, Life
-from tests.simulation.journal import Disk, DiskJournal
+from tests.simulation.disk import Disk, DiskJournal, SeenNote
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
@@ -63,6 +64,8 @@ _PEER = IPv4Address("192.0.2.7")
 _EDGE_GRACE_SECONDS = 1.0
 _DRAIN_SECONDS = 4.0
 _FLUSH_SECONDS = 2.0
+AMNESIA_SECONDS = 3600.0
+"""Longer than any run: what was forgotten stays so."""
 # As the configuration asks for it: the longest that an attempt lasts, and the longest that the network holds a request.
 _PROBE_SETTLE_SECONDS = 8.0 + REQUEST_LATE_SECONDS_MAX + 1.0
 
@@ -203,7 +206,14 @@ class GatewayLife:
         durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
         fast = None if house.fast is None else FastDriver(house.fast, self.process, weather, clock)
         store = self._store = Tiered(
-            Front(durable, herald, recipes(config), frozenset()),
+            Front(
+                durable,
+                herald,
+                recipes(config),
+                frozenset(),
+                seen_file=cast(SeenFile, SeenNote(house.disk)),
+                amnesia_window_us=microseconds(AMNESIA_SECONDS),
+            ),
             fast,
             cache_bytes=1 << 20,
             cache_max_age_seconds=config.store.cache_max_age,

@@ -58,6 +58,8 @@ class Process:
         self.name = name
         self.is_alive = True
         self.frozen_until = 0.0
+        # Not later than the moment at which it has something to do next; exact after each round.
+        self.soonest = NEVER
         self._loop = loop
         self._ready: deque[asyncio.Handle] = deque()
         self._input: list[tuple[float, int, asyncio.Handle]] = []
@@ -76,7 +78,10 @@ class Process:
         """Input for this process, after a delay. Nothing arrives at a dead one."""
         if self.is_alive:
             handle = asyncio.Handle(callback, arguments, self._loop, self.context)
-            heapq.heappush(self._input, (self._loop.moment_after(delay_seconds), next(_numbers), handle))
+            when = self._loop.moment_after(delay_seconds)
+            heapq.heappush(self._input, (when, next(_numbers), handle))
+            if when < self.soonest:
+                self.soonest = when
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = max(self.frozen_until, self._loop.moment_after(seconds))
@@ -87,6 +92,7 @@ class Process:
         self._ready.clear()
         self._input.clear()
         self._timers.clear()
+        self.soonest = NEVER
 
     @property
     def unfinished(self) -> list[NumberedTask]:
@@ -102,23 +108,22 @@ class Process:
     def add_ready(self, handle: asyncio.Handle) -> None:
         if self.is_alive:
             self._ready.append(handle)
+            self.soonest = 0.0
 
     def add_timer(self, when: float, handle: asyncio.TimerHandle) -> None:
         if self.is_alive:
             heapq.heappush(self._timers, (when, next(_numbers), handle))
+            if when < self.soonest:
+                self.soonest = when
 
-    def next_moment(self, now: float) -> float:
-        """When it has something to do next; not later than `now` means at once."""
+    def _next_moment(self) -> float:
         if self._ready:
-            moment = now
-        else:
-            timers = self._timers
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            moment = timers[0][0] if timers else NEVER
-            if self._input and self._input[0][0] < moment:
-                moment = self._input[0][0]
-        return max(moment, self.frozen_until)
+            return 0.0
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        moment = timers[0][0] if timers else NEVER
+        return min(moment, self._input[0][0]) if self._input else moment
 
     def run_round(self, now: float, order: random.Random) -> None:
         """One turn of an event loop: what is ready, then input, then timers that are due."""
@@ -134,10 +139,11 @@ class Process:
             ready.append(heapq.heappop(self._timers)[2])
         for _ in range(len(ready)):
             if not ready:  # it was killed by itself
-                return
+                break
             handle = ready.popleft()
             if not handle.cancelled():
                 handle._run()
+        self.soonest = self._next_moment()
 
     def bury(self) -> None:
         """End what the dead left, so that nothing of it runs when the memory is collected. Needs the running loop."""
@@ -264,15 +270,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         due: list[Process] = []
         earliest = NEVER
         for process in self._processes:
-            if not process.is_alive:
-                continue
-            moment = process.next_moment(now)
+            moment = process.soonest
+            if moment < process.frozen_until:
+                moment = process.frozen_until
             if moment <= now:
                 due.append(process)
             elif moment < earliest:
                 earliest = moment
         if due:
-            due[self._order.randrange(len(due)) if len(due) > 1 else 0].run_round(now, self._order)
+            if len(due) > 1:
+                self._order.shuffle(due)
+            for process in due:
+                # One of the others may have killed or frozen it.
+                if process.is_alive and process.frozen_until <= now:
+                    process.run_round(now, self._order)
         elif earliest < NEVER:
             self._now = earliest
             self._processes = [process for process in self._processes if process.is_alive]

@@ -1,4 +1,4 @@
-"""The local disk of a host: journals that outlive the processes that wrote them.
+"""The local disk of a host: what outlives the processes that wrote it, journals and what was seen of the store.
 
 A host has one file per process, as the product has. A process appends to its own and takes over those of the dead, when
 it starts and when it is asked to; the living keep theirs. The disk may be slow, full, or fail after it wrote.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from gateway.store.base import Indefinite, NotApplied
+from gateway.store.epoch import Seen
 from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord, RefusedEntry
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
@@ -24,6 +25,20 @@ class Disk:
         self.owners: dict[str, Process] = {}
         self.refused: list[tuple[str, JournalEntry, str]] = []
         self.rows = count(1)
+        self.seen: Seen | None = None
+
+
+class SeenNote:
+    """What was last seen of the durable store. Stands where `SeenFile` does."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def read(self) -> Seen | None:
+        return self._disk.seen
+
+    def write(self, seen: Seen) -> None:
+        self._disk.seen = seen
 
 
 class DiskJournal:

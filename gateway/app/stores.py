@@ -8,9 +8,11 @@ from typing import assert_never
 from urllib.parse import urlsplit
 
 from gateway.config import Config, PostgresUrl, SqliteUrl
+from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
 from gateway.store import postgres, sqlite
 from gateway.store.base import Store
+from gateway.store.epoch import SeenFile
 from gateway.store.front import Front
 from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
@@ -21,7 +23,16 @@ from gateway.store.tiered import Tiered
 def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
     """The durable record, behind its front."""
     accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
-    return Front(bare_store(config), herald, recipes, accepted)
+    longest_seconds = max(route.retention.remember for route in config.routes)
+    window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
+    return Front(
+        bare_store(config),
+        herald,
+        recipes,
+        accepted,
+        seen_file=SeenFile(config.state_dir / "store-seen.json"),
+        amnesia_window_us=microseconds(window_seconds),
+    )
 
 
 def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:

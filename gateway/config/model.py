@@ -103,6 +103,8 @@ class Store(Section):
     """A Redis that answers replays and wakes waiters, and may be lost at any moment."""
     lease: Annotated[float, Duration("3s", "10m")] = written("30s")
     """How long the claim of a gateway that died or was cut off stays in the way."""
+    amnesia_window: Annotated[float, Duration("0s", "3650d")] | None = None
+    """How long absent keys are refused after the store lost its memory: the longest `remember` if left out."""
     journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
     clear_keys: Annotated[bool, Flag()] = False

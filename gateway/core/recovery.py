@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import quote
 
 from gateway.core.canonical import number_lexeme, parse_json
 from gateway.core.lifecycle import LAPSED_DOUBT
@@ -26,6 +25,9 @@ _PAUSE_SECONDS_MIN: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 600.0
 _TARGET_BYTES_MAX: Final = 8 * 1024
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_UNRESERVED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+# RFC 3986 section 2.1: each octet as it stands in a place where nothing is reserved.
+_ESCAPED: Final = [bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in range(256)]
 _FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
 
 
@@ -129,7 +131,7 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
         value = values.get(found[1])
         if value is None:
             return None
-        parts.append(quote(value, safe="").encode())
+        parts.append(b"".join(_ESCAPED[octet] for octet in value))
         end = found.end()
     parts.append(policy.path[end:].encode())
     target = b"".join(parts)

@@ -28,6 +28,7 @@ class Word(StrEnum):
     BODY_TOO_LARGE = "body-too-large"
     KEY_INVALID = "key-invalid"
     STORE_UNAVAILABLE = "store-unavailable"
+    STORE_AMNESIA = "store-amnesia"
     UNPROTECTED = "unprotected"
     KEY_REUSED = "key-reused"
     REPLAYED = "replayed"
@@ -74,9 +75,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(7, "the key is malformed, too long, or given twice", "400", (_W.KEY_INVALID,)),
     Rule(
         8,
-        "the durable store is needed and cannot be reached: the route refuses / forwards",
+        "the durable store is needed and cannot be reached, or lost its memory: the route refuses / forwards",
         "503 with `Retry-After`, not forwarded / forwarded without protection",
-        (_W.STORE_UNAVAILABLE, _W.UNPROTECTED),
+        (_W.STORE_UNAVAILABLE, _W.STORE_AMNESIA, _W.UNPROTECTED),
     ),
     Rule(
         9,

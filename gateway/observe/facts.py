@@ -172,6 +172,19 @@ class TierChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryChanged:
+    """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
+
+    `why` says what was noticed; `by`, who accepted the loss before its time.
+    """
+
+    is_lost: bool
+    left_seconds: float
+    why: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class SweepDone:
     lapsed: int
     retired: int
@@ -207,6 +220,7 @@ Fact = (
     | LeaseLost
     | StoreCalled
     | TierChanged
+    | MemoryChanged
     | SweepDone
     | TallyTaken
     | LoopStalled

@@ -22,6 +22,7 @@ from gateway.observe.facts import (
     JournalFailed,
     LeaseLost,
     LoopStalled,
+    MemoryChanged,
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
@@ -137,6 +138,7 @@ class Logs:
         | FlushRefused
         | LeaseLost
         | TierChanged
+        | MemoryChanged
         | SweepDone
         | TallyTaken
         | LoopStalled,
@@ -161,6 +163,12 @@ class Logs:
                     token=fact.token,
                     detail=fact.detail,
                 )
+            case MemoryChanged(is_lost, left_seconds, why, by):
+                if is_lost:
+                    text = "the durable store lost its memory: keys that it does not have are refused"
+                    self._say("error", text, why=why, for_seconds=round(left_seconds))
+                else:
+                    self._say("warning", "the durable store is believed again", why=why, by=by or None)
             case TierChanged(tier, up, detail):
                 level: Level = "info" if up else "warning"
                 self._say(level, f"the {tier} store is {'up' if up else 'down'}", detail=detail or None)

@@ -30,6 +30,7 @@ from gateway.observe.facts import (
     JournalFailed,
     LeaseLost,
     LoopStalled,
+    MemoryChanged,
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
@@ -222,6 +223,9 @@ class Metrics:
             ("tier",),
             [("durable",), ("fast",)] if has_fast_tier else [("durable",)],
         )
+        self._amnesia = self._gauge(
+            "idempotency_store_amnesia", "Whether the durable store lost its memory, so that absent keys are refused"
+        )
         self._store_durations = self._spread(
             "idempotency_store_duration_seconds", "How long a store took to answer, or to fail", ("tier", "verb")
         )
@@ -293,6 +297,7 @@ class Metrics:
         | FlushRefused
         | LeaseLost
         | TierChanged
+        | MemoryChanged
         | SweepDone
         | TallyTaken
         | LoopStalled,
@@ -306,6 +311,8 @@ class Metrics:
                 self._refused.add((fact.route,))
             case LeaseLost():
                 self._lost.add()
+            case MemoryChanged():
+                self._amnesia.put((), float(fact.is_lost))
             case TierChanged():
                 self._store_up.put((fact.tier,), float(fact.up))
             case SweepDone():

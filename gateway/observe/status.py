@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from gateway.observe.facts import Fact, TierChanged
+from gateway.observe.facts import Fact, MemoryChanged, TierChanged
 from gateway.observe.metrics import Exposition
 
 LIVE_PATH: Final = "/livez"
@@ -45,9 +45,12 @@ class Health:
     draining: bool = False
     durable_up: bool = False
     fast_up: bool | None = None
+    is_amnesic: bool = False
 
     def __call__(self, fact: Fact) -> None:
-        if isinstance(fact, TierChanged):
+        if isinstance(fact, MemoryChanged):
+            self.is_amnesic = fact.is_lost
+        elif isinstance(fact, TierChanged):
             if fact.tier == "durable":
                 self.durable_up = fact.up
             else:
@@ -64,6 +67,7 @@ class Health:
             "durable": _up(self.durable_up),
             "fast": "absent" if self.fast_up is None else _up(self.fast_up),
             "draining": self.draining,
+            "memory": "lost" if self.is_amnesic else "whole",
         }
 
 

@@ -38,7 +38,7 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
-from gateway.store.base import Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
 
 _LOG = logging.getLogger("gateway")
 
@@ -70,6 +70,8 @@ class Unavailable:
 
     detail: str
     is_definite: bool
+    is_amnesic: bool = False
+    """The store answered, but it may have forgotten this key."""
 
 
 Admission = Granted | Seen | Unavailable
@@ -169,18 +171,14 @@ class Claiming:
             for pause in _PAUSES_SECONDS:
                 if pause:
                     await asyncio.sleep(pause)
-                started = self._clock()
                 try:
-                    match await self._store.apply(pursuit.command):
-                        case Applied(Snapshot(Record() as record, now_us)):
-                            return Granted(record, now_us, started)
-                        case Fenced(snapshot):
-                            return Seen(snapshot)
-                        case Lapsed() | Applied():
-                            self._pursue(pursuit)
-                            return Unavailable("the claim's lease was over before its answer came", is_definite=False)
+                    return await self._say_once(pursuit)
                 except Indefinite as error:
                     is_definite, detail = False, str(error)
+                except Amnesic as error:
+                    if not is_definite:
+                        self._pursue(pursuit)
+                    return Unavailable(str(error), is_definite=is_definite, is_amnesic=True)
                 except (NotApplied, Rejected) as error:
                     detail = str(error)
                     if is_definite:
@@ -193,6 +191,18 @@ class Claiming:
             raise
         self._pursue(pursuit)
         return Unavailable(detail, is_definite=False)
+
+    async def _say_once(self, pursuit: _Pursuit) -> Admission:
+        """Raises `StoreError`."""
+        started = self._clock()
+        match await self._store.apply(pursuit.command):
+            case Applied(Snapshot(Record() as record, now_us)):
+                return Granted(record, now_us, started)
+            case Fenced(snapshot):
+                return Seen(snapshot)
+            case Lapsed() | Applied():
+                self._pursue(pursuit)
+                return Unavailable("the claim's lease was over before its answer came", is_definite=False)
 
     def _pursue(self, pursuit: _Pursuit) -> None:
         task = asyncio.get_running_loop().create_task(self._end(pursuit))
@@ -212,7 +222,8 @@ class Claiming:
                 ending = _ending_of(pursuit, answer.snapshot.record)
                 if ending is not None:
                     await self._store.apply(ending)
-            except Rejected:
+            except (Rejected, Amnesic):
+                # It never arrived, and its connection is gone.
                 return
             except StoreError:
                 await asyncio.sleep(pause)

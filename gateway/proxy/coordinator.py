@@ -323,9 +323,9 @@ class Coordinator:
                         reply = await self._by_sight(snapshot, request, trail)
                         if reply is not None:
                             return reply
-                    case Unavailable(detail):
-                        _LOG.debug("a claim was not possible: %s", detail)
-                        answer = self._unavailable(request, run)
+                    case Unavailable():
+                        _LOG.debug("a claim was not possible: %s", admission.detail)
+                        answer = self._unavailable(request, run, admission)
                         owns_body = isinstance(answer, Reply)
                         return answer
                     case _:
@@ -343,7 +343,7 @@ class Coordinator:
                 run.leave()
             raise
 
-    def _unavailable(self, request: KeyedRequest, run: _Run) -> Reply | Untouched:
+    def _unavailable(self, request: KeyedRequest, run: _Run, admission: Unavailable) -> Reply | Untouched:
         """Rule 8, as the route chose; or a claim that was cut off by a drain.
 
         What became of the run's claim is settled as its own route chose: where that says that nothing was executed, no
@@ -351,6 +351,9 @@ class Coordinator:
         """
         if self._is_draining:
             return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+        if admission.is_amnesic:
+            # Forwarding is for a store that is away. This one is there, and says that the key may have been used.
+            return _refuse(request, Word.STORE_AMNESIA)
         if request.route.forwards_unprotected and run.request.route.forwards_unprotected:
             incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
             return Untouched(incoming, Word.UNPROTECTED)
@@ -581,7 +584,6 @@ def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> 
         shape=request.route.shape,
         operation_id=request.identity.operation_id,
         detail=detail,
-        retry_after_seconds=1,
     )
 
 

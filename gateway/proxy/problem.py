@@ -105,6 +105,15 @@ CASES: Final[Mapping[Word, Case]] = {
         _API,
         retry_after_seconds=1,
     ),
+    Word.STORE_AMNESIA: Case(
+        503,
+        "The record of operations was lost in part",
+        "It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, "
+        "and not under a new one.",
+        True,
+        _API,
+        retry_after_seconds=60,
+    ),
     Word.KEY_REUSED: Case(
         422,
         "Idempotency-Key is already used",

@@ -63,6 +63,14 @@ class Indefinite(StoreError):
     """No answer came: the command may have taken effect. Apply the same command again to know."""
 
 
+class EpochChanged(NotApplied):
+    """Behind the connection is another memory than before: a failover, a restore. Start the store anew to use it."""
+
+
+class Amnesic(StoreError):
+    """The store lost its memory and this key is absent: whether it was used is not known, and nothing was changed."""
+
+
 class Rejected(StoreError):
     """This command can never be stored as it is; nothing was changed, and repeating it is useless."""
 
@@ -138,6 +146,20 @@ class AuditEntry:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Which memory a store has, as of `now_us` of its clock.
+
+    `identity` names it: it is another one after a failover or in a copy, and `token`, the last one drawn, is lower in
+    an older state of the same. `memo` is what gateways wrote down about memories that were lost, empty if nothing.
+    """
+
+    identity: str
+    token: int
+    now_us: int
+    memo: bytes
+
+
 class Watch(Protocol):
     """A place to wait for news of one operation."""
 
@@ -207,6 +229,12 @@ class Store(Protocol):
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
+
+    async def look_epoch(self) -> Epoch:
+        """Which memory this is. A store that meets another one raises `EpochChanged`, until it is started anew."""
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        """Replace the memo, and let no token be drawn that is not higher than this one."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway.

@@ -1,24 +1,32 @@
-"""What stands before a durable store: it opens only to who makes identities as it remembers, and each call is told.
+"""What stands before a durable store: it opens only to who makes identities as it remembers, and knows when it forgot.
 
-Owns no record. A store that is reached for the first time is asked whether this gateway's identity recipes are those
-under which its living keys were made; until it has agreed nothing else reaches it, for a request whose key is looked
-for under another identity is a request that runs again.
+Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
+it: whether this gateway's identity recipes are those under which its living keys were made, for a request whose key is
+looked for under another identity is a request that runs again; and whether it is still the memory that was known here.
+
+A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
+keys are remembered, a first claim on an absent key is refused as `Amnesic`, unless an operator accepts the loss.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.observe.facts import Herald, StoreCalled
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot
+from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
+    Amnesic,
     AuditEntry,
+    Epoch,
+    EpochChanged,
     NotApplied,
     Query,
     RecipeConflict,
@@ -30,10 +38,15 @@ from gateway.store.base import (
     Tally,
     Watch,
 )
+from gateway.store.epoch import Amnesia, Seen, SeenFile, after_loss, amnesia_of, loss, memo_of
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("gateway")
+
 _TIER: Final = "durable"
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 5.0
 
 
 class Front:
@@ -42,27 +55,60 @@ class Front:
     `recipes` are this gateway's by operation name; `accept` names those whose change is an accepted loss.
     """
 
-    def __init__(self, store: Store, herald: Herald, recipes: Mapping[str, bytes], accept: frozenset[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        herald: Herald,
+        recipes: Mapping[str, bytes],
+        accept: frozenset[str],
+        *,
+        seen_file: SeenFile,
+        amnesia_window_us: int,
+    ) -> None:
         self._store = store
         self._herald = herald
         self._recipes = recipes
         self._accept = accept
+        self._seen_file = seen_file
+        self._amnesia_window_us = amnesia_window_us
+        self._seen: Seen | None = None
+        self._noted: Seen | None = None
+        self._amnesia = Amnesia()
+        self._is_amnesic = False
         self._is_open = False
+        self._reopening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the store and agree with it. Raises `StartRefused` where a change would forget living keys."""
         await self._told("start", self._store.start)
-        conflicts = await self._told("agree_recipes", self._store.agree_recipes, self._recipes, self._accept)
-        if conflicts:
-            raise StartRefused(_what_would_be_lost(conflicts))
+        try:
+            conflicts = await self._told("agree_recipes", self._store.agree_recipes, self._recipes, self._accept)
+            if conflicts:
+                raise StartRefused(_what_would_be_lost(conflicts))
+            if self._seen is None:
+                self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
+            await self._meet()
+        except BaseException:
+            await self._store.close()
+            raise
         self._is_open = True
 
     async def close(self) -> None:
         self._is_open = False
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        await self._keep_seen()
         await self._store.close()
 
     async def apply(self, command: Command) -> Result:
-        return await self._asked(EVENT_OF[type(command)], self._store.apply, command)
+        if self._is_amnesic and isinstance(command, Claim) and command.read_token is None:
+            await self._check_known(command.identity.operation_id)
+        result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
+        record = result.snapshot.record
+        if record is not None and self._seen is not None and record.token > self._seen.token:
+            self._seen = replace(self._seen, token=record.token)
+        return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._asked("read", self._store.read, operation_id)
@@ -71,7 +117,11 @@ class Front:
         return await self._asked("sweep", self._store.sweep, limit)
 
     async def tally(self) -> Tally:
-        return await self._asked("tally", self._store.tally)
+        """Also the time at which it is noted what was seen, and heard what others found out or accepted."""
+        tally = await self._asked("tally", self._store.tally)
+        self._hear(await self._asked("look_epoch", self._store.look_epoch))
+        await self._keep_seen()
+        return tally
 
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
         return await self._asked("agree_recipes", self._store.agree_recipes, recipes, accept)
@@ -90,8 +140,78 @@ class Front:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked("audits", self._store.audits, operation_id)
 
+    async def look_epoch(self) -> Epoch:
+        return await self._asked("look_epoch", self._store.look_epoch)
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._asked("begin_epoch", self._store.begin_epoch, memo, beyond_token)
+        self._hear(await self._asked("look_epoch", self._store.look_epoch))
+
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    async def _meet(self) -> None:
+        """Compare the store with what was seen of it, and write a loss down before anything is granted."""
+        epoch = await self._told("look_epoch", self._store.look_epoch)
+        amnesia = amnesia_of(epoch)
+        why = loss(self._seen, epoch, amnesia)
+        if why is not None and self._seen is not None:
+            amnesia = after_loss(why, self._seen, epoch, amnesia, self._amnesia_window_us)
+            await self._told("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
+            epoch = await self._told("look_epoch", self._store.look_epoch)
+        self._seen = Seen(epoch.identity, epoch.token)
+        await self._keep_seen()
+        self._hear(epoch)
+
+    def _hear(self, epoch: Epoch) -> None:
+        """What the store says of its memory, now."""
+        amnesia = amnesia_of(epoch)
+        is_amnesic = epoch.now_us < amnesia.until_us
+        if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
+            left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
+            self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
+        self._amnesia, self._is_amnesic = amnesia, is_amnesic
+
+    async def _check_known(self, operation_id: UUID) -> None:
+        """Raises `Amnesic` for a key that the store may have forgotten."""
+        snapshot = await self._asked("read", self._store.read, operation_id)
+        if snapshot.record is None and snapshot.now_us < self._amnesia.until_us:
+            raise Amnesic("the durable store lost its memory, and this key may have been in it")
+
+    async def _keep_seen(self) -> None:
+        """Note what was seen. A disk that does not take it is no reason to stop: the next time it may."""
+        seen = self._seen
+        if seen is None or seen == self._noted:
+            return
+        try:
+            await asyncio.to_thread(self._seen_file.write, seen)
+        except OSError as error:
+            _LOG.error("what was seen of the durable store could not be noted: %s", error)
+        else:
+            self._noted = seen
+
+    def _reopen(self) -> None:
+        """Behind the store's connections is another memory: let nothing through until it was met."""
+        if self._is_open:
+            self._is_open = False
+            self._reopening = asyncio.get_running_loop().create_task(self._start_anew())
+
+    async def _start_anew(self) -> None:
+        pause_seconds = _PAUSE_SECONDS_MIN
+        while not self._is_open:
+            try:
+                await self._store.close()
+                await self.start()
+            except StartRefused as error:
+                _LOG.error("the durable store must not be used any more: %s", error)
+            except StoreError:
+                pass
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
 
     async def _asked(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         if not self._is_open:
@@ -105,6 +225,8 @@ class Front:
             return await call(*arguments)
         except StoreError as failure:
             error = type(failure).__name__
+            if isinstance(failure, EpochChanged):
+                self._reopen()
             raise
         except asyncio.CancelledError:
             error = "Cancelled"

@@ -44,6 +44,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     AuditEntry,
+    Epoch,
     NotApplied,
     Query,
     RecipeConflict,
@@ -59,7 +60,15 @@ from gateway.store.postgres_inquiry import Inquiry
 from gateway.store.postgres_link import Connection, Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
-from gateway.store.postgres_schema import MIGRATE_SECONDS, add_partitions, bring_up_to_date, greet, is_up_to_date
+from gateway.store.postgres_schema import (
+    MIGRATE_SECONDS,
+    add_partitions,
+    bring_up_to_date,
+    check_epoch,
+    greet,
+    is_up_to_date,
+    look_epoch,
+)
 from gateway.store.postgres_statements import load
 from gateway.store.postgres_upkeep import Upkeep
 from gateway.store.watching import Watchers
@@ -104,6 +113,11 @@ class PostgresStore:
             await link.close()
             raise
         upkeep = Upkeep(link, self._clock_us, self._command_seconds, lambda: not self._dialer.pgbouncer)
+        try:
+            self._dialer.epoch = await upkeep.look_epoch()
+        except BaseException:
+            await link.close()
+            raise
         self._opened = _Opened(self._link, upkeep, self._executor, self._read_all, self._clock_us, self._watchers)
         if not self._dialer.pgbouncer:
             news = self._opened.news
@@ -111,6 +125,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
+        self._dialer.epoch, self._dialer.seen_token = None, 0
         if opened is not None:
             await opened.close()
 
@@ -121,6 +136,8 @@ class PostgresStore:
             if isinstance(answer, Unclear):
                 answer = judge(await self.read(operation_id_of(command)), command, has_answer=True)
             if not isinstance(answer, Unclear):
+                if isinstance(answer, Applied) and answer.snapshot.record is not None:
+                    self._dialer.seen_token = max(self._dialer.seen_token, answer.snapshot.record.token)
                 if isinstance(answer, Applied) and not isinstance(command, Renew):
                     opened.news.tell(operation_id_of(command))
                 return answer
@@ -150,6 +167,12 @@ class PostgresStore:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._open().inquiry.audits(operation_id)
+
+    async def look_epoch(self) -> Epoch:
+        return await self._open().upkeep.look_epoch()
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._open().upkeep.begin_epoch(memo, beyond_token)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._opened is None:
@@ -240,6 +263,9 @@ class Dialer:
         self._dsn = parts._replace(query=urlencode(options)).geturl()
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
+        self.epoch: Epoch | None = None
+        """The memory that was there at the start. A connection to another one is not used."""
+        self.seen_token = 0
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
@@ -266,6 +292,8 @@ class Dialer:
             if self.pgbouncer:
                 await _learn_types(connection)
             await greet(connection)
+            if self.epoch is not None:
+                check_epoch(await look_epoch(connection), self.epoch, self.seen_token)
             if prepare is not None:
                 await prepare(connection)
         except BaseException:

@@ -238,4 +238,4 @@ class Link:
 def _again(fault: NotApplied) -> NotApplied:
     if isinstance(fault, Refused):
         return Refused(str(fault), fault.sqlstate, fault.table)
-    return NotApplied(*fault.args)
+    return type(fault)(*fault.args)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
 from gateway.store.postgres_link import Connection
-from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, migrations
+from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
 
 SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
 """
+
+
+_EPOCH: Final = load("epoch")
 
 
 async def greet(connection: Connection) -> None:
@@ -101,6 +104,20 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
             )
             names.append(name)
         return names
+
+
+async def look_epoch(connection: Connection) -> Epoch:
+    """Which memory is behind the connection."""
+    (row,) = await connection.fetch(_EPOCH, None)
+    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"])
+
+
+def check_epoch(found: Epoch, known: Epoch, seen_token: int) -> None:
+    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it."""
+    if found.identity != known.identity:
+        raise EpochChanged("behind the address is another PostgreSQL than before, or one that was promoted")
+    if found.token < max(known.token, seen_token):
+        raise EpochChanged("PostgreSQL is in an older state than before")
 
 
 def partition(drop_day: int) -> str:

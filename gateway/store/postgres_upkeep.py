@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.core.operation import MICROSECONDS
-from gateway.store.base import RecipeConflict, StoreError, Swept, Tally
+from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
-from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition
+from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch
 from gateway.store.postgres_statements import RECIPE_LOCK, load
 
 # One statement of a sweep: its row locks are held until it commits.
@@ -26,6 +26,7 @@ _LAPSE: Final = load("lapse")
 _EXPIRE: Final = load("expire")
 _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
+_BEGIN_EPOCH: Final = load("begin_epoch")
 _ALIVE: Final = load("alive")
 
 
@@ -75,6 +76,12 @@ class Upkeep:
         more = lapsed + retired + collected >= limit or row["looked_at"] >= bound
         await self._drop_past()
         return Swept(lapsed, retired, collected, more)
+
+    async def look_epoch(self) -> Epoch:
+        return await self._link.run(look_epoch)
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._link.fetch(_BEGIN_EPOCH, memo, beyond_token)
 
     async def tally(self) -> Tally:
         rows = await self._link.fetch(_TALLY, self._clock_us())

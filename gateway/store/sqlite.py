@@ -29,7 +29,18 @@ from gateway.core.operation import Applied, Command, Result, Snapshot, operation
 from gateway.store import sqlite_files
 from gateway.store import sqlite_inquiry as inquiry
 from gateway.store import sqlite_statements as sql
-from gateway.store.base import AuditEntry, NotApplied, Query, RecipeConflict, Recovery, Rejected, Swept, Tally, Watch
+from gateway.store.base import (
+    AuditEntry,
+    Epoch,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Recovery,
+    Rejected,
+    Swept,
+    Tally,
+    Watch,
+)
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.sqlite_connection import DATA_ERRORS, Looker, Reader, Writer, check_library
 from gateway.store.watching import Watchers
@@ -192,6 +203,16 @@ class SqliteStore:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
+
+    async def look_epoch(self) -> Epoch:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us())
+        )
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._started().writing.run(
+            self._writer.transact, lambda cursor: sql.begin_epoch(cursor, memo, beyond_token)
+        )
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)

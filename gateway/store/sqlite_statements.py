@@ -26,7 +26,7 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import AUDIT_KEEP_US, RecipeConflict, StartRefused, StoreError, Swept, Tally
+from gateway.store.base import AUDIT_KEEP_US, Epoch, RecipeConflict, StartRefused, StoreError, Swept, Tally
 from gateway.store.sqlite_rows import VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
@@ -113,6 +113,18 @@ def apply_all(
             results.append(error)
     tokens.keep()
     return results
+
+
+def look_epoch(cursor: Cursor, now_us: int) -> Epoch:
+    """Which memory the file is."""
+    identity, token, memo = cursor.execute(statements()["select_epoch"]).fetchone()
+    return Epoch(identity, int(token), now_us, memo)
+
+
+def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
+    """Replace the memo, and give out no token up to this one."""
+    cursor.execute(statements()["update_memo"], (memo,))
+    cursor.execute(statements()["advance_sequence"], (beyond_token,))
 
 
 class _Tokens:

@@ -51,6 +51,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     AuditEntry,
+    Epoch,
     FastTier,
     Indefinite,
     NotApplied,
@@ -208,6 +209,12 @@ class Tiered:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked(self._durable.audits(operation_id))
+
+    async def look_epoch(self) -> Epoch:
+        return await self._asked(self._durable.look_epoch())
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._asked(self._durable.begin_epoch(memo, beyond_token))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:

@@ -394,11 +394,11 @@ def test_fast_url(fast: str, message: str) -> None:
     assert report(text) == [f"3:65: store.fast: {message}"]
 
 
-@pytest.mark.parametrize("line", ["amnesia_window: 7d", "workers: 2"])
+@pytest.mark.parametrize("line", ["epoch: 7d", "workers: 2"])
 def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
-    known = "durable, fast, lease, journal_grace, clear_keys, cache_max_age, cache_bytes"
+    known = "durable, fast, lease, amnesia_window, journal_grace, clear_keys, cache_max_age, cache_bytes"
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
 

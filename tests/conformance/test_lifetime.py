@@ -35,6 +35,8 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
     "put_off": lambda store: store.put_off(Recovery(Hand().operation_id, 1, 0), 1),
     "audits": lambda store: store.audits(Hand().operation_id),
+    "look_epoch": lambda store: store.look_epoch(),
+    "begin_epoch": lambda store: store.begin_epoch(b"", 1),
 }
 
 

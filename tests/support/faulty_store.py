@@ -18,6 +18,7 @@ from uuid import UUID
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
 from gateway.store.base import (
     AuditEntry,
+    Epoch,
     Indefinite,
     NotApplied,
     Query,
@@ -147,6 +148,12 @@ class FaultyStore:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask("audits", self._store.audits, operation_id)
+
+    async def look_epoch(self) -> Epoch:
+        return await self._ask("look_epoch", self._store.look_epoch)
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._ask("begin_epoch", self._store.begin_epoch, memo, beyond_token)
 
     async def _ask(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         self.said.append(str(verb))

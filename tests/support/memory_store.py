@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from itertools import count
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
@@ -30,6 +29,7 @@ from gateway.store.base import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     AuditEntry,
+    Epoch,
     NotApplied,
     Query,
     RecipeConflict,
@@ -81,14 +81,17 @@ class Memory:
 
     clock: ManualClock = field(default_factory=ManualClock)
     records: dict[UUID, Record] = field(default_factory=dict)
-    tokens: count[int] = field(default_factory=lambda: count(1))
+    token: int = 0
+    identity: str = field(default_factory=lambda: uuid4().hex)
+    memo: bytes = b""
     recipes: dict[str, bytes] = field(default_factory=dict)
     leaves: dict[UUID, Leave] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
 
     def draw_token(self) -> int:
-        return next(self.tokens)
+        self.token += 1
+        return self.token
 
     def keep(self, operation_id: UUID, record: Record | None) -> None:
         """Write the record as it now is. An unchanged one is no news."""
@@ -254,6 +257,16 @@ class MemoryStore:
     def audits_now(self, operation_id: UUID) -> list[AuditEntry]:
         """`audits`, for those who have no event loop."""
         return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
+
+    async def look_epoch(self) -> Epoch:
+        self._check_started()
+        memory = self.memory
+        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo)
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        self._check_started()
+        self.memory.memo = memo
+        self.memory.token = max(self.memory.token, beyond_token)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self.memory.watchers.watch(operation_id)

@@ -103,3 +103,11 @@ CREATE TABLE audit (
 
 CREATE INDEX audit_operation ON audit (id);
 CREATE INDEX audit_keep ON audit (keep_until_us);
+
+-- Which memory this file is, and what gateways wrote down about memories that were lost.
+CREATE TABLE epoch (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    identity TEXT NOT NULL,
+    memo BLOB NOT NULL
+);
+INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');

@@ -118,3 +118,11 @@ CREATE TABLE idempotency_gateway.audit (
     PRIMARY KEY (operation_id, entry)
 );
 CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
+
+-- Which memory this is, and what gateways wrote down about memories that were lost.
+CREATE TABLE idempotency_gateway.epoch (
+    only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
+    identity uuid    NOT NULL,
+    memo     bytea   NOT NULL
+);
+INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');

@@ -1,0 +1,54 @@
+"""Every store says which memory it is, keeps a memo beside it, and never gives a token that it was moved beyond."""
+
+from __future__ import annotations
+
+from gateway.store.base import Store
+from tests.conformance.hand import Hand, do
+from tests.conformance.stores import Database
+
+
+async def test_a_memory_stays_the_same_over_restarts(database: Database) -> None:
+    """Two gateways, and one after the other, see one memory; the last token grows with every grant."""
+    one, two = database.open_store(), database.open_store()
+    await one.start()
+    try:
+        before = await one.look_epoch()
+        hand = Hand()
+        await do(one, hand, Hand.claim)
+        after = await one.look_epoch()
+    finally:
+        await one.close()
+    assert before.memo == after.memo == b""
+    assert after.token >= hand.token >= before.token
+    await two.start()
+    try:
+        again = await two.look_epoch()
+    finally:
+        await two.close()
+    assert (again.identity, again.memo) == (before.identity, b"")
+    assert again.token >= after.token
+
+
+async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) -> None:
+    """What one gateway writes down the other reads; no token up to the one named is given to anybody."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    beyond = hand.token + 1_000_000_000
+    await store.begin_epoch(b"\x00lost\xff", beyond)
+    seen = await other_store.look_epoch()
+    assert seen.memo == b"\x00lost\xff"
+    assert seen.token >= beyond
+    other = Hand()
+    await do(other_store, other, Hand.claim)
+    assert other.token > beyond
+
+
+async def test_tokens_never_go_back(store: Store) -> None:
+    """Naming a lower token takes nothing back."""
+    hand = Hand()
+    await store.begin_epoch(b"", 5_000)
+    await do(store, hand, Hand.claim)
+    await store.begin_epoch(b"again", 10)
+    other = Hand()
+    await do(store, other, Hand.claim)
+    assert other.token > hand.token > 5_000

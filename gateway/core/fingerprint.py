@@ -19,6 +19,7 @@ from typing import Final
 
 from gateway.core.canonical import Body, canonical_form, canonical_json
 from gateway.core.framing import digest, framed
+from gateway.core.immutable import immutable
 from gateway.core.media import MediaType, parse_media_type
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, list_members
 from gateway.core.multipart import canonical_multipart
@@ -135,7 +136,7 @@ class FingerprintKey:
             raise ValueError(f"the secret is shorter than {SECRET_BYTES_MIN} bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Digests:
     """The unkeyed digests of one request. Not to be stored or logged: they can be used to guess a body."""
 

@@ -20,6 +20,7 @@ from typing import Final, assert_never
 
 from gateway.core.canonical import Body, number_lexeme, parse_json
 from gateway.core.framing import digest, framed
+from gateway.core.immutable import immutable
 from gateway.core.message import Headers, field_values
 from gateway.core.pointer import MISSING, Pointer, format_pointer, resolve
 
@@ -53,12 +54,12 @@ class HeaderKey:
             raise ValueError("a key needs at least one header name")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HeaderPart:
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class BodyPart:
     """A string, number or boolean of a JSON body; a number counts as it is written (`1` and `1.0` are two keys)."""
 
@@ -79,7 +80,7 @@ class ComposedKey:
 KeySpec = HeaderKey | ComposedKey
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Key:
     """`text` is the key in clear: kept only where the configuration says so, and never part of a representation.
 
@@ -92,7 +93,7 @@ class Key:
     """What to send as the key's header field so that it is read as this key again; None for a composed key."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class KeyFault:
     """Why there is a key but no certain one. `detail` is for the client, and quotes nothing of the key."""
 

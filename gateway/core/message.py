@@ -7,8 +7,9 @@ splits a field that is to be forwarded. This module knows names and syntax only,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
+
+from gateway.core.immutable import immutable
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -51,7 +52,7 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RequestHead:
     """A request line and its fields. `target` is the bytes between the two spaces of the request line."""
 
@@ -68,7 +69,7 @@ class RequestHead:
         return text if text.isprintable() else None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ResponseHead:
     """A status line and its fields. `reason` may be empty."""
 
@@ -77,7 +78,7 @@ class ResponseHead:
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StoredResponse:
     """An answer as it is kept: end-to-end fields only, the body as received (never decoded, never re-serialised).
 

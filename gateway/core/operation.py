@@ -7,11 +7,11 @@ happen to a record, and when, is not said here but in `lifecycle`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse
 
 MICROSECONDS: Final = 1_000_000
@@ -50,7 +50,7 @@ class Event(StrEnum):
     ERASE = "erase"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Fingerprint:
     """What a request was, as digests.
 
@@ -74,7 +74,7 @@ class Fingerprint:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Identity:
     """Where a record lives and how an operator finds it.
 
@@ -89,7 +89,7 @@ class Identity:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ProbeTarget:
     """Where to ask what became of an operation, rendered from the request when it was claimed."""
 
@@ -97,7 +97,7 @@ class ProbeTarget:
     host: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Audit:
     """Who did something to an operation by hand or by probe, and why; outlives the record by a bounded time."""
 
@@ -105,7 +105,7 @@ class Audit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Record:
     """The durable row of an operation.
 
@@ -138,7 +138,7 @@ class Record:
     probe: ProbeTarget | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Snapshot:
     """A settled record (None: absent) as of `now_us` of the store's clock. Remaining times are differences in it."""
 
@@ -154,7 +154,7 @@ class Snapshot:
 # that somebody can say, named after it; the fields are what its row needs.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Claim:
     """Ask for the grant to execute.
 
@@ -170,7 +170,7 @@ class Claim:
     probe: ProbeTarget | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Renew:
     operation_id: UUID
     token: int
@@ -178,7 +178,7 @@ class Renew:
     lease_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Complete:
     """Record the answer. `remember_us` is never less than `replay_us`; both count from the moment of recording."""
 
@@ -190,7 +190,7 @@ class Complete:
     remember_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Release:
     operation_id: UUID
     token: int
@@ -198,14 +198,14 @@ class Release:
     remember_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Forget:
     operation_id: UUID
     token: int
     attempt_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Abandon:
     """Say that something was sent and its effect is unknown; `doubt` is a short word for why."""
 
@@ -215,7 +215,7 @@ class Abandon:
     doubt: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Takeover:
     """Claim an operation that is in doubt, fenced on the token that was read; the new claim carries the doubt."""
 
@@ -226,7 +226,7 @@ class Takeover:
     lease_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Prove:
     """Record what a probe or an operator found. `resolution_id` is single-use and makes the statement repeatable."""
 
@@ -239,7 +239,7 @@ class Prove:
     audit: Audit | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Disprove:
     """Record that nothing happened. `resolution_id` is single-use and makes the statement repeatable."""
 
@@ -250,13 +250,13 @@ class Disprove:
     audit: Audit | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Purge:
     operation_id: UUID
     audit: Audit | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Erase:
     operation_id: UUID
     audit: Audit | None = None
@@ -290,21 +290,21 @@ def audit_of(command: Command) -> Audit | None:
 # What a store says to a command. Losing a race is a value, not an exception.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Applied:
     """The change is in the record, by this statement or by an earlier one of the same attempt whose answer was lost."""
 
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Lapsed:
     """The record is still this attempt's, but its lease is over: it can no longer be renewed."""
 
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Fenced:
     """Nothing was changed: the table has no such row for the record as it is. For a claim: here is the record."""
 

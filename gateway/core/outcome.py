@@ -9,10 +9,11 @@ gives the event to apply and the word for the client. It never takes anything fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, assert_never
 
+from gateway.core.immutable import immutable
 from gateway.core.message import Headers, field_values
 from gateway.core.operation import Event
 from gateway.core.verdict import Word
@@ -42,7 +43,7 @@ RESEND_IN_PROGRESS: Final = frozenset((409, 425))
 RETENTION_SECONDS_MAX: Final = 366 * 24 * 3600
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StatusPolicy:
     """What the route says of statuses: single codes, classes (the first digit), and a preset for the rest.
 
@@ -55,7 +56,7 @@ class StatusPolicy:
     resends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Outcome:
     """The event to apply, and the word for the client when it was applied."""
 

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final, assert_never
 
 from gateway.core.framing import digest, framed
+from gateway.core.immutable import immutable
 from gateway.core.message import Headers, field_values
 
 Address = IPv4Address | IPv6Address
@@ -39,14 +40,14 @@ class HeaderScope:
             raise ValueError("Authorization is not a name that a hop gives the caller; use api_key")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ApiKeyScope:
     """A credential that stays the same for as long as keys are remembered."""
 
     name: bytes = b"Authorization"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SharedScope:
     """All callers share one key space: whoever knows a key can get its answer."""
 
@@ -65,12 +66,12 @@ class ComposedScope:
 ScopeSpec = HeaderScope | ApiKeyScope | SharedScope | ComposedScope
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Scope:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ScopeMissing:
     """The caller cannot be identified. `is_credential`: what is missing is a credential, so that 401 is the answer."""
 
@@ -78,7 +79,7 @@ class ScopeMissing:
     is_credential: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ScopeUnsuitable:
     """The caller says who it is, but not in a way that will be the same, or certain, on a retry."""
 

@@ -12,9 +12,10 @@ anything is known.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, assert_never
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Forget, Lapsed, Record, Release, Result, Snapshot
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
@@ -36,7 +37,7 @@ _PATIENCE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Ending:
     """How an attempt ended: `reply` for its first caller, and what those who waited get.
 

@@ -7,10 +7,11 @@ Decides nothing by waiting: everything here is a value made of values. `attempt`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -34,9 +35,9 @@ from gateway.core.outcome import (
 )
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
+from gateway.proxy.forwarding import response_fields
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Peer, Reply, ResponseStream
-from gateway.proxy.forwarding import response_fields
 from gateway.proxy.route import Route
 from gateway.proxy.spool import TakenBody
 from gateway.proxy.upstream import SentNothing, Unknown
@@ -47,7 +48,7 @@ _OUR_OWN_FAULT: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class KeyedRequest:
     """A request that passed rules 1 to 7: what it is, whose, and how it compares with others."""
 
@@ -62,7 +63,7 @@ class KeyedRequest:
     canonical_key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Conclusion:
     """What is known of an attempt.
 
@@ -79,7 +80,7 @@ class Conclusion:
     upstream_status: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ClaimedRequest:
     """A request and the claim under which it is executed."""
 

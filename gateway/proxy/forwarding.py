@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, asks_upgrade, connection_options
 from gateway.core.replay import GATEWAY_FIELDS
 from gateway.proxy.reply import Peer
@@ -41,7 +41,7 @@ class UpstreamKey(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ForwardingPolicy:
     """What the configuration says of forwarding.
 
@@ -54,7 +54,7 @@ class ForwardingPolicy:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Execution:
     """What the upstream learns of the operation and the claim.
 

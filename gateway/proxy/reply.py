@@ -6,10 +6,10 @@ Both are values but for their bodies. The edge makes the one and writes the othe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
+from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
 from gateway.core.verdict import Word
 
@@ -32,7 +32,7 @@ class RequestBody(Protocol):
         """Let go of what holds it, read or not. Harmless when repeated."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Incoming:
     """A request at the edge.
 
@@ -59,7 +59,7 @@ class BodyCut(Exception):
     """A response body ended before its end: whoever was being given it must not take it for whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Reply:
     """What the client gets.
 
@@ -75,7 +75,7 @@ class Reply:
     length: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Untouched:
     """What the coordinator says of a request that nothing protects: forward it as it is, streamed.
 

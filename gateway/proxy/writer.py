@@ -8,11 +8,11 @@ bytes. Invariant: a head has exactly the lines that it was given, whatever their
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
+from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, ResponseHead
 from gateway.core.replay import has_no_body
 from gateway.proxy.reply import Reply
@@ -29,7 +29,7 @@ class ReplyInvalid(ValueError):
     """A reply that cannot be written without ambiguity: a defect of whoever made it, never of the client."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Framed:
     """A head to send, and how its body follows. `length` is what a body that is not chunked must come to, if known.
 

@@ -11,10 +11,10 @@ Bounded in bytes, least recently used first out; every verb is O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.lifecycle import later
 from gateway.core.operation import Record, Snapshot, State, microseconds
 
@@ -26,7 +26,7 @@ _FIELD_BYTES: Final = 150
 _ENTRY_SHARE: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Entry:
     snapshot: Snapshot
     started_seconds: float

@@ -29,11 +29,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
@@ -68,20 +68,20 @@ _DROP_SCRIPT: Final = (_LUA / "drop.lua").read_bytes()
 _DOWN: Final = "the fast tier is down"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Put:
     operation_id: UUID
     snapshot: Snapshot
     started_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Drop:
     operation_id: UUID
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Announce:
     operation_id: UUID
 

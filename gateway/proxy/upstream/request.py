@@ -6,8 +6,8 @@ Pure. Owns which fields a hop writes for itself and the refusal of anything that
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, RequestHead, asks_upgrade
 from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
 
@@ -22,7 +22,7 @@ _NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++(?:\n|\Z))*+")
 _FIELD_LINES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\x00\r\n]*+\r\n)*+")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RequestBytes:
     """The head up to and with its empty line, and whether it asks to leave HTTP."""
 

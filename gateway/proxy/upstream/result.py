@@ -7,8 +7,9 @@ is not (a byte may have left, and no complete answer came). Nothing here knows h
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from gateway.core.immutable import immutable
 
 
 class SentNothing(StrEnum):
@@ -40,7 +41,7 @@ class Unknown(StrEnum):
     ABORTED = "aborted"  # given up on this side
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NotSent:
     """Definite: the upstream cannot have seen this request. `detail` is for logs, never for a client."""
 
@@ -48,7 +49,7 @@ class NotSent:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Lost:
     """Indefinite: a byte may have left and no answer's head came. The connection has been aborted."""
 
@@ -56,7 +57,7 @@ class Lost:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class BodyLost:
     """The answer's head came, its body did not come to its proven end. The connection has been aborted."""
 
@@ -64,7 +65,7 @@ class BodyLost:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TooLong:
     """The body exceeds what was asked for; `prefix` is what was taken so far, the rest is there to be read."""
 
@@ -81,7 +82,7 @@ class Framing(StrEnum):
     UPGRADE = "upgrade"  # 101: no longer HTTP
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FileBody:
     """A request body in a file: its first `length` bytes, read by offset.
 
@@ -92,7 +93,7 @@ class FileBody:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StreamBody:
     """A request body that is still arriving. Without a `length` it is sent chunked.
 

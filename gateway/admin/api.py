@@ -4,6 +4,8 @@
     GET  /operations/{id}                                       all that is known of one, with its audits
     POST /operations/{id}/resolve                               end a doubt
     POST /operations/{id}/purge, /operations/{id}/erase         drop an answer; forget a key
+    GET  /memory                                                whether the store lost its memory
+    POST /memory/accept-loss                                    believe it again
 
 JSON in and out, problems as RFC 9457 has them. Nothing is changed by a GET, no other origin is let in, and nobody
 learns anything before the token was right: it is compared in constant time, and whoever is wrong too often waits.
@@ -29,6 +31,7 @@ from aiohttp import web
 from gateway.admin.answer import AnswerRefused, answer_of
 from gateway.admin.console import full_json
 from gateway.admin.listener import AdminListener, problem, said
+from gateway.admin.memory import MemoryState
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
 from gateway.admin.throttle import FAILURES_MAX, Throttle
@@ -153,6 +156,14 @@ class AdminApi:
             case ["operations", text, verb] if verb in self._actions:
                 _only("POST", request)
                 return await self._act(request, verb, _operation_id(text))
+            case ["memory"]:
+                _only("GET", request)
+                return _remembered(await self._operations.memory())
+            case ["memory", "accept-loss"]:
+                _only("POST", request)
+                asked = await self._body_of(request)
+                _known(asked, "why", "by")
+                return _remembered(await self._operations.accept_loss(_audit_of(asked)))
             case _:
                 return problem(404, "no-such-path", f"There is nothing here; see {PATH}.")
 
@@ -226,6 +237,10 @@ class AdminApi:
 
 def _malformed(detail: str) -> NoReturn:
     raise _Declined(problem(400, "malformed", detail))
+
+
+def _remembered(state: MemoryState) -> web.Response:
+    return said(200, {"is_lost": state.is_lost, "detail": state.text})
 
 
 def _unavailable(detail: str) -> web.Response:

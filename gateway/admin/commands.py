@@ -1,4 +1,6 @@
-"""The commands of operators: `inspect`, `resolve`, `purge`. Owns their words, what they print and their exit codes.
+"""The commands of operators: `inspect`, `resolve`, `purge`, `memory`.
+
+Owns their words, what they print and their exit codes.
 
 A command line becomes a `Wish` before any store is opened, so that what is wrong with it is said at once. Which store
 that is, and how it is opened, is not known here.
@@ -27,7 +29,7 @@ from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Query
 
 PROGRAM: Final = "idempotency-gateway"
-NAMES: Final = frozenset(("inspect", "resolve", "purge"))
+NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory"))
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -57,8 +59,8 @@ class Wish:
 
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
-    """Add the parsers of all three to the program's, and return them."""
-    return [_add_inspect(commands), _add_resolve(commands), _add_purge(commands)]
+    """Add the parsers of all of them to the program's, and return them."""
+    return [_add_inspect(commands), _add_resolve(commands), _add_purge(commands), _add_memory(commands)]
 
 
 def _add_inspect(commands: Any) -> argparse.ArgumentParser:
@@ -137,8 +139,24 @@ def _add_purge(commands: Any) -> argparse.ArgumentParser:
     return purge
 
 
-def _add_audit(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--why", required=True, metavar="TEXT", help="the reason; written down in the store")
+def _add_memory(commands: Any) -> argparse.ArgumentParser:
+    memory: argparse.ArgumentParser = commands.add_parser(
+        "memory",
+        help="say whether the durable store lost its memory, or accept that it did",
+        description="Say whether the durable store is known to have lost its memory, by a failover or a restore. While "
+        "it is, first requests with a key that it does not have are refused.",
+    )
+    memory.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="believe the store again: keys that it lost run again when they are repeated",
+    )
+    _add_audit(memory, is_required=False)
+    return memory
+
+
+def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
     command.add_argument("--by", metavar="NAME", help="who decides; default: this system's user")
 
 
@@ -172,6 +190,8 @@ def wish_of(chosen: argparse.Namespace) -> Wish:
             return _inspect(chosen)
         case "resolve":
             return _resolve(chosen)
+        case "memory":
+            return _memory(chosen)
         case _:
             return _purge(chosen)
 
@@ -265,6 +285,26 @@ def _purge(chosen: argparse.Namespace) -> Wish:
         return _tell(await operations.purge(chosen.operation, audit))
 
     return Wish(purge, changes=True)
+
+
+def _memory(chosen: argparse.Namespace) -> Wish:
+    if not chosen.accept_loss:
+        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --accept-loss")
+
+        async def show(operations: Operations) -> int:
+            print((await operations.memory()).text)
+            return EXIT_OK
+
+        return Wish(show, changes=False)
+    if chosen.why is None:
+        raise CommandWrong("--accept-loss needs --why: say why keys that were used may run again")
+    audit = _audit(chosen)
+
+    async def accept(operations: Operations) -> int:
+        print((await operations.accept_loss(audit)).text)
+        return EXIT_OK
+
+    return Wish(accept, changes=True)
 
 
 def _tell(outcome: Changed | Refused) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from gateway.admin.memory import MemoryState, accept_loss, look
 from gateway.admin.policy import Policies, Terms, without_peer
 from gateway.admin.resolution import (
     Changed,
@@ -259,6 +260,16 @@ class Operations:
         elif self._cache_seconds:
             notes.append(f"Running gateways may answer from their memory for {self._cache_seconds:g} s more.")
         return Changed(text, snapshot, tuple(notes), owed)
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    async def memory(self) -> MemoryState:
+        """Whether the store is believed when it does not know a key."""
+        return await _bounded(look(self._store))
+
+    async def accept_loss(self, audit: Audit) -> MemoryState:
+        """Believe it again, although it lost its memory. May be repeated."""
+        return await _bounded(accept_loss(self._store, audit))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,58 @@
+"""What operators do about a store that lost its memory: look, and accept the loss.
+
+To accept it is to believe the store again: keys that it does not have are granted, also those that were used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gateway.admin.view import moment, span
+from gateway.core.operation import Audit
+from gateway.store.base import Store
+from gateway.store.epoch import Amnesia, amnesia_of, memo_of
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """What the store says of its memory, as of `now_us` of its clock."""
+
+    amnesia: Amnesia
+    now_us: int
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether keys that the store does not have are refused."""
+        return self.now_us < self.amnesia.until_us
+
+    @property
+    def text(self) -> str:
+        """The same for people, with what to do."""
+        amnesia = self.amnesia
+        if self.is_lost:
+            left = span(amnesia.until_us - self.now_us)
+            return (
+                f"The store lost its memory: {amnesia.why}. First requests with a key that it does not have are "
+                f"refused until {moment(amnesia.until_us)}, for {left} more, because the key may have been used."
+            )
+        if amnesia.by:
+            return f"The store lost its memory once ({amnesia.why}); {amnesia.by} accepted the loss."
+        if amnesia.why:
+            return f"The store lost its memory once ({amnesia.why}); the time for which keys are remembered is over."
+        return "Nothing is known to be lost."
+
+
+async def look(store: Store) -> MemoryState:
+    """What the store says of its memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
+    epoch = await store.look_epoch()
+    return MemoryState(amnesia_of(epoch), epoch.now_us)
+
+
+async def accept_loss(store: Store, audit: Audit) -> MemoryState:
+    """Believe the store again. Repeatable; where nothing is refused it changes nothing. Raises as `look`."""
+    state = await look(store)
+    if not state.is_lost:
+        return state
+    accepted = replace(state.amnesia, until_us=0, by=f"{audit.who} ({audit.why})")
+    await store.begin_epoch(memo_of(accepted), accepted.beyond)
+    return await look(store)

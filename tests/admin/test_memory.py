@@ -1,0 +1,133 @@
+"""A store that lost its memory: what callers hear, what operators see, and what it means to accept the loss."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.admin.shell import Shell, shell_for
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.house import House, neighbour, status_of
+from tests.support.postgres import PostgresServer
+from tests.support.upstream import RecordingUpstream
+
+TOKEN = "a-token-for-tests-alone"
+ADMIN = {"admin": {"listen": "127.0.0.1:0", "token": TOKEN}}
+
+
+async def restored_sqlite(store: dict[str, Any], directory: Path, upstream: RecordingUpstream) -> None:
+    """One key is used before a copy of the file is made and one after it; then the copy takes the file's place."""
+    path = Path(store["durable"].removeprefix("sqlite://"))
+    async with neighbour(store, directory, upstream) as home:
+        assert status_of(await home.send("before")) == (200, "stored")
+    shutil.copy(path, directory / "copy.db")
+    async with neighbour(store, directory, upstream) as home:
+        assert status_of(await home.send("after")) == (200, "stored")
+    shutil.copy(directory / "copy.db", path)
+
+
+async def told(home: House, key: str) -> tuple[int, str | None]:
+    return status_of(await home.send(key))
+
+
+async def test_restored_sqlite(tmp_path: Path) -> None:
+    """After a restore nothing that was used runs again; what is known is replayed; accepting the loss ends it."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with RecordingUpstream() as upstream:
+        await restored_sqlite(store, tmp_path, upstream)
+        async with neighbour(store, tmp_path, upstream, **ADMIN) as home:
+            shell: Shell = shell_for(home, store, tmp_path)
+            assert await told(home, "after") == (503, "store-amnesia")
+            assert await told(home, "before") == (200, "replayed")
+            assert (await home.status("/readyz")).json()["parts"]["memory"] == "lost"
+            assert b"idempotency_store_amnesia 1.0" in (await home.status("/metrics")).body
+
+            looked = await shell("memory")
+            assert looked.code == 0
+            assert looked.out.startswith("The store lost its memory: the store is in an older state")
+            refused = await shell("memory", "--accept-loss")
+            assert refused.code == 2
+            assert len(upstream.requests) == 2
+
+            port = home.gateway.admin_address[1]
+            fields = [("Authorization", f"Bearer {TOKEN}"), ("Content-Type", "application/json")]
+            answer = await http.request(
+                port, "POST", "/memory/accept-loss", fields, b'{"why":"no retries are left","by":"ann"}'
+            )
+            assert (answer.status, answer.json()["is_lost"]) == (200, False)
+            assert await told(home, "after") == (200, "stored")
+            assert (await home.status("/readyz")).json()["parts"]["memory"] == "whole"
+            assert "ann (no retries are left) accepted the loss" in (await shell("memory")).out
+
+
+async def test_accepted_by_the_command(tmp_path: Path) -> None:
+    """What an operator accepts by the command is heard by gateways when they start, and is said once."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with RecordingUpstream() as upstream:
+        await restored_sqlite(store, tmp_path, upstream)
+        async with neighbour(store, tmp_path, upstream) as home:
+            shell = shell_for(home, store, tmp_path)
+            assert await told(home, "after") == (503, "store-amnesia")
+            done = await shell("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
+            assert (done.code, "bob (checked by hand) accepted the loss" in done.out) == (0, True)
+        async with neighbour(store, tmp_path, upstream) as home:
+            assert await told(home, "after") == (200, "stored")
+            assert await told(home, "before") == (200, "replayed")
+
+
+@pytest.mark.parametrize("kind", ["gateway-restarted", "gateway-running"])
+async def test_restored_postgres(tmp_path: Path, own_postgres: PostgresServer, kind: str) -> None:
+    """A Postgres that was put back to an older state is noticed, at the start or while the gateway runs."""
+    store = {"durable": own_postgres.url}
+    copy = own_postgres.directory.with_name(own_postgres.directory.name + "-copy")
+    async with RecordingUpstream() as upstream:
+        async with neighbour(store, tmp_path, upstream) as home:
+            assert await told(home, "before") == (200, "stored")
+            own_postgres.stop()
+            shutil.copytree(own_postgres.directory, copy, symlinks=True)
+            chown_like(own_postgres.directory, copy)
+            own_postgres.start()
+
+            async def stored() -> bool:
+                return (await told(home, "after"))[1] in ("stored", "replayed")
+
+            await eventually(stored, 20)
+            if kind == "gateway-running":
+                own_postgres.crash()
+                swap(own_postgres.directory, copy)
+                own_postgres.start()
+                await eventually(lambda: is_refused(home), 20)
+                assert await told(home, "before") == (200, "replayed")
+                assert len(upstream.requests) == 2
+                return
+        own_postgres.crash()
+        swap(own_postgres.directory, copy)
+        own_postgres.start()
+        async with neighbour(store, tmp_path, upstream) as home:
+            assert await told(home, "new") == (503, "store-amnesia")
+            assert await told(home, "before") == (200, "replayed")
+        assert len(upstream.requests) == 2
+
+
+async def is_refused(home: House) -> bool:
+    """Whether a key that was never used is refused for the lost memory; it never runs meanwhile."""
+    answer = await told(home, "new")
+    assert answer in [(503, "store-unavailable"), (503, "store-amnesia")]
+    return answer == (503, "store-amnesia")
+
+
+def swap(directory: Path, copy: Path) -> None:
+    """Put the copy in the place of a server's files."""
+    shutil.rmtree(directory)
+    copy.rename(directory)
+
+
+def chown_like(original: Path, copy: Path) -> None:
+    """Give the copy, and all in it, the owner of the original."""
+    owner = original.stat()
+    for path in (copy, *copy.rglob("*")):
+        shutil.chown(path, owner.st_uid, owner.st_gid)

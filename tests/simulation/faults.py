@@ -47,6 +47,7 @@ class Climate:
     stalls: float = 0.0
     drains: float = 0.0
     store_outages: float = 0.0
+    store_failovers: float = 0.0
     fast_outages: float = 0.0
     fast_flushes: float = 0.0
     fast_restores: float = 0.0
@@ -88,6 +89,7 @@ _USUAL = {
     "stalls": 3.0,
     "drains": 1.0,
     "store_outages": 1.0,
+    "store_failovers": 0.2,
     "fast_outages": 1.0,
     "fast_flushes": 1.0,
     "fast_restores": 1.0,

@@ -10,9 +10,10 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
@@ -30,6 +31,7 @@ from gateway.core.operation import (
 from gateway.store.base import (
     AuditEntry,
     Epoch,
+    EpochChanged,
     Indefinite,
     NotApplied,
     Query,
@@ -59,6 +61,14 @@ class _Clock(ManualClock):
         return EPOCH_US + microseconds(self._loop.time())
 
 
+@dataclass(frozen=True, slots=True)
+class _Standby:
+    at: float
+    records: dict[UUID, Record]
+    token: int
+    memo: bytes
+
+
 class Database:
     """The truth. Reached through `Durable` only, but for the honest operator, who looks as he likes."""
 
@@ -71,6 +81,7 @@ class Database:
         _at_once(self.store.start())
         self.down_until = 0.0
         self.outages = 0
+        self._standbys: list[_Standby] = []
         self._listeners: dict[UUID, dict[int, tuple[Process, LocalWatch]]] = {}
         self._numbers = itertools.count()
 
@@ -82,6 +93,29 @@ class Database:
         """What is under way is lost, before its effect or after; what comes is refused."""
         self.outages += 1
         self.down_until = self._loop.time() + seconds
+
+    def copy_to_standby(self) -> None:
+        """What a standby that follows at a distance has by now."""
+        memory = self.memory
+        self._standbys.append(_Standby(self._loop.time(), dict(memory.records), memory.token, memory.memo))
+
+    def fail_over(self, lag_seconds: float) -> None:
+        """A standby that lagged so much is promoted: another identity, and the last changes are gone."""
+        now = self._loop.time()
+        known = [standby for standby in self._standbys if standby.at <= now - lag_seconds]
+        if not known:
+            return
+        standby, memory = known[-1], self.memory
+        for operation_id, record in memory.records.items():
+            if standby.records.get(operation_id) is not record:
+                self._note(operation_id, "lost", record, standby.records.get(operation_id), "standby")
+        for operation_id in standby.records.keys() - memory.records.keys():
+            self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
+        memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
+        memory.leaves.clear()
+        memory.identity = uuid4().hex
+        self._standbys.clear()
+        self.break_down(0.0)
 
     def apply(self, command: Command, gateway: str) -> tuple[Result, int | None]:
         """Execute, and write the change down; its number, if there was one."""
@@ -214,9 +248,10 @@ class Durable:
         self._history = history
         self._loop = loop
         self._gateway = gateway
+        self._identity = ""
 
     async def start(self) -> None:
-        await self._ask("start", None, lambda entry: None)
+        self._identity = await self._ask("start", None, lambda entry: self._database.memory.identity)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -291,7 +326,9 @@ class Durable:
         if fate.loss == "refused" or self._database.is_down:
             self._process.deliver(fate.back_seconds, _fail, answer, NotApplied("connection refused"))
         else:
-            self._loop.world.deliver(fate.there_seconds, self._serve, entry, fate, answer, execute)
+            # What travels on a connection ends with it: it never reaches another memory than it was meant for.
+            identity = self._database.memory.identity if verb == "start" else self._identity
+            self._loop.world.deliver(fate.there_seconds, self._serve, entry, fate, answer, execute, identity)
         patience = self._loop.call_later(terms.store_timeout_seconds, _fail, answer, Indefinite("no answer in time"))
         try:
             return await answer
@@ -302,7 +339,12 @@ class Durable:
             patience.cancel()
 
     def _serve(
-        self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Callable[[StoreCall], T]
+        self,
+        entry: StoreCall,
+        fate: StoreFate,
+        answer: asyncio.Future[T],
+        execute: Callable[[StoreCall], T],
+        identity: str,
     ) -> None:
         """At the database: execute, and send the answer back, unless it is lost on either side of that."""
         reset = Indefinite("connection reset")
@@ -310,6 +352,9 @@ class Durable:
             # Some losses are noticed at once, others only when patience ends.
             if self._weather.dice.random() < 0.7:
                 self._process.deliver(fate.back_seconds, _fail, answer, reset)
+            return
+        if identity != self._database.memory.identity:
+            self._process.deliver(fate.back_seconds, _fail, answer, EpochChanged("another memory"))
             return
         entry.executed = self._loop.time()
         value = execute(entry)

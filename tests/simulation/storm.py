@@ -49,6 +49,8 @@ class Storm:
                 (climate.stalls, _bound(self._stall, gateway)),
                 (climate.drains, _bound(self._restart, gateway)),
             ]
+        if climate.store_failovers:
+            strikes += [(climate.store_failovers, self._fail_over), (60.0, self._database.copy_to_standby)]
         self._tasks = [asyncio.create_task(self._now_and_then(rate, strike)) for rate, strike in strikes if rate]
 
     async def end(self) -> None:
@@ -117,6 +119,10 @@ class Storm:
         seconds = self._dice.choice((0.05, 1.0, 4.0, 12.0))
         self._weather.note("store_outage", seconds)
         self._database.break_down(seconds)
+
+    def _fail_over(self) -> None:
+        self._weather.note("store_failover", 10.0)
+        self._database.fail_over(self._dice.choice((0.0, 0.3, 2.0, 6.0)))
 
     def _break_fast(self) -> None:
         if self._fast is not None:

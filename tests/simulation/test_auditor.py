@@ -12,7 +12,7 @@ import pytest
 from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
-from tests.simulation.history import Answer, Call, Fault, History, Life, Sent, View
+from tests.simulation.history import Answer, Call, Fault, History, Life, Sent, StoreCall, View
 from tests.simulation.scribe import BODY, OPERATION, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
@@ -238,6 +238,25 @@ def swept_between_claim_and_bytes(made: History, scribe: Scribe) -> None:
 @breaks("20")
 def replayed_after_its_window(made: History, scribe: Scribe) -> None:
     scribe.call(150.0, "replayed", "n1")
+
+
+@breaks("29")
+def claimed_as_absent_after_a_loss(made: History, scribe: Scribe) -> None:
+    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 0.1, 0.2, 0.3))
+    scribe.change(3.0, "lost", None)
+    scribe.claim(4.0, 2)
+
+
+@breaks("29")
+def claimed_on_an_older_release(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.say(3.1, "release", "released")
+    released = view(other)
+    other.claim(3.2, 3)
+    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 0.1, 0.2, 0.3))
+    other.change(3.3, "lost", released)
+    other.claim(3.4, 4)
 
 
 @breaks("28")

@@ -16,7 +16,7 @@ Subject = tuple[str, str, str]
 RECORDED = frozenset(("stored", "journaled", "replayed", "recovered"))
 REPEATED = frozenset(("replayed", "recovered"))
 # 503 of these words says nothing of the operation.
-AWAY = frozenset(("store-unavailable", "overloaded"))
+AWAY = frozenset(("store-unavailable", "store-amnesia", "overloaded"))
 HOLDER_EVENTS = frozenset(("renew", "complete", "release", "forget", "abandon"))
 GRANTS = frozenset(("claim", "takeover"))
 
@@ -60,6 +60,8 @@ class Case:
         for change in sorted(history.changes, key=lambda change: change.number):
             self.changes[change.operation_id].append(change)
         self.protected: dict[str, list[Sent]] = defaultdict(list)
+        self.lost = {change.operation_id for change in history.changes if change.event == "lost"}
+        """Operations of which the store forgot something; what they were cannot be held against it afterwards."""
         self.by_nonce: dict[str, list[Sent]] = defaultdict(list)
         self.by_call: dict[int, list[Sent]] = defaultdict(list)
         for sent in history.sent:

@@ -142,7 +142,7 @@ def invariant_06_the_indefinite_is_admitted(case: Case) -> Iterator[str]:
             for change in case.changes[operation_id]:
                 if change.number <= claim.number:
                     continue
-                if change.event in ("complete", "prove"):
+                if change.event in ("complete", "prove", "lost"):
                     break
                 if change.event == "disprove":
                     yield f"{operation_id}: token {sent.token} had an effect, and was disproved"

@@ -45,6 +45,8 @@ def invariant_11_only_transitions_of_the_table(case: Case) -> Iterator[str]:
 
 
 def _fault_of(change: Change) -> str | None:
+    if change.event == "lost":
+        return None
     before = settled(change.before, change.at_us)
     if change.event in ("sweep", "settle"):
         return None if state_of(change.after) == state_of(before) else "it is not what time did"
@@ -95,6 +97,8 @@ def invariant_13_tokens_increase(case: Case) -> Iterator[str]:
 
 def invariant_14_a_superseded_holder_changes_nothing(case: Case) -> Iterator[str]:
     """Who is told `stored` has what the record has."""
+    if case.lost:
+        return
     recorded = {(completion.operation_id, completion.window): completion for completion in case.completions}
     for call, answer in case.answers(frozenset(("stored",))):
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
@@ -138,7 +142,7 @@ def invariant_16_a_completed_record_never_changes(case: Case) -> Iterator[str]:
     """Only its end comes: a tombstone, then nothing."""
     for change in case.history.changes:
         before = settled(change.before, change.at_us)
-        if before is None or before.state != "completed":
+        if before is None or before.state != "completed" or change.event == "lost":
             continue
         if change.event != "purge" or state_of(change.after) != "tombstone":
             yield f"{change.operation_id}: change {change.number}, {change.event}, of a completed record"
@@ -148,6 +152,8 @@ def invariant_17_in_doubt_is_inert(case: Case) -> Iterator[str]:
     """A request leaves only while the record is claimed under its own token."""
     for operation_id, requests in case.protected.items():
         for sent in requests:
+            if operation_id in case.lost:
+                continue
             record = case.record_at(operation_id, sent.sent)
             if record is None or record.state != "claimed" or record.token != sent.token:
                 yield f"{operation_id}: token {sent.token} was sent while the record was {state_of(record)}"
@@ -184,11 +190,32 @@ def invariant_20_nothing_expired_reappears(case: Case) -> Iterator[str]:
             yield f"call {call.number}: got {answer.nonce}, which had expired"
 
 
+def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[str]:
+    """After the store forgot something, nothing is granted on what it may have forgotten."""
+    losses: dict[str, Change] = {}
+    first: Change | None = None
+    # A host that never met the store before has no note of it, and believes it.
+    met: dict[str, float] = {}
+    for call in case.history.store_calls:
+        if call.verb == "look_epoch" and call.acknowledged is not None:
+            met.setdefault(call.gateway, call.acknowledged)
+    for change in case.history.changes:
+        if change.event == "lost":
+            losses[change.operation_id] = change
+            first = first or change
+        elif change.event == "claim" and first is not None and met.get(change.gateway, first.at) < first.at:
+            before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
+            if before is None:
+                yield f"{change.operation_id}: claimed as absent at {change.at:.3f}, after a loss at {first.at:.3f}"
+            elif lost is not None and change.before == lost.after:
+                yield f"{change.operation_id}: claimed on {before.state}, which was older than what was lost"
+
+
 def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:
     """At the end the record of every stored answer is there, unless its window is over."""
     for call, answer in case.answers(frozenset(("stored",))):
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
-        if window is None:
+        if window is None or window[0] in case.lost:
             continue
         for completion in case.completions:
             if completion.nonce != answer.nonce or completion.expires <= case.history.ended + 1.0:

@@ -112,14 +112,14 @@ async def test_readiness(port: int, target: str, status: int) -> None:
             Health(serving=True, durable_up=True, fast_up=False),
             {
                 "status": "ready",
-                "parts": {"listener": "up", "durable": "up", "fast": "down", "draining": False},
+                "parts": {"listener": "up", "durable": "up", "fast": "down", "draining": False, "memory": "whole"},
             },
         ),
         (
             Health(serving=True, draining=True),
             {
                 "status": "not ready",
-                "parts": {"listener": "up", "durable": "down", "fast": "absent", "draining": True},
+                "parts": {"listener": "up", "durable": "down", "fast": "absent", "draining": True, "memory": "whole"},
             },
         ),
     ],

@@ -115,6 +115,36 @@ async def test_a_pursued_claim_leaves_another_alone() -> None:
 
 
 @in_virtual_time
+async def test_two_claims_that_cross_on_their_way_have_one_grant() -> None:
+    """A claim that was on its way while another gateway's was granted sees that one's record."""
+    it = await bench()
+    gate = it.store.stop_before("claim")
+    asking = asyncio.create_task(it.claim())
+    await gate.reached.wait()
+    record = granted(await it.claim(it.gateway()))
+    gate.opened.set()
+    answer = await asking
+    assert isinstance(answer, Seen)
+    assert answer.snapshot.record == it.record == record
+
+
+@in_virtual_time
+async def test_a_grant_counts_from_before_its_call() -> None:
+    """What the lease is trusted by is the moment before the claim was said, however late its answer came."""
+    it = await bench()
+    now_seconds = [100.0]
+    claiming = Claiming(it.store, holder="here", lease_seconds=LEASE_SECONDS, clock=lambda: now_seconds[0])
+    gate = it.store.stop_after("claim")
+    asking = asyncio.create_task(it.claim(claiming))
+    await gate.reached.wait()
+    now_seconds[0] += LEASE_SECONDS
+    gate.opened.set()
+    answer = await asking
+    assert isinstance(answer, Granted)
+    assert answer.started_seconds == 100.0
+
+
+@in_virtual_time
 async def test_a_definite_refusal_is_not_pursued() -> None:
     """A store that could not be asked holds no claim."""
     it = await bench()

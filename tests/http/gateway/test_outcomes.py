@@ -134,6 +134,16 @@ async def test_silence(store: Store, tmp_path: Path) -> None:
         assert len(home.upstream.requests) == 1
 
 
+async def test_silence_is_never_nothing(store: Store, tmp_path: Path) -> None:
+    """An attempt that was given up for lack of an answer is in doubt, and no retry runs it again."""
+    async with house(store, tmp_path, upstream={"answer_within": "300ms", "response_timeout": "300ms"}) as home:
+        home.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.SILENCE), Answer(effect=False))
+        await home.send("k1")
+        await eventually(lambda: home.gateway.coordinator.in_flight == 0)
+        assert status_of(await home.send("k1")) == (409, "in-doubt")
+        assert len(home.upstream.requests) == 1
+
+
 async def test_client_time_is_over_and_the_attempt_goes_on(store: Store, tmp_path: Path) -> None:
     """After `answer_within` the client hears `in-flight`; the attempt is recorded, and the retry gets its answer."""
     async with house(store, tmp_path, upstream={"answer_within": "100ms"}) as home:

@@ -6,9 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from gateway.core.operation import Abandon
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, status_of
 from tests.support.upstream import Answer, Ending, Received
@@ -201,6 +203,30 @@ async def test_lapsed_claim_waits_for_its_owners_journal(store: Store, tmp_path:
         assert status_of(await home.send("k1")) == (502, "in-doubt")
         # Said by its holder, it has nothing to wait for.
         assert status_of(await home.send("k1")) == (200, "stored")
+
+
+async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> None:
+    """A probe that found nothing yet has taken nothing over: the holder's answer is recorded and told."""
+    route = probed() | {"in_flight": {"wait": "1s"}}
+    async with (
+        house(store, tmp_path, route=route) as home,
+        neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
+    ):
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(201, hold=hold, body=b"late"))
+        home.upstream.on(None, told("processing"))
+        first = asyncio.create_task(home.send("k1"))
+        await home.upstream.wait_for_requests(1)
+        operation = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
+        record = (await home.gateway._store.read(operation)).record
+        assert record is not None
+        # As after a lapse, but without the wait for one: the holder is alive, and the operation is in doubt.
+        await home.gateway._store.apply(Abandon(operation, record.token, record.attempt_id, "reset"))
+        assert status_of(await other.send("k1")) == (409, "in-doubt")
+        assert probes(home)
+        hold.set()
+        assert (status_of(await first), (await first).body) == ((201, "stored"), b"late")
+        assert (status_of(await other.send("k1")), len(charges(home))) == ((201, "replayed"), 1)
 
 
 async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""One request over HTTP while the durable store is slow, loses answers, or refuses: what is told, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.app import serve
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Abandon, Applied, Prove
+from gateway.store.base import boot_seconds
+from gateway.store.journal import Journal
+from tests.conformance.hand import REMEMBER_US, REPLAY_US
+from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, dropped, lost, refused
+from tests.support.house import House, house, status_of
+from tests.support.upstream import Answer
+
+
+@asynccontextmanager
+async def shaken(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, **changes: Any
+) -> AsyncIterator[tuple[House, FaultyStore]]:
+    """A gateway whose durable store, a real one, can be made to fail."""
+    made: list[FaultyStore] = []
+    make = serve.durable_store
+
+    def faulty(*arguments: Any) -> FaultyStore:
+        made.append(FaultyStore(make(*arguments)))
+        return made[0]
+
+    monkeypatch.setattr(serve, "durable_store", faulty)
+    async with house({"durable": f"sqlite://{directory}/store/operations.db"}, directory, **changes) as home:
+        yield home, made[0]
+
+
+def operation_of(home: House) -> UUID:
+    """The operation that the upstream heard of last."""
+    return UUID(home.upstream.requests[-1].values("Idempotency-Operation")[0].decode())
+
+
+@pytest.mark.parametrize(
+    ("body", "word"), [(b"short", "stored"), (b"x" * 100, "response-not-stored")], ids=["whole", "streamed"]
+)
+async def test_nobody_is_answered_before_the_store_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: bytes, word: str
+) -> None:
+    """No byte of an answer, whole or streamed, goes out before the durable store acknowledged its record."""
+    async with shaken(monkeypatch, tmp_path, route={"response": {"max_stored_bytes": 10}}) as (home, store):
+        gate = store.stop_before("complete")
+        home.upstream.on("/charges", Answer(201, body=body))
+        first = asyncio.create_task(home.send("k1"))
+        await gate.reached.wait()
+        # A whole request beside it has been answered by now, and so would be this one.
+        assert status_of(await home.send("k2")) == (201, word)
+        assert not first.done()
+        gate.opened.set()
+        response = await first
+        assert (status_of(response), response.body) == ((201, word), body)
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
+async def test_an_outcome_is_said_until_the_store_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Any
+) -> None:
+    """A completion whose answer is lost, or that is refused for a moment, is said again and then told."""
+    async with shaken(monkeypatch, tmp_path) as (home, store):
+        store.on("complete", fault, fault)
+        assert status_of(await home.send("k1")) == (200, "stored")
+        assert status_of(await home.send("k1")) == (200, "replayed")
+        assert store.said.count("complete") == 3
+        assert len(home.upstream.requests) == 1
+
+
+async def test_what_nothing_durable_took_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
+    monkeypatch.setattr(serve, "Journal", functools.partial(Journal, rows_max=0))
+    async with shaken(monkeypatch, tmp_path) as (home, store):
+        store.break_("complete", fault=refused())
+        first = await home.send("k1")
+        assert status_of(first) == (503, "in-doubt")
+        assert first.json()["retryable"] is True
+        store.mend()
+
+        async def replayed() -> bool:
+            return status_of(await home.send("k1")) == (200, "replayed")
+
+        await eventually(replayed)
+        assert len(home.upstream.requests) == 1
+
+
+async def test_a_superseded_holder_tells_what_the_record_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When somebody else recorded what happened, the late holder's client gets that record and not the holder's own."""
+    async with shaken(monkeypatch, tmp_path) as (home, store):
+        gate = store.stop_before("complete")
+        home.upstream.on("/charges", Answer(201, body=b"late"))
+        first = asyncio.create_task(home.send("k1"))
+        await gate.reached.wait()
+        record = (await store.read(operation_of(home))).record
+        assert record is not None
+        found = StoredResponse(200, b"OK", (), b"found")
+        for command in (
+            Abandon(record.identity.operation_id, record.token, record.attempt_id, "reset"),
+            Prove(record.identity.operation_id, record.token, uuid4(), found, REPLAY_US, REMEMBER_US),
+        ):
+            assert isinstance(await store.apply(command), Applied)
+        gate.opened.set()
+        response = await first
+        assert (status_of(response), response.body) == ((200, "recovered"), b"found")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_nothing_is_sent_under_a_lease_that_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A host that slept through its lease between the claim and the first byte sends nothing, and frees the key."""
+    async with shaken(monkeypatch, tmp_path) as (home, store):
+        gate = store.stop_after("claim")
+        first = asyncio.create_task(home.send("k1"))
+        await gate.reached.wait()
+        home.gateway._leases._clock = lambda: boot_seconds() + 3600.0
+        gate.opened.set()
+        response = await first
+        assert status_of(response) == (503, "upstream-unreachable")
+        assert home.upstream.requests == []
+
+        async def stored() -> bool:
+            return status_of(await home.send("k1")) == (200, "stored")
+
+        home.gateway._leases._clock = boot_seconds
+        await eventually(stored)

@@ -5,7 +5,8 @@ it: whether this gateway's identity recipes are those under which its living key
 looked for under another identity is a request that runs again; and whether it is still the memory that was known here.
 
 A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
-keys are remembered, a first claim on an absent key is refused as `Amnesic`, unless an operator accepts the loss.
+keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,
+unless an operator accepts the loss.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
     Amnesic,
@@ -102,7 +103,7 @@ class Front:
         await self._store.close()
 
     async def apply(self, command: Command) -> Result:
-        if self._is_amnesic and isinstance(command, Claim) and command.read_token is None:
+        if self._is_amnesic and isinstance(command, Claim):
             await self._check_known(command.identity.operation_id)
         result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
         record = result.snapshot.record
@@ -175,10 +176,16 @@ class Front:
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
     async def _check_known(self, operation_id: UUID) -> None:
-        """Raises `Amnesic` for a key that the store may have forgotten."""
+        """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
+
+        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
+        be older than a retry that was executed.
+        """
         snapshot = await self._asked("read", self._store.read, operation_id)
-        if snapshot.record is None and snapshot.now_us < self._amnesia.until_us:
-            raise Amnesic("the durable store lost its memory, and this key may have been in it")
+        record, amnesia = snapshot.record, self._amnesia
+        is_free = record is None or (record.state is State.RELEASED and record.token <= amnesia.beyond)
+        if is_free and snapshot.now_us < amnesia.until_us:
+            raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
     async def _keep_seen(self) -> None:
         """Note what was seen. A disk that does not take it is no reason to stop: the next time it may."""

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Claim, Fenced, Fingerprint, Identity, Release, State
+from gateway.core.operation import Applied, Claim, Fenced, Fingerprint, Identity, Release
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store.base import Amnesic, EpochChanged, NotApplied, StartRefused
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, SeenFile, amnesia_of, memo_of
@@ -135,20 +135,41 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
         assert told[-1].by == "ann"
 
 
-async def test_a_released_key_may_be_claimed_in_amnesia(tmp_path: Path) -> None:
-    """What the store does remember is not held up: a retry of a released operation runs."""
+async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
+    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does."""
     memory = Memory()
     async with opened(memory, tmp_path) as front:
-        granted = await front.apply(claim(1))
-        record = granted.snapshot.record
-        assert record is not None
-        await front.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
+        token = await released(front)
     memory.identity = "another"
     async with opened(memory, tmp_path) as front:
-        seen = await front.apply(claim(1))
-        assert isinstance(seen, Fenced)
-        assert seen.snapshot.state is State.RELEASED
-        assert isinstance(await front.apply(claim(1, record.token)), Applied)
+        for read_token in (None, token):
+            with pytest.raises(Amnesic):
+                await front.apply(claim(1, read_token))
+        memory.clock.advance(WINDOW_US / 1e6)
+        assert isinstance(await front.apply(claim(1, token)), Applied)
+
+
+async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None:
+    """What was claimed since the loss is known whole: its retry runs."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as front:
+        granted = MemoryStore(memory).apply_now(claim(1 << 40))
+        record = granted.snapshot.record
+        assert record is not None
+        await front.apply(Release(UUID(int=1 << 40), record.token, record.attempt_id, WINDOW_US * 10))
+        assert isinstance(await front.apply(claim(1 << 40)), Fenced)
+        assert isinstance(await front.apply(claim(1 << 40, record.token)), Applied)
+
+
+async def released(front: Front) -> int:
+    """Claim operation 1 and let it go; its token."""
+    granted = await front.apply(claim(1))
+    record = granted.snapshot.record
+    assert record is not None
+    await front.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
+    return record.token
 
 
 async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:

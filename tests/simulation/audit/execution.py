@@ -97,7 +97,7 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
     until: dict[tuple[str, int], str] = {}
     for call, answer in case.answers(RECORDED):
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
-        if window is None:
+        if window is None or window[0] in case.lost:
             continue
         essence = _essence(answer)
         number, known = first.setdefault(window, (call.number, essence))
@@ -157,7 +157,7 @@ def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     for call, answer in case.answers(frozenset(("stored",))):
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
-        if window is not None:
+        if window is not None and window[0] not in case.lost:
             found[window].append(call.number)
     for (operation_id, window), numbers in found.items():
         if len(numbers) > 1:

@@ -19,10 +19,12 @@ FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 
 
 @contextlib.contextmanager
-def in_a_thread(*after_answer: bytes | None) -> Iterator[tuple[int, list[threading.Event]]]:
+def in_a_thread(
+    *after_answer: bytes | None, go: threading.Event | None = None
+) -> Iterator[tuple[int, list[threading.Event]]]:
     """A server that does something right after its n-th answer, with the loop standing still: bytes, or FIN for None.
 
-    Gives its port and, for each connection, the event that it was done.
+    Gives its port and, for each connection, the event that it was done. With `go` it waits for that before it does it.
     """
     done = [threading.Event() for _ in after_answer]
     listener = socket.create_server(("127.0.0.1", 0))
@@ -35,6 +37,8 @@ def in_a_thread(*after_answer: bytes | None) -> Iterator[tuple[int, list[threadi
                 connections.append(connection)
                 connection.recv(65536)
                 connection.sendall(DONE)
+                if go is not None:
+                    go.wait(10)
                 if then is None:
                     connection.close()
                 else:
@@ -150,6 +154,19 @@ async def test_what_the_loop_has_not_seen_yet_is_seen_before_the_first_byte(then
             # Bytes right behind the answer may have come with it.
             assert client.stats.reused == 0
             assert client.stats.opened == 2
+
+
+@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
+async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: bytes | None) -> None:
+    """An end or bytes that arrive on an idle connection with the loop standing still condemn it all the same."""
+    go = threading.Event()
+    with in_a_thread(then, b"", go=go) as (port, done):
+        async with upstream_to(port) as client:
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            go.set()
+            done[0].wait(10)
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            assert (client.stats.reused, client.stats.opened) == (0, 2)
 
 
 async def test_a_lost_keep_alive_race_is_in_doubt_and_teaches() -> None:

@@ -21,7 +21,7 @@ from gateway.core.canonical import Body, canonical_form, canonical_json
 from gateway.core.framing import digest, framed
 from gateway.core.immutable import immutable
 from gateway.core.media import MediaType, parse_media_type
-from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, list_members
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, field_values, list_members
 from gateway.core.multipart import canonical_multipart
 from gateway.core.operation import Fingerprint
 from gateway.core.pointer import Pointer, format_pointer
@@ -31,6 +31,8 @@ ALGORITHM: Final = b"1"
 
 RECIPE_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16
+# Of 64 bytes and an entry of a dictionary each.
+_REMEMBERED_MAX: Final = 4096
 
 _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
@@ -145,7 +147,11 @@ class Digests:
 
 
 class Fingerprinter:
-    """What a route needs to take fingerprints: its settings, the key that they are made under, and the older ones."""
+    """What a route needs to take fingerprints: its settings, the key that they are made under, and the older ones.
+
+    It remembers the canonical digest of what it has lately digested by the raw one, which is over everything that the
+    canonical one depends on unless the route lists headers: a retry is the same bytes again, soon after the first try.
+    """
 
     def __init__(
         self, spec: FingerprintSpec, current: FingerprintKey | None = None, retired: Sequence[FingerprintKey] = ()
@@ -158,6 +164,8 @@ class Fingerprinter:
             keys[key.key_id] = key
         # Records from before the first key was introduced stay comparable.
         keys.setdefault("", None)
+        # Unkeyed, as the digests of requests under way are.
+        self._canonical_of: dict[bytes, bytes] = {}
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -165,7 +173,17 @@ class Fingerprinter:
 
         `body_sha256` is the digest of the same body where it is known already, as from hashing it while it came in.
         """
-        return digest_request(self.spec, head, body, body_sha256)
+        parts = _Parts(self.spec, head, body, body_sha256)
+        raw = parts.raw()
+        if self.spec.headers:
+            return Digests(parts.canonical(body), raw)
+        canonical = self._canonical_of.get(raw)
+        if canonical is None:
+            canonical = parts.canonical(body)
+            if len(self._canonical_of) >= _REMEMBERED_MAX:
+                self._canonical_of.clear()
+            self._canonical_of[raw] = canonical
+        return Digests(canonical, raw)
 
     def fingerprint(self, digests: Digests) -> Fingerprint:
         """The fingerprint to record."""
@@ -184,42 +202,67 @@ class Fingerprinter:
 
 def digest_request(spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
     """As `Fingerprinter.digests`."""
-    fields = _wanted_fields(head.headers, _ALWAYS.union(spec.headers))
-    host, types, codings = fields[b"host"], fields[b"content-type"], fields[b"content-encoding"]
-    content = sha256_of(body) if body_sha256 is None else body_sha256
-    raw = digest(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings), content)
-    media = parse_media_type(types[0]) if len(types) == 1 else None
-    form, canonical_body = _canonical_body(spec, media, bool(codings), body)
-    canonical = digest(
-        b"canonical request",
-        spec.settings,
-        head.method,
-        head.target,
-        framed(*[value.lower() for value in host]),
-        _canonical_media(types, media, form),
-        framed(*list_members(codings)),
-        framed(*[framed(name, *fields[name]) for name in spec.headers]),
-        form.encode(),
-        content if canonical_body is None else canonical_body,
-    )
-    return Digests(canonical, raw)
+    parts = _Parts(spec, head, body, body_sha256)
+    return Digests(parts.canonical(body), parts.raw())
+
+
+class _Parts:
+    """What of a request is digested."""
+
+    __slots__ = ("_codings", "_content", "_head", "_host", "_spec", "_types")
+
+    def __init__(self, spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None) -> None:
+        self._spec = spec
+        self._head = head
+        self._host = _stripped(head.headers, b"host")
+        self._types = _stripped(head.headers, b"content-type")
+        self._codings = _stripped(head.headers, b"content-encoding")
+        self._content = sha256_of(body) if body_sha256 is None else body_sha256
+
+    def raw(self) -> bytes:
+        """The digest over the parts as they came."""
+        return digest(
+            b"raw request",
+            self._head.method,
+            self._head.target,
+            framed(*self._host),
+            framed(*self._types),
+            framed(*self._codings),
+            self._content,
+        )
+
+    def canonical(self, body: Body) -> bytes:
+        """The digest over what the settings say makes the request the same."""
+        spec, head, types = self._spec, self._head, self._types
+        media = parse_media_type(types[0]) if len(types) == 1 else None
+        form, canonical_body = _canonical_body(spec, media, bool(self._codings), body)
+        return digest(
+            b"canonical request",
+            spec.settings,
+            head.method,
+            head.target,
+            framed(*[value.lower() for value in self._host]),
+            _canonical_media(types, media, form),
+            framed(*list_members(self._codings)),
+            framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers]),
+            form.encode(),
+            self._content if canonical_body is None else canonical_body,
+        )
 
 
 def sha256_of(body: Body) -> bytes:
     """The plain SHA-256 of a body: what a `hashlib.sha256` gives that was fed its chunks as they arrived."""
     window = 1 << 20
+    if isinstance(body, bytes) and len(body) <= window:
+        return sha256(body).digest()
     running = sha256()
     for start in range(0, len(body), window):
         running.update(body[start : start + window])
     return running.digest()
 
 
-def _wanted_fields(headers: Headers, wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = {name: [] for name in wanted}
-    for name, value in headers:
-        if (lowered := name.lower()) in found:
-            found[lowered].append(value.strip(b" \t"))
-    return found
+def _stripped(headers: Headers, name: bytes) -> list[bytes]:
+    return [value.strip(b" \t") for value in field_values(headers, name)]
 
 
 def _canonical_body(

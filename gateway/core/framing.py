@@ -11,10 +11,18 @@ from hashlib import sha256
 
 DIGEST_BYTES = 32
 
+# The lengths of nearly all parts, as they are written.
+_LENGTHS = tuple(length.to_bytes(8, "big") for length in range(512))
+
 
 def framed(*parts: bytes) -> bytes:
     """The parts, each behind its length in eight bytes; injective over sequences of any number of parts."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
+    pieces = []
+    for part in parts:
+        length = len(part)
+        pieces.append(_LENGTHS[length] if length < len(_LENGTHS) else length.to_bytes(8, "big"))
+        pieces.append(part)
+    return b"".join(pieces)
 
 
 def digest(tag: bytes, *parts: bytes) -> bytes:

@@ -30,6 +30,8 @@ KEY_PARTS_MAX: Final = 16
 _FIELD_BYTES_MAX: Final = 1024
 
 _VISIBLE = re.compile(r"[\x21-\x7e]*")
+# A bare key without a fault, as nearly all are: visible, not quoted, no comma.
+_PLAIN = re.compile(rb"[!#-+\--~][!-+\--~]{0,%d}" % (KEY_CHARACTERS_MAX - 1))
 # The layout of RFC 9562 section 4 without its version and variant bits, which keys of real clients do not carry.
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 
@@ -108,7 +110,7 @@ def parse_key(
     values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, *, name: bytes = b"Idempotency-Key"
 ) -> Key | KeyFault:
     """The key that the lines of one field give, of which there must be exactly one. Positions count from 1."""
-    text = _text_of(values, key_format, unquote, name.decode("latin-1"))
+    text = _text_of(values, key_format, unquote, name)
     if isinstance(text, KeyFault):
         return text
     return Key(digest(b"key", _tagged(b"text", text)), text, _field_value(text))
@@ -179,7 +181,7 @@ def _compose(
             case HeaderPart(name):
                 if not (values := field_values(headers, name.lower())):
                     return None
-                text = _text_of(values, KeyFormat.ANY, unquote, name.decode("latin-1"))
+                text = _text_of(values, KeyFormat.ANY, unquote, name)
                 if isinstance(text, KeyFault):
                     return text
                 found.append((b"text", text))
@@ -224,22 +226,28 @@ def _scalar_of(value: object, place: str) -> tuple[bytes, str] | KeyFault:
             return KeyFault(f"The key's part {place} of the body is not a string, number or boolean.")
 
 
-def _text_of(values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, name: str) -> str | KeyFault:
+def _text_of(values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, name: bytes) -> str | KeyFault:
     if len(values) != 1:
-        return KeyFault(f"{name} is given more than once.")
+        return KeyFault(f"{_shown(name)} is given more than once.")
     value = values[0].strip(b" \t")
+    if key_format is KeyFormat.ANY and _PLAIN.fullmatch(value):
+        return value.decode("ascii")
     if len(value) > _FIELD_BYTES_MAX:
-        return KeyFault(f"{name} is longer than {KEY_CHARACTERS_MAX} characters.")
+        return KeyFault(f"{_shown(name)} is longer than {KEY_CHARACTERS_MAX} characters.")
     is_quoted = value.startswith(b'"')
     if not is_quoted and key_format is KeyFormat.STRUCTURED:
-        return KeyFault(f"{name} is not a quoted string.")
+        return KeyFault(f"{_shown(name)} is not a quoted string.")
     text = unquote(value) if is_quoted else value.decode("latin-1")
     if isinstance(text, KeyFault):
-        return KeyFault(f"{name} {text.detail}.")
+        return KeyFault(f"{_shown(name)} {text.detail}.")
     fault = _fault_in(text, is_quoted)
     if fault is None and key_format is KeyFormat.UUID and _UUID.fullmatch(text) is None:
         fault = "does not have the layout of a UUID"
-    return text if fault is None else KeyFault(f"{name} {fault}.")
+    return text if fault is None else KeyFault(f"{_shown(name)} {fault}.")
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("latin-1")
 
 
 def _fault_in(text: str, is_quoted: bool) -> str | None:

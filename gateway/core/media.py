@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _ESSENCE = re.compile(_TOKEN + rb"/" + _TOKEN)
@@ -18,6 +19,9 @@ _PARAMETER = re.compile(
     % (_TOKEN, _TOKEN, rb'(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[\t -\x7e\x80-\xff])*+')
 )
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+# A service is sent the same few types all the time, and they are short.
+_KNOWN_BYTES_MAX = 64
+
 # RFC 2046 section 5.1.1; a boundary never ends with a space.
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
@@ -50,6 +54,15 @@ class MediaType:
 
 def parse_media_type(value: bytes) -> MediaType | None:
     """The media type of one field value; None where it is malformed or names a parameter twice."""
+    return _parse_known(value) if len(value) <= _KNOWN_BYTES_MAX else _parse(value)
+
+
+@lru_cache(256)
+def _parse_known(value: bytes) -> MediaType | None:
+    return _parse(value)
+
+
+def _parse(value: bytes) -> MediaType | None:
     if (essence := _ESSENCE.match(value)) is None:
         return None
     parameters: dict[bytes, bytes] = {}

@@ -20,6 +20,8 @@ _SEGMENT_OCTETS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 _PATH_OCTETS = _SEGMENT_OCTETS | {0x2F}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*\Z")
+# What `normalise_path` leaves as it is.
+_NORMAL_PATH = re.compile(rb"(?:/[A-Za-z0-9\-._~!$&'()*+,;=:@]++)++")
 _ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*")
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -38,6 +40,8 @@ def normalise_path(target: bytes) -> bytes:
     `:` and `@`, and services take both spellings alike. `%2F` and `%25` stay escaped. Dot segments stay as well;
     `resolve_dot_segments` removes them. Query, fragment, and the authority of an absolute form are cut off.
     """
+    if _NORMAL_PATH.fullmatch(target):
+        return target
     path = re.split(rb"[?#]", target, maxsplit=1)[0]
     if not path.startswith(b"/"):
         path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
@@ -180,8 +184,10 @@ class RouteTable(Generic[Value]):
     def __init__(self, rules: Iterable[tuple[Rule, Value]]) -> None:
         self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
         self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
+        self._names_hosts = False
         for order, (rule, value) in enumerate(rules):
             entry = _Entry(order, rule, value)
+            self._names_hosts = self._names_hosts or rule.host is not None
             literal = rule.path.literal
             expression = rule.path.expression()
             for method in rule.methods:
@@ -197,18 +203,22 @@ class RouteTable(Generic[Value]):
         a service that resolves them must not be reached past its route.
         """
         path = normalise_path(target)
-        name = b"" if host is None else normalise_host(host)
+        name = b"" if host is None or not self._names_hosts else normalise_host(host)
         found = self._first(method, path, name)
         if found is None and has_dot_segments(path):
             found = self._first(method, resolve_dot_segments(path), name)
         return None if found is None else found.value
 
     def _first(self, method: bytes, path: bytes, host: bytes) -> _Entry[Value] | None:
-        found = next((e for e in self._literal.get((method, path), ()) if e.rule.host in (None, host)), None)
+        found: _Entry[Value] | None = None
+        for entry in self._literal.get((method, path), ()):
+            if entry.rule.host is None or entry.rule.host == host:
+                found = entry
+                break
         for expression, entry in self._patterns.get(method, ()):
             if found is not None and entry.order > found.order:
                 break
-            if entry.rule.host in (None, host) and expression.fullmatch(path):
+            if (entry.rule.host is None or entry.rule.host == host) and expression.fullmatch(path):
                 return entry
         return found
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, Protocol
 
 from gateway.core.message import IndexedHeaders, RequestHead, connection_options
@@ -30,7 +29,7 @@ _METHODS: Final = frozenset(
     b" OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK"
     b" UNLOCK UNSUBSCRIBE".split()
 )
-_LINE: Final = re.compile(rb"([A-Z\-]{1,32}) ([!-~]+) HTTP/([0-9])\.([0-9])\r\n")
+_LINE: Final = re.compile(rb"([A-Z\-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])\r\n")
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]")
 # Every match is one whole line from its beginning: as many matches as line ends means that no line is anything else.
 _FIELD: Final = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
@@ -71,12 +70,8 @@ class RequestSink(Protocol):
     def body_ended(self) -> None: ...
 
 
-class _State(IntEnum):
-    HEAD = 0
-    LENGTH = 1
-    CHUNKED = 2
-    WHOLE = 3
-    DEAF = 4
+# Where the parser is. Plain numbers, because the members of an enumeration are slow to name (CPython 3.11).
+_HEAD, _LENGTH, _CHUNKED, _WHOLE, _DEAF = range(5)
 
 
 class RequestParser:
@@ -90,31 +85,28 @@ class RequestParser:
         self._fields_max = header_fields_max
         self._held = b""
         self._left = 0
-        self._state = _State.HEAD
+        self._state = _HEAD
 
     def begin(self) -> None:
         """Expect another request. To be called after a whole one only."""
-        self._state = _State.HEAD
+        self._state = _HEAD
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes; returns those that follow the request.
 
         Raises `RequestInvalid`, in the head or in the body; the parser is of no use afterwards.
         """
-        if self._state is _State.HEAD:
+        if self._state == _HEAD:
             found = self._read_head(data)
             if found is None:
                 return b""
             data = found
-        match self._state:
-            case _State.LENGTH:
-                return self._read_length(data)
-            case _State.CHUNKED:
-                return self._read_chunks(data)
-            case _State.WHOLE:
-                return data
-            case _:
-                return b""
+        state = self._state
+        if state == _LENGTH:
+            return self._read_length(data)
+        if state == _CHUNKED:
+            return self._read_chunks(data)
+        return data if state == _WHOLE else b""
 
     # -- head ---------------------------------------------------------------------------------------------------------
 
@@ -141,12 +133,13 @@ class RequestParser:
         if len(fields) != data.count(b"\n", fields_from, end + 2) or len(fields) > self._fields_max:
             # A line that is none: folded, without a name, with a control character or a bare line feed.
             raise RequestInvalid
-        if b" \r\n" in data or b"\t\r\n" in data:
+        if data.find(b" \r\n", fields_from, end + 2) >= 0 or data.find(b"\t\r\n", fields_from, end + 2) >= 0:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
-        method, target, major, minor = line.groups()
+        method, target, version = line.groups()
         _check_line(method, target)
+        major, _, minor = version.partition(b".")
         head = RequestHead(method, target, IndexedHeaders(fields))
-        self._frame(head, (major[0] - 0x30, minor[0] - 0x30))
+        self._frame(head, (1, 1) if version == b"1.1" else (int(major), int(minor)))
         return data[end + 4 :]
 
     def _check_partial(self, data: bytes) -> None:
@@ -169,25 +162,23 @@ class RequestParser:
             head,
             version,
             length=0,
-            keep_alive=b"keep-alive" in options and b"close" not in options
-            if version[1] == 0
-            else b"close" not in options,
+            keep_alive=b"close" not in options and (version[1] > 0 or b"keep-alive" in options),
             asks_upgrade=b"upgrade" in options and b"upgrade" in by_name,
             fault=fault,
         )
         if fault is not None:
-            self._state = _State.DEAF
+            self._state = _DEAF
         elif b"transfer-encoding" in by_name:
             request.length = None
             self._chunks = ChunkReader(self._sink.body_arrived, self._header_bytes_max)
-            self._state = _State.CHUNKED
+            self._state = _CHUNKED
         elif b"content-length" in by_name and (length := int(by_name[b"content-length"][0])):
             request.length = self._left = length
-            self._state = _State.LENGTH
+            self._state = _LENGTH
         else:
-            self._state = _State.WHOLE
+            self._state = _WHOLE
         self._sink.head_arrived(request)
-        if self._state is _State.WHOLE:
+        if self._state == _WHOLE:
             self._sink.body_ended()
 
     # -- body ---------------------------------------------------------------------------------------------------------
@@ -218,7 +209,7 @@ class RequestParser:
         return rest
 
     def _end(self) -> None:
-        self._state = _State.WHOLE
+        self._state = _WHOLE
         self._sink.body_ended()
 
 

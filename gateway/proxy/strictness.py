@@ -11,10 +11,10 @@ What the parser refuses before (bare line feeds, folded fields, control characte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gateway.core.message import Headers, RequestHead, connection_options, field_values
+from gateway.core.message import Headers, IndexedHeaders, RequestHead, connection_options, field_values
 from gateway.core.routing import has_dot_segments, normalise_path
 
 # Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
@@ -29,6 +29,9 @@ _LENGTH_DIGITS_MAX: Final = 18
 
 # RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+# A target in which nothing below finds anything, as nearly all are: no escape or parameter, no segment that begins with
+# a dot.
+_PLAIN_TARGET: Final = re.compile(rb"(?:/(?!\.)[A-Za-z0-9\-._~!$&'()*+,=:@]++)++(?:\?[!\"$-~]*+)?")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 _SLASH_IN_DISGUISE: Final = re.compile(rb"\\|%2f|%5c", re.IGNORECASE)
@@ -70,6 +73,8 @@ def other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, b
     A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, or take the
     host of an absolute form. A request that would meet a route in one of these readings only must not slip past it.
     """
+    if _PLAIN_TARGET.fullmatch(target):
+        return
     absolute = _ABSOLUTE_FORM.match(target)
     if absolute is not None:
         host = absolute[1]
@@ -87,6 +92,8 @@ def other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, b
 
 
 def _target_fault(target: bytes) -> str | None:
+    if _PLAIN_TARGET.fullmatch(target):
+        return None
     if not target.startswith(b"/"):
         return "The request target is not a path."
     if _NOT_VISIBLE.search(target):
@@ -110,27 +117,28 @@ def _target_fault(target: bytes) -> str | None:
 
 
 def _fields_fault(headers: Headers, once: frozenset[bytes]) -> str | None:
-    single = _SINGLE | once
-    seen: set[bytes] = set()
-    has_connection = False
-    for field, value in headers:
-        name = field.lower()
-        if name in single:
-            if name in seen:
+    by_name = headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
+    if len(by_name) < len(headers):
+        for name, values in by_name.items():
+            if len(values) > 1 and (name in _SINGLE or name in once):
                 return f"The field {_shown(name)} is repeated."
-            seen.add(name)
-            if name == b"host" and not _HOST.fullmatch(value):
-                return "The field Host is not a host."
-        elif b"_" in name:
+    if b"host" in by_name and not _HOST.fullmatch(by_name[b"host"][0]):
+        return "The field Host is not a host."
+    if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once)):
+        return fault
+    if _CONTROL.search(b"".join([value for _, value in headers])):
+        return "A field holds a control character."
+    if b"connection" in by_name and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once)):
+        return f"Connection names the field {_shown(min(named))}."
+    return None
+
+
+def _underscore_fault(names: Iterable[bytes], once: frozenset[bytes]) -> str | None:
+    for name in names:
+        if b"_" in name and name not in once:
             folded = name.replace(b"_", b"-")
             if folded in _NOT_TO_BE_NAMED or folded in once or _folds_onto(folded, once):
                 return f"The field {_shown(folded)} is spelt with an underscore."
-        elif name == b"connection":
-            has_connection = True
-    if _CONTROL.search(b"".join([value for _, value in headers])):
-        return "A field holds a control character."
-    if has_connection and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once)):
-        return f"Connection names the field {_shown(min(named))}."
     return None
 
 

@@ -12,7 +12,6 @@ Invariant: what the sink is told does not depend on how the bytes were cut.
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 from typing import Protocol
 
 from gateway.core.message import ResponseHead, list_members
@@ -50,12 +49,8 @@ class AnswerSink(Protocol):
     def body_ended(self) -> None: ...
 
 
-class _State(IntEnum):
-    HEAD = 0
-    LENGTH = 1
-    CHUNKED = 2
-    UNTIL_CLOSE = 3
-    DONE = 4
+# Where the parser is. Plain numbers, because the members of an enumeration are slow to name (CPython 3.11).
+_HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
 
 
 def _malformed(detail: str) -> AnswerInvalid:
@@ -94,7 +89,7 @@ class AnswerParser:
         self._sink = sink
         self._is_head = method == b"HEAD"
         self._wants_upgrade = wants_upgrade
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._held_head = bytearray()
         self._left = 0
         self._interims = 0
@@ -106,7 +101,7 @@ class AnswerParser:
 
     @property
     def is_done(self) -> bool:
-        return self._state is _State.DONE
+        return self._state == _DONE
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes.
@@ -115,29 +110,29 @@ class AnswerParser:
             AnswerInvalid: once; the parser is of no use afterwards.
         """
         self.has_begun = True
-        while data and self._state is _State.HEAD:
+        while data and self._state == _HEAD:
             data = self._feed_head(data)
         if not data:
             return
-        match self._state:
-            case _State.LENGTH:
-                self._feed_length(data)
-            case _State.UNTIL_CLOSE:
-                self._sink.body_arrived(data)
-            case _State.DONE:
-                self.has_excess = True
-            case _:
-                self._feed_chunked(data)
+        state = self._state
+        if state == _LENGTH:
+            self._feed_length(data)
+        elif state == _CHUNKED:
+            self._feed_chunked(data)
+        elif state == _UNTIL_CLOSE:
+            self._sink.body_arrived(data)
+        else:
+            self.has_excess = True
 
     def end_of_input(self) -> bool:
         """The input ended cleanly; returns whether that completes the answer."""
-        if self._state is not _State.UNTIL_CLOSE or self.is_upgraded:
+        if self._state != _UNTIL_CLOSE or self.is_upgraded:
             return False
         self._finish()
         return True
 
     def _finish(self) -> None:
-        self._state = _State.DONE
+        self._state = _DONE
         self._sink.body_ended()
 
     # -- head ---------------------------------------------------------------------------------------------------------
@@ -219,24 +214,24 @@ class AnswerParser:
                 raise _malformed("101 without a request for it")
             self.is_upgraded = True
             self.is_persistent = False
-            self._state = _State.UNTIL_CLOSE
+            self._state = _UNTIL_CLOSE
             sink.head_arrived(head, Framing.UPGRADE, None)
         elif self._is_head or head.status in (204, 304):
             sink.head_arrived(head, Framing.NONE, 0)
             self._finish()
         elif is_chunked:
-            self._state = _State.CHUNKED
+            self._state = _CHUNKED
             self._chunks = ChunkReader(sink.body_arrived, self._header_bytes_max)
             sink.head_arrived(head, Framing.CHUNKED, None)
         elif length is None:
             self.is_persistent = False
-            self._state = _State.UNTIL_CLOSE
+            self._state = _UNTIL_CLOSE
             sink.head_arrived(head, Framing.CLOSE, None)
         else:
             sink.head_arrived(head, Framing.LENGTH, length)
             self._left = length
             if length:
-                self._state = _State.LENGTH
+                self._state = _LENGTH
             else:
                 self._finish()
 

@@ -1,7 +1,7 @@
 """The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body.
 
-Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a new
-key for it. What they sent and what they got is the history.
+Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a
+new key for it. What they sent and what they got is the history.
 """
 
 from __future__ import annotations

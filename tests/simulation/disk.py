@@ -78,7 +78,9 @@ class DiskJournal:
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         await self._write()
         found = sorted(
-            (entry.entry_id.file, entry.entry_id.row) for name in self._open for entry in self._disk.files[name].values()
+            (entry.entry_id.file, entry.entry_id.row)
+            for name in self._open
+            for entry in self._disk.files[name].values()
         )
         place = ("", 0) if after is None else (after.file, after.row)
         behind = [each for each in found if each > place][:limit]

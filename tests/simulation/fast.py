@@ -1,4 +1,4 @@
-"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and a driver per gateway.
+"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and its drivers.
 
 The server keeps entries until a moment of its own clock, refuses what an equal or higher token fences, and forgets
 everything when it is flushed, restored from an old copy or gone: then its era is another and what it holds is not
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import NotApplied, Watch
-from gateway.store.watching import LocalWatch, Watchers
+from gateway.store.watching import Watchers
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process, SimulatedLoop
 
@@ -76,7 +76,9 @@ class FastServer:
 
     def put(self, record: Record, until: float, expires: float, era: int) -> None:
         operation_id, there = record.identity.operation_id, self._entry(record.identity.operation_id)
-        is_fenced = there is not None and (there.record is None or there.era == self.era) and there.token >= record.token
+        is_fenced = (
+            there is not None and (there.record is None or there.era == self.era) and there.token >= record.token
+        )
         if era == self.era and self.loop.time() < until and not is_fenced:
             self.entries[operation_id] = _Entry(record.token, record, expires, era)
         self.announce(operation_id)
@@ -104,9 +106,7 @@ class FastServer:
 class FastDriver:
     """The fast tier as one gateway process has it. Satisfies `FastTier`."""
 
-    def __init__(
-        self, server: FastServer, process: Process, weather: Weather, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, server: FastServer, process: Process, weather: Weather, clock: Callable[[], float]) -> None:
         """`clock` is the gateway's own, on which callers say when something began."""
         self._server = server
         self._clock = clock

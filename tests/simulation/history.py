@@ -37,7 +37,8 @@ class Answer:
 class Call:
     """One request of a client. `answer` None: none came, or the client did not wait for it.
 
-    `gave_up`: the client went before its answer was whole. `reached_gateway` is when a gateway took it in, `left_gateway` when it had decided on the reply.
+    `gave_up`: the client went before its answer was whole. `reached_gateway` is when a gateway took it in,
+    `left_gateway` when it had decided on the reply.
     """
 
     number: int

@@ -28,11 +28,13 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 TICKS_PER_SECOND = 1024
 NEVER = math.inf
@@ -215,7 +217,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         if context is None:
             context = copy_context()
@@ -224,17 +226,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         if context is None:
             context = copy_context()
@@ -242,12 +244,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context.get(_process, self.world).add_timer(self.moment_after(when - self._now), handle)
         return handle
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Threads take no time here."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 -- it is the caller's
             future.set_exception(error)
         return future
 
@@ -255,9 +257,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """It is passed over when its time comes."""
 
     def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
     ) -> NumberedTask:
-        task = NumberedTask(coro, loop=loop, **options)
+        task = NumberedTask(cast("Coroutine[Any, Any, Any]", coro), loop=loop, **options)
         current_process().adopt(task)
         return task
 

@@ -64,7 +64,16 @@ class Scribe:
         heard = at + 0.01 if acknowledged is None else acknowledged
         self.history.store_calls.append(
             StoreCall(
-                len(self.history.store_calls), "g0", event, self.operation_id, at - 0.01, at, heard, "Applied", "", change.number
+                len(self.history.store_calls),
+                "g0",
+                event,
+                self.operation_id,
+                at - 0.01,
+                at,
+                heard,
+                "Applied",
+                "",
+                change.number,
             )
         )
 

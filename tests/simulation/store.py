@@ -1,7 +1,8 @@
 """The durable store of a run: the model as its truth, behind a network that loses, delays and refuses.
 
-One database, which no fault makes forget what it acknowledged; for each gateway a driver that satisfies `Store` and knows
-no more than a real one: an answer, a refusal, or nothing. Every question and every change goes into the history.
+One database, which forgets nothing that it acknowledged unless it fails over; for each gateway a driver that satisfies
+`Store` and knows no more than a real one: an answer, a refusal, or nothing. Every question and every change goes into
+the history.
 """
 
 from __future__ import annotations

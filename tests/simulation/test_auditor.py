@@ -438,5 +438,7 @@ def test_the_auditor_shares_nothing_with_the_program() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             allowed = ("tests.simulation.audit", "tests.simulation.history")
-            bad = [name for name in names if name.split(".")[0] in ("gateway", "tests") and not name.startswith(allowed)]
+            bad = [
+                name for name in names if name.split(".")[0] in ("gateway", "tests") and not name.startswith(allowed)
+            ]
             assert not bad, f"{path.name} imports {bad}"

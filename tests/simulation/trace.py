@@ -18,12 +18,15 @@ def trace(history: History, faults: list[str]) -> list[str]:
     named = {found for fault in faults for found in _OPERATION.findall(fault)}
     numbers = {int(found) for fault in faults for found in _CALL.findall(fault)}
     subjects = {history.calls[number].subject for number in numbers}
-    subjects |= {call.subject for call in history.calls if call.key and named & case.operations.get(call.subject, set())}
+    for subject, operation_ids in case.operations.items():
+        if named & operation_ids:
+            subjects.add(subject)
     for subject in subjects:
         named |= case.operations.get(subject, set())
     for number in numbers:
         named |= {sent.operation_id for sent in case.by_call.get(number, ())}
-    lines = sorted([*_changes(history, named), *_sent(history, named, subjects), *_calls(history, subjects), *_faults(history)])
+    told = (_changes(history, named), _sent(history, named, subjects), _calls(history, subjects), _faults(history))
+    lines = sorted(line for part in told for line in part)
     return [f"{at:10.4f} {line}" for at, _, line in lines]
 
 
@@ -57,9 +60,9 @@ def _sent(history: History, named: set[str], subjects: set[tuple[str, str, str]]
             yield (
                 sent.sent,
                 3,
-                f"{sent.operation_id[:8]} {sent.gateway} sends {sent.method} for call {sent.call} under token {sent.token} "
-                f"(received {sent.received}, effect {sent.effect}, answered {sent.answered} {sent.status} {sent.nonce} "
-                f"cut {sent.cut} body {sent.body!r})",
+                f"{sent.operation_id[:8]} {sent.gateway} sends {sent.method} for call {sent.call} under token "
+                f"{sent.token} (received {sent.received}, effect {sent.effect}, answered {sent.answered} {sent.status} "
+                f"{sent.nonce} cut {sent.cut} body {sent.body!r})",
             )
 
 

@@ -113,9 +113,8 @@ class Service:
                 has_effect=True, status=201, seconds=seconds, is_long=dice.random() < 0.3, cut=dice.randrange(0, 60)
             )
         is_long = dice.random() < 0.05
-        return Manner(
-            has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=not is_long and dice.random() < 0.03
-        )
+        is_stream = not is_long and dice.random() < 0.03
+        return Manner(has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=is_stream)
 
 
 # What a service may say without having done anything, by what the route takes it for.
@@ -142,7 +141,14 @@ class Client:
     """The upstream client of one gateway process, as `Attempt` and `Passthrough` see it."""
 
     def __init__(
-        self, service: Service, process: Process, gateway: str, *, loop: SimulatedLoop, history: History, weather: Weather
+        self,
+        service: Service,
+        process: Process,
+        gateway: str,
+        *,
+        loop: SimulatedLoop,
+        history: History,
+        weather: Weather,
     ) -> None:
         self._service = service
         self._process = process

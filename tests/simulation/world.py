@@ -78,9 +78,7 @@ class World:
             self.gateways, loop=loop, history=history, weather=weather, dice=random.Random(f"{seed}/clients")
         )
         self.clients.make_intents(dice.choice((2, 6, 10, 14)))
-        self.operator = Operator(
-            self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator")
-        )
+        self.operator = Operator(self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator"))
         self._dice = random.Random(f"{seed}/fate")
 
     async def live(self) -> None:

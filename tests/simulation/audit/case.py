@@ -122,9 +122,7 @@ class Case:
 
     def between(self, operation_id: str, first: Change, last: Change) -> list[Change]:
         """What happened to an operation after one change, up to and with another."""
-        return [
-            change for change in self.changes.get(operation_id, ()) if first.number < change.number <= last.number
-        ]
+        return [change for change in self.changes.get(operation_id, ()) if first.number < change.number <= last.number]
 
     def _operations(self) -> dict[Subject, set[str]]:
         """Which operation ids each subject went by, as far as the upstream or an answer named them."""

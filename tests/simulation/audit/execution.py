@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, REPEATED, Case
 from tests.simulation.history import Answer
@@ -30,7 +31,7 @@ def invariant_01_at_most_one(case: Case) -> Iterator[str]:
     """Another request only after a transition that authorises it; one effect per window."""
     for operation_id, requests in case.protected.items():
         in_order = sorted(requests, key=lambda sent: sent.token)
-        for first, second in zip(in_order, in_order[1:], strict=False):
+        for first, second in pairwise(in_order):
             if first.token == second.token:
                 yield f"{operation_id}: token {first.token} was sent twice"
                 continue
@@ -55,20 +56,20 @@ def invariant_01_at_most_one(case: Case) -> Iterator[str]:
 
 def invariant_02_intent_before_bytes(case: Case) -> Iterator[str]:
     """The claim was acknowledged to the sender before it sent."""
-    acknowledged = defaultdict(list)
+    acknowledged: dict[tuple[str, str | None], list[tuple[float, float]]] = defaultdict(list)
     for call in case.history.store_calls:
-        if call.verb in GRANTS and call.result == "Applied" and call.acknowledged is not None:
-            acknowledged[call.gateway, call.operation_id].append(call)
+        if call.verb not in GRANTS or call.result != "Applied":
+            continue
+        if call.executed is not None and call.acknowledged is not None:
+            acknowledged[call.gateway, call.operation_id].append((call.executed, call.acknowledged))
     for operation_id, requests in case.protected.items():
         for sent in requests:
             claim = case.claim(sent)
             if claim is None:
                 yield f"{operation_id}: token {sent.token} was sent, and never granted"
                 continue
-            if not any(
-                call.acknowledged <= sent.sent and call.executed >= claim.at
-                for call in acknowledged[sent.gateway, operation_id]
-            ):
+            heard = acknowledged[sent.gateway, operation_id]
+            if not any(executed >= claim.at and arrived <= sent.sent for executed, arrived in heard):
                 yield f"{operation_id}: token {sent.token} was sent before its claim was acknowledged"
 
 
@@ -159,16 +160,16 @@ def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
         if window is not None and window[0] not in case.lost:
             found[window].append(call.number)
-    for (operation_id, window), numbers in found.items():
-        if len(numbers) > 1:
-            yield f"{operation_id}: calls {numbers} were all answered stored in window {window}"
+    for (operation_id, number), calls in found.items():
+        if len(calls) > 1:
+            yield f"{operation_id}: calls {calls} were all answered stored in window {number}"
 
 
 def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
     """In one window one request is executed, and only its repeats get its answer."""
     for operation_id, requests in case.protected.items():
         in_order = sorted(requests, key=lambda sent: sent.token)
-        for first, second in zip(in_order, in_order[1:], strict=False):
+        for first, second in pairwise(in_order):
             if first.body == second.body:
                 continue
             if case.window(operation_id, first.token) != case.window(operation_id, second.token):
@@ -189,7 +190,9 @@ def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
 def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:
     """A truncated answer is in no record by itself, and its client's connection does not end cleanly."""
     cut = {
-        nonce for nonce, given in case.by_nonce.items() if all(sent.cut is not None and not sent.is_kept_whole for sent in given)
+        nonce
+        for nonce, given in case.by_nonce.items()
+        if all(sent.cut is not None and not sent.is_kept_whole for sent in given)
     }
     for completion in case.completions:
         if completion.event == "complete" and completion.nonce in cut and completion.has_body:
@@ -205,5 +208,9 @@ def invariant_26_too_large_is_remembered_without_body(case: Case) -> Iterator[st
     """What is longer than the route keeps has no body in the record."""
     for completion in case.completions:
         given = case.by_nonce.get(completion.nonce or "", [])
-        if completion.has_body and given and all(len(sent.answer_body) > case.history.terms.stored_bytes_max for sent in given):
+        if (
+            completion.has_body
+            and given
+            and all(len(sent.answer_body) > case.history.terms.stored_bytes_max for sent in given)
+        ):
             yield f"{completion.operation_id}: the long answer {completion.nonce} was recorded with its body"

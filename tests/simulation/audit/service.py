@@ -49,7 +49,7 @@ def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
 
 
 def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool, is_acknowledged: bool) -> bool:
-    """`is_acknowledged`: the holder itself knew. Until it does, its own clients may be told that it is not known yet."""
+    """`is_acknowledged`: the holder itself knew. Until it does, its own clients may hear that it is not known yet."""
     answer = call.answer
     if answer is None or answer.word in AWAY or answer.word == "unprotected":
         return True

@@ -154,7 +154,7 @@ class Tiered:
             await self._fast.start()
         try:
             await self._asked(self._durable.start())
-        except NotApplied:
+        except (NotApplied, Indefinite):
             raise
         except BaseException:
             if self._fast is not None:

@@ -20,7 +20,7 @@ from gateway.core.operation import (
     Result,
     State,
 )
-from gateway.store.base import Indefinite, NotApplied, boot_seconds
+from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
@@ -445,5 +445,35 @@ async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, r
         durable.is_away = False
         await store.start()
         assert isinstance(await store.apply(Hand().claim()), Applied)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("error", [NotApplied, Indefinite])
+async def test_a_durable_store_that_starts_at_the_second_try(
+    memory: Memory, redis_url: str, error: type[StoreError]
+) -> None:
+    """The fast tier serves from the first try on, however the durable store failed to start."""
+    failures = [error("away")]
+
+    class Late(MemoryStore):
+        async def start(self) -> None:
+            if failures:
+                raise failures.pop()
+            await super().start()
+
+    store = Tiered(Late(memory), RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    with pytest.raises(error):
+        await store.start()
+    await store.start()
+    try:
+        hand = await complete(store)
+
+        async def is_answered_by_it() -> bool:
+            await store.apply(hand.claim())
+            return store.stats.fast_hits > 0
+
+        await eventually(is_answered_by_it)
+        assert store.stats.fast_failures == 0
     finally:
         await store.close()

@@ -84,15 +84,19 @@ class PostgresServer(Postgres):
 
     def start(self) -> None:
         """Start, recovering from a crash when there was one, and return when connections are accepted."""
+        self.launch()
+        try:
+            eventually_blocking(self.is_ready, START_SECONDS, f"Postgres on port {self.port} is ready")
+        except BaseException:
+            self._end(signal.SIGQUIT)
+            raise
+
+    def launch(self) -> None:
+        """`start` without waiting; see `is_ready`."""
         if self._process is not None:
             raise AssertionError("the server was started already")
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.directory)}
         self._process = self._installation.spawn("postgres", self._data, self.log, settings)
-        try:
-            eventually_blocking(self._is_ready, START_SECONDS, f"Postgres on port {self.port} is ready")
-        except BaseException:
-            self._end(signal.SIGQUIT)
-            raise
 
     def stop(self) -> None:
         """End in order: connections are closed, everything is flushed. Nothing happens to one that is not running."""
@@ -122,7 +126,8 @@ class PostgresServer(Postgres):
         if process is not None:
             end(process, how)
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether it accepts connections now; an AssertionError when it has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"Postgres did not start:\n{self.log.read_text()}")

@@ -1,7 +1,8 @@
 """A faulty wire: a TCP relay on loopback that forwards faithfully until it is told not to.
 
 A `Course` is one direction, and applies to every connection. Its rule fires once per connection, after an exact number
-of bytes or right behind a byte pattern: what came before is forwarded, nothing after it is.
+of bytes or right behind a byte pattern: what came before is forwarded, nothing after it is. Its ambush fires once in
+all, at the N-th chunk of whichever connection, of which nothing is forwarded.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Course:
         self.fired = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
+        self._ambush: Fault | None = None
+        self._chunks_left = 0
 
     def hold(self) -> None:
         """Keep every chunk until `release`."""
@@ -52,6 +55,27 @@ class Course:
     def release(self) -> None:
         """Let what was held go on."""
         self._open.set()
+
+    def ambush(self, number: int, fault: Fault) -> None:
+        """Do this instead of forwarding the `number`-th chunk from now on; clears `fired`."""
+        self.fired.clear()
+        self._ambush, self._chunks_left = fault, number
+
+    def stand_down(self) -> bool:
+        """Whether the ambush fired. If it did not, it never will."""
+        self._ambush = None
+        return self.fired.is_set()
+
+    def spring(self) -> Fault | None:
+        """What is done to the chunk that is here, if it is the one."""
+        if self._ambush is None:
+            return None
+        self._chunks_left -= 1
+        if self._chunks_left:
+            return None
+        fault, self._ambush = self._ambush, None
+        self.fired.set()
+        return fault
 
     async def passes(self) -> None:
         """Wait as long as a chunk has to."""
@@ -143,6 +167,9 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cou
     try:
         while chunk := await reader.read(_CHUNK_BYTES):
             await course.passes()
+            if (fault := course.spring()) is not None:
+                await _fire(fault, reader, writer, ends)
+                return
             rule = course.rule
             allowed = _allowed(rule, count, seen, chunk) if rule is not None else None
             part = chunk[:allowed]

@@ -108,6 +108,8 @@ class RecordingUpstream:
         self.connections = 0
         # Whether `Expect: 100-continue` is answered with 100 before the body is read.
         self.continues = True
+        # After how long without a request a connection is closed; None: never.
+        self.idle_seconds: float | None = None
         self._tls = tls
         self._scripts: defaultdict[bytes | None, deque[Script]] = defaultdict(deque)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,7 +154,7 @@ class RecordingUpstream:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         try:
             # The peer may go at any byte; what did not arrive whole did not arrive.
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, TimeoutError):
                 goes_on = True
                 while goes_on:
                     request = await self._read_request(reader, writer, connection)
@@ -163,7 +165,9 @@ class RecordingUpstream:
     async def _read_request(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
     ) -> Received:
-        head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
+        async with asyncio.timeout(self.idle_seconds):
+            first = await reader.readexactly(1)
+        head = (first + await reader.readuntil(b"\r\n\r\n"))[:-4]
         line, *fields = head.split(b"\r\n")
         method, target, version = line.split(b" ")
         headers = [_field(field) for field in fields]

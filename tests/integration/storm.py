@@ -1,0 +1,302 @@
+"""A storm over real processes: gateways, Postgres and Redis killed, frozen and restarted under clients that retry.
+
+`python -m tests.integration.storm --seconds 600 --seed 7`. Afterwards everything is healed, every key is retried until
+its answer no longer changes, and the whole history is judged (`storm_judge`). The seed fixes who does what; when
+exactly it hits whom is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.integration.storm_clients import PATHS, RECORDED, Call, Clients, Intent
+from tests.integration.storm_judge import judge
+from tests.integration.storm_upstream import StormUpstream
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways
+from tests.support.gateway import GatewayProcess
+from tests.support.house import ROUTE
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.redis import RedisServer
+
+LEASE_SECONDS: Final = 3.0
+CLIENTS: Final = 10
+_HEAL_SECONDS: Final = 60.0
+_SETTLE_SECONDS: Final = 60.0
+_SETTLERS: Final = 32
+_REPORT_SECONDS: Final = 30.0
+_PROBE: Final = {
+    "path": "/transfers?operation={operation_id}",
+    "done": [{"status": [200]}],
+    "never_happened": [{"status": [404]}],
+}
+_ROUTES: Final[list[dict[str, Any]]] = [
+    {**ROUTE, "name": path[1:], "match": {"path": path}, "in_flight": {"wait": "1s"}, "recovery": recovery}
+    for path, recovery in zip(PATHS, ("hold", "resend", {"probe": _PROBE}), strict=True)
+]
+
+
+@dataclass
+class Verdict:
+    """What a storm came to. It passed when there are no `faults`."""
+
+    words: Counter[str]
+    faults: list[str]
+    done: Counter[str]
+    effects: int
+    keys: int
+    in_doubt: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"calls: {self.words.total()}, keys: {self.keys}, effects: {self.effects}, in doubt: {self.in_doubt}",
+            "answers: " + ", ".join(f"{word} {count}" for word, count in self.words.most_common()),
+            "faults done: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
+            *(f"VIOLATION {fault}" for fault in self.faults),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass
+class World:
+    """All processes of a storm."""
+
+    postgres: PostgresServer
+    redis: RedisServer
+    gateways: Sequence[GatewayProcess]
+    done: Counter[str] = field(default_factory=Counter)
+
+
+Deed = Callable[[World, random.Random], Awaitable[None]]
+
+
+async def _kill(world: World, source: random.Random) -> None:
+    gateway = source.choice(world.gateways)
+    gateway.kill()
+    await asyncio.sleep(source.uniform(0.0, 2.0))
+    await gateway.start()
+
+
+async def _restart(world: World, source: random.Random) -> None:
+    gateway = source.choice(world.gateways)
+    gateway.ask_to_stop()
+    await gateway.wait_exit()
+    await gateway.start()
+
+
+async def _freeze(world: World, source: random.Random) -> None:
+    gateway = source.choice(world.gateways)
+    gateway.pause()
+    await asyncio.sleep(LEASE_SECONDS + source.uniform(0.5, 3.0))
+    gateway.resume()
+
+
+async def _crash_postgres(world: World, source: random.Random) -> None:
+    world.postgres.crash()
+    await asyncio.sleep(source.uniform(0.0, 3.0))
+    world.postgres.launch()
+    await eventually(world.postgres.is_ready, _HEAL_SECONDS, "Postgres is ready")
+
+
+async def _freeze_postgres(world: World, source: random.Random) -> None:
+    world.postgres.pause()
+    await asyncio.sleep(source.uniform(0.5, 4.0))
+    world.postgres.resume()
+
+
+async def _kill_redis(world: World, source: random.Random) -> None:
+    world.redis.kill()
+    await asyncio.sleep(source.uniform(0.0, 3.0))
+    world.redis.start()
+
+
+async def _freeze_redis(world: World, source: random.Random) -> None:
+    world.redis.pause()
+    await asyncio.sleep(source.uniform(0.5, 4.0))
+    world.redis.resume()
+
+
+# Two of a kind at once would undo each other: these are two sequences of faults, side by side.
+_TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
+_TO_STORES: Final[tuple[Deed, ...]] = (_crash_postgres, _crash_postgres, _freeze_postgres, _kill_redis, _freeze_redis)
+
+
+async def _trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
+    """One fault after the other; each is over when the next begins, and all are when this returns."""
+    while time.monotonic() < until:
+        await asyncio.sleep(source.uniform(0.2, 2.0))
+        deed = source.choice(deeds)
+        await deed(world, source)
+        world.done[deed.__name__.strip("_").replace("_", " ")] += 1
+
+
+async def _tell(clients: Clients, world: World) -> None:
+    while True:
+        await asyncio.sleep(_REPORT_SECONDS)
+        print(f"... {len(clients.calls)} calls, {world.done.total()} faults", flush=True)
+
+
+async def storm(directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int) -> Verdict:
+    """Run one in this directory, which is left as it is at the end."""
+    async with AsyncExitStack() as stack:
+        postgres = PostgresServer(installation, directory / "pg")
+        postgres.start()
+        stack.callback(postgres.crash)
+        redis = RedisServer(directory / "redis")
+        redis.start()
+        stack.callback(redis.kill)
+        upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
+        places = [directory / name for name in ("a", "b")]
+        configs = [(_config(postgres, redis, upstream, place), place) for place in places]
+        world = World(postgres, redis, await stack.enter_async_context(gateways(*configs)))
+        clients = Clients(world.gateways, seed)
+        await _rage(world, clients, seconds, seed)
+        upstream.is_calm = True
+        unsettled, faults = await _settle(world, clients)
+        faults += await _compare_with_list(world, unsettled)
+        for gateway in world.gateways:
+            gateway.ask_to_stop()
+            if (code := await gateway.wait_exit()) != 0:
+                faults.append(f"a gateway that had nothing left to do ended with {code}:\n{gateway.output()[-2000:]}")
+            if "Traceback" in gateway.output():
+                faults.append(f"an error of the program, see {gateway.log}")
+        faults += judge(clients.calls, upstream.deeds, upstream.answers)
+        keys = {(intent.path, intent.key) for intent in clients.intents}
+        return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
+
+
+def _config(postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path) -> dict[str, Any]:
+    return config_of(
+        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=_ROUTES,
+        store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": "2s"},
+        upstream={"response_timeout": "20s", "answer_within": "15s"},
+        shutdown={"delay": "100ms", "drain_timeout": "2s"},
+    )  # fmt: skip
+
+
+async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> None:
+    """Clients and faults, side by side; at the end everything works again."""
+    until = time.monotonic() + seconds
+    telling = asyncio.create_task(_tell(clients, world))
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(clients.run(CLIENTS))
+            async with asyncio.TaskGroup() as troubles:
+                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", _TO_STORES)):
+                    troubles.create_task(_trouble(world, deeds, random.Random(f"{seed} {name}"), until))
+            clients.is_over = True
+    finally:
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
+    for gateway in world.gateways:
+        await eventually(lambda gateway=gateway: _has_store(gateway), _HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
+
+
+async def _has_store(gateway: GatewayProcess) -> bool:
+    return (await gateway.status("/readyz?require=store")).status == 200
+
+
+async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list[str]]:
+    """Retry every key until its answer is final. Returns the operations that stay in doubt, and what went wrong."""
+    by_key: dict[tuple[str, str], list[Intent]] = {}
+    for intent in clients.intents:
+        by_key.setdefault((intent.path, intent.key), []).append(intent)
+    queue = list(by_key.values())
+    in_doubt: dict[str, Call] = {}
+    faults: list[str] = []
+    begin = time.monotonic()
+
+    async def settler() -> None:
+        while queue:
+            last = await _settle_key(world, clients, queue.pop(), begin)
+            if last.word == "in-doubt" and last.operation is not None:
+                in_doubt[last.operation] = last
+            elif last.word not in RECORDED:
+                faults.append(f"{last.path} {last.key} does not settle: {last.status} {last.word}")
+
+    await asyncio.gather(*[settler() for _ in range(_SETTLERS)])
+    return in_doubt, faults
+
+
+async def _settle_key(world: World, clients: Clients, intents: Sequence[Intent], begin: float) -> Call:
+    """The last answer to one key: final, or still in doubt although nobody has been at work on it since `begin`."""
+    # What is sent again is not in doubt for ever; what is held or asked for may be.
+    patience_seconds = _SETTLE_SECONDS if intents[0].path == "/orders" else 3 * LEASE_SECONDS
+    which = 0
+    for turn in range(10_000):
+        call = await clients.call(intents[which], world.gateways[turn % len(world.gateways)])
+        waited_seconds = time.monotonic() - begin
+        if call.word == "key-reused" and which + 1 < len(intents):
+            which += 1
+            continue
+        if call.word in RECORDED or waited_seconds > _SETTLE_SECONDS:
+            return call
+        if call.word == "in-doubt" and waited_seconds > patience_seconds:
+            return call
+        await asyncio.sleep(0.5)
+    raise AssertionError("unreachable")
+
+
+async def _compare_with_list(world: World, in_doubt: dict[str, Call]) -> list[str]:
+    """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
+    listed = {state: await _listed(world.gateways[0], state) for state in ("in_doubt", "claimed")}
+    faults = [f"{operation} is in doubt and not listed" for operation in in_doubt.keys() - listed["in_doubt"]]
+    faults += [
+        f"{operation} is listed as in doubt and was answered" for operation in listed["in_doubt"] - in_doubt.keys()
+    ]
+    faults += [f"{operation} is claimed by nobody" for operation in listed["claimed"]]
+    return faults
+
+
+async def _listed(gateway: GatewayProcess, state: str) -> set[str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "inspect", "--list", "--state", state, "--limit", "100000",
+        "--format", "jsonl", "--config", str(gateway.config_file),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output
+    return {json.loads(line)["operation_id"] for line in output.splitlines()}
+
+
+def main() -> int:
+    """Run one storm; its exit code says whether it passed."""
+    parser = argparse.ArgumentParser(description="Run a storm of faults over real processes and judge its history.")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long the faults go on")
+    parser.add_argument("--seed", type=int, default=1, help="who does what")
+    parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
+    asked = parser.parse_args()
+    with workspace("storm") as directory:
+        installation = PostgresInstallation(_new(directory / "postgres"))
+        try:
+            verdict = asyncio.run(storm(directory, installation, seconds=asked.seconds, seed=asked.seed))
+        finally:
+            if asked.keep is not None:
+                for log in directory.glob("*/*.log"):
+                    target = asked.keep / log.parent.name
+                    target.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(log, target)
+    print(verdict)
+    return 1 if verdict.faults else 0
+
+
+def _new(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Gateways as processes, and callers that put up with what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.support import http
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, JSON, config_text, status_of
+from tests.support.http import Response
+from tests.support.upstream import Received
+
+NOW: Final = (("Prefer", "wait=0"),)
+"""A duplicate with this does not wait for the first request."""
+_PAUSE_SECONDS = 0.1
+
+
+@asynccontextmanager
+async def gateways(*configs: tuple[Mapping[str, Any], Path]) -> AsyncIterator[list[GatewayProcess]]:
+    """Gateway processes of these configurations and directories, started together, all ready."""
+    started = [GatewayProcess(config, directory) for config, directory in configs]
+    try:
+        for gateway in started:
+            gateway.launch()
+        for gateway in started:
+            await gateway.wait_ready()
+        yield started
+    finally:
+        for gateway in started:
+            gateway.kill()
+
+
+def config_of(store: Mapping[str, Any], directory: Path, upstream_url: str, /, **changes: Any) -> dict[str, Any]:
+    """The configuration of one; see `house.config_text` for `changes`."""
+    config: dict[str, Any] = yaml.safe_load(config_text(upstream_url, dict(store), directory, **changes))
+    return config
+
+
+@asynccontextmanager
+async def process(
+    store: Mapping[str, Any], directory: Path, upstream_url: str, /, **changes: Any
+) -> AsyncIterator[GatewayProcess]:
+    """A gateway process, ready; see `house.config_text` for `changes`."""
+    async with GatewayProcess(config_of(store, directory, upstream_url, **changes), directory) as gateway:
+        yield gateway
+
+
+async def send(
+    port: int,
+    key: str,
+    body: bytes = BODY,
+    *,
+    target: str = "/charges",
+    headers: tuple[tuple[str, str], ...] = (),
+    deadline_seconds: float = http.ANSWER_SECONDS,
+) -> Response:
+    """A request as a well-behaved client sends it."""
+    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), *headers]
+    return await http.request(port, "POST", target, fields, body, deadline_seconds=deadline_seconds)
+
+
+async def try_send(port: int, key: str, body: bytes = BODY, **how: Any) -> Response | None:
+    """The same; None when the connection was refused or lost, or broke off inside the answer."""
+    try:
+        response = await send(port, key, body, **how)
+    except OSError:
+        return None
+    return response if response.complete else None
+
+
+async def wait_answered(
+    port: int, key: str, body: bytes = BODY, *, words: frozenset[str], deadline_seconds: float = 20.0, **how: Any
+) -> Response:
+    """Retry until the answer has one of these words, as long as the others only mean "come back later".
+
+    An AssertionError when it has another one, or at the deadline.
+    """
+    seen: list[tuple[int, str | None] | None] = []
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            while True:
+                response = await try_send(port, key, body, **how)
+                seen.append(status_of(response) if response is not None else None)
+                if response is not None:
+                    word = response.header("Idempotency-Status")
+                    if word in words:
+                        return response
+                    assert word in PASSING, f"{key}: {seen}"
+                await asyncio.sleep(_PAUSE_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"{key} got no answer of {sorted(words)} in {deadline_seconds:g} s: {seen}") from None
+
+
+PASSING: Final = frozenset(
+    ("in-flight", "in-doubt", "released", "overloaded", "store-unavailable", "upstream-unreachable")
+)
+"""Words after which a well-behaved client sends the same request again."""
+
+
+def key_of(received: Received) -> str:
+    """The key of a request, as the upstream got it."""
+    (key,) = received.values("Idempotency-Key")
+    return key.decode()
+
+
+def nonce_of(response: Response) -> str | None:
+    """The nonce of the upstream's answer."""
+    return response.header("X-Nonce")

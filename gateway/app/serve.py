@@ -42,7 +42,8 @@ from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_connection import EdgeSettings
-from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
@@ -116,10 +117,8 @@ class Gateway:
         prober = Prober(self._store, self.herald, may_recover=claiming.may_recover, who=f"probe by {holder}")
         self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
         self.coordinator = Coordinator(
-            settings=Settings(
-                service=config.service,
-                keeps_clear_keys=config.store.clear_keys,
-                in_flight_max=config.limits.max_in_flight,
+            identifying=Identifying(
+                config.service, Spool(config.state_dir / "spool"), keeps_clear_keys=config.store.clear_keys
             ),
             store=self._store,
             journaling=journaling,
@@ -127,8 +126,8 @@ class Gateway:
             leases=self._leases,
             waiting=Waiting(self._store),
             prober=prober,
-            spool=Spool(config.state_dir / "spool"),
             herald=self.herald,
+            in_flight_max=config.limits.max_in_flight,
         )
         routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
         table = RouteTable(zip([route.rule for route in config.routes], routes, strict=True))

@@ -1,7 +1,7 @@
 """The only place where the steps of one request are ordered: admit, execute, settle.
 
 A request on a protected route comes in as a value and leaves as a reply. In between, in the order of the verdict table:
-may it be looked at now, whose is it, is it whole, what is it (`_identify`); then what the record says of it
+may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it
 (`_operate`).
 
 Each operation that this process works on has one `_Run`, in a task of its own: the claim, then the attempt. Whoever
@@ -23,23 +23,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
-from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from gateway.core.identity import identity_of
-from gateway.core.key import Key, KeyFault, find_key, needs_body
-from gateway.core.message import RequestHead, field_values
-from gateway.core.operation import Command, ProbeTarget, Record, Snapshot
-from gateway.core.recovery import Probe, Resend, render_probe
-from gateway.core.routing import normalise_path
-from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
+from gateway.core.operation import Command, Record, Snapshot
+from gateway.core.recovery import Probe, Resend
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
 from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
-from gateway.proxy.digesting import digest_body, find_key_in
+from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference
@@ -47,8 +41,7 @@ from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
-from gateway.proxy.spool import Spool, SpoolFailed, TakenBody, WholeBody
-from gateway.proxy.structured_fields import unquote
+from gateway.proxy.spool import WholeBody
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
@@ -59,8 +52,6 @@ _JOINS_MAX: Final = 4
 # How long a drain tries to get the last word of an attempt into the store.
 _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
-# RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
-_CHALLENGE: Final = b'Bearer realm="service"'
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 
@@ -101,15 +92,6 @@ class _Trail:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the coordinator is told once. `service` is part of every identity."""
-
-    service: str
-    keeps_clear_keys: bool = False
-    in_flight_max: int = 1000
-
-
 @dataclass(slots=True)
 class Drained:
     """What a drain found: attempts whose end was said for them, to the store or to the journal, and those for which
@@ -126,24 +108,24 @@ class Coordinator:
     def __init__(
         self,
         *,
-        settings: Settings,
+        identifying: Identifying,
         store: Store,
         journaling: Journaling,
         claiming: Claiming,
         leases: Leases,
         waiting: Waiting,
         prober: Prober,
-        spool: Spool,
         herald: Herald,
+        in_flight_max: int = 1000,
     ) -> None:
-        self._settings = settings
+        self._identifying = identifying
+        self._in_flight_max = in_flight_max
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
         self._waiting = waiting
         self._prober = prober
-        self._spool = spool
         self._herald = herald
         self._runs: dict[UUID, _Run] = {}
         self._tasks: dict[asyncio.Task[None], _Run] = {}
@@ -198,7 +180,7 @@ class Coordinator:
             )
         return answer
 
-    # -- rules 3 to 7 -------------------------------------------------------------------------------------------------
+    # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
     async def _admit(self, incoming: Incoming, route: Route, arrived: float, trail: _Trail) -> Reply | Untouched:
         overload = self._overload()
@@ -206,7 +188,7 @@ class Coordinator:
             return refuse(Word.OVERLOADED, shape=route.shape, detail=overload, retry_after_seconds=1)
         self._arriving += 1
         try:
-            request = await self._identify(incoming, route)
+            request = await self._identifying.identify(incoming, route)
         finally:
             self._arriving -= 1
         if not isinstance(request, KeyedRequest):
@@ -219,80 +201,9 @@ class Coordinator:
             return _SHUTTING_DOWN
         if self._leases.is_stalled():
             return "The gateway was held up and is catching up."
-        if len(self._runs) + self._arriving + self._claiming.pursued >= self._settings.in_flight_max:
+        if len(self._runs) + self._arriving + self._claiming.pursued >= self._in_flight_max:
             return "Too many requests are in flight."
         return None
-
-    async def _identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
-        """Rules 4 to 7. What decides is in the head where possible, so that no body is taken in for nothing."""
-        headers = incoming.head.headers
-        key = None
-        if not needs_body(route.key):
-            key = find_key(route.key, headers, None, unquote)
-            if key is None:
-                return _without_key(incoming, route)
-            scope = scope_of(route.scope, headers, incoming.peer)
-            if not isinstance(scope, Scope):
-                return _refuse_scope(scope, route)
-        body = await self._take(incoming, route)
-        if isinstance(body, Reply):
-            return body
-        answer: KeyedRequest | Reply | Untouched | None = None
-        try:
-            if key is None:
-                key = await find_key_in(route.key, headers, body.content, unquote)
-            answer = await self._identify_whole(incoming, route, key, body)
-            return answer
-        finally:
-            if answer is None or isinstance(answer, Reply):
-                body.close()
-
-    async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
-        """Rule 6."""
-        try:
-            body = await self._spool.take(
-                incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
-            )
-        except SpoolFailed as error:
-            _LOG.error("%s", error)
-            detail = "The gateway has no room for the body."
-            return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
-        if body is None:
-            detail = f"The limit is {route.body_bytes_max} bytes."
-            return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)
-        return body
-
-    async def _identify_whole(
-        self, incoming: Incoming, route: Route, key: Key | KeyFault | None, body: TakenBody
-    ) -> KeyedRequest | Reply | Untouched:
-        """What the request is, now that all of it is here."""
-        if key is None:
-            return _without_key(replace(incoming, body=WholeBody(body)), route)
-        scope = scope_of(route.scope, incoming.head.headers, incoming.peer)
-        if not isinstance(scope, Scope):
-            return _refuse_scope(scope, route)
-        if isinstance(key, KeyFault):
-            return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
-        digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
-        identity = identity_of(
-            service=self._settings.service,
-            route=route.name,
-            operation=route.operation,
-            scope=scope,
-            key=key,
-            keeps_clear_key=self._settings.keeps_clear_keys,
-        )
-        return KeyedRequest(
-            head=incoming.head,
-            body=body,
-            peer=incoming.peer,
-            scheme=incoming.scheme,
-            route=route,
-            identity=identity,
-            fingerprints=route.fingerprinter.alternatives(digests),
-            probe=_probe_target(incoming.head, route, identity.operation_id, key),
-            canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
-        )
 
     # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
 
@@ -587,25 +498,6 @@ def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> 
     )
 
 
-def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
-    """Rule 4."""
-    if route.is_key_required:
-        return refuse(Word.KEY_MISSING, shape=route.shape)
-    return Untouched(incoming, Word.UNKEYED)
-
-
-def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
-    """Rule 5."""
-    match scope:
-        case ScopeMissing(detail, is_credential):
-            challenge = _CHALLENGE if is_credential else None
-            return refuse(Word.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
-        case ScopeUnsuitable(detail):
-            return refuse(Word.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)
-        case _:
-            assert_never(scope)
-
-
 def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
     """What a waiter gets when the operation is no longer running: what the record says, never a claim."""
     return by_record(
@@ -616,19 +508,6 @@ def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
         request.identity.operation_id,
         free_word=Word.RELEASED,
     )
-
-
-def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
-    """What a probe of this operation will ask, rendered now: later the request is gone."""
-    if not isinstance(route.recovery, Probe):
-        return None
-    values = {
-        name: unquote_to_bytes(value) for name, value in route.path.variables(normalise_path(head.target)).items()
-    }
-    values |= {"operation_id": str(operation_id).encode(), "key": key.text.encode("utf-8", "surrogatepass")}
-    hosts = field_values(head.headers, b"host")
-    forwarding = route.target.forwarding
-    return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
 
 
 def _patience(request: KeyedRequest) -> tuple[float, int | None]:

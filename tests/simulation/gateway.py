@@ -33,7 +33,8 @@ from gateway.observe.facts import (
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import ClientGone
-from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
@@ -233,14 +234,13 @@ class GatewayLife:
         self._flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
         prober = Prober(store, herald, may_recover=self._claiming.may_recover, who=self._holder)
         self.coordinator = Coordinator(
-            settings=Settings(service=config.service, keeps_clear_keys=True),
+            identifying=Identifying(config.service, Spool(Path("/nowhere")), keeps_clear_keys=True),
             store=store,
             journaling=journaling,
             claiming=self._claiming,
             leases=self._leases,
             waiting=Waiting(store),
             prober=prober,
-            spool=Spool(Path("/nowhere")),
             herald=herald,
         )
         client = Client(house.service, self.process, house.name, loop=loop, history=history, weather=weather)

@@ -20,7 +20,8 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, State
 from gateway.observe.facts import Fact, Herald
 from gateway.proxy.claiming import Claiming
-from gateway.proxy.coordinator import Coordinator, Settings
+from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
@@ -166,15 +167,15 @@ async def coordination(
     claiming = Claiming(store, holder="here", lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
     await asyncio.to_thread((directory / "spool").mkdir, parents=True, exist_ok=True)
     coordinator = Coordinator(
-        settings=Settings(service=config.service, in_flight_max=in_flight_max),
+        identifying=Identifying(config.service, Spool(directory / "spool")),
         store=store,
         journaling=Journaling(journal, herald),
         claiming=claiming,
         leases=leases,
         waiting=Waiting(store),
         prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe"),
-        spool=Spool(directory / "spool"),
         herald=herald,
+        in_flight_max=in_flight_max,
     )
     await store.start()
     await journal.start()

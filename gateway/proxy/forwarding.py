@@ -25,9 +25,18 @@ from gateway.proxy.reply import Peer
 SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
+_NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
 _FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
+
+# What a field is to forwarding, by its name.
+_PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
+# Names as they were sent, which are the same few all the time; more, and longer ones, are looked at each time.
+_KINDS: Final[dict[bytes, int]] = {}
+_KINDS_MAX: Final = 1024
+_KNOWN_NAME_BYTES_MAX: Final = 64
+
 _WAIT_PREFERENCE: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
 _PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*+"|")+')
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
@@ -72,7 +81,7 @@ class Execution:
 
 def unprotected_request(request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy) -> RequestHead:
     """The request as it goes to the upstream untouched, an upgrade included."""
-    fields = _common(request.headers, peer, scheme, policy)
+    fields = _common(request.headers, peer, scheme, policy, is_protected=False)
     if asks_upgrade(request.headers):
         fields += [field for field in request.headers if field[0].lower() == b"upgrade"]
         fields.append((b"Connection", b"Upgrade"))
@@ -85,17 +94,10 @@ def protected_request(
     """The request as one attempt sends it, with its operation and its fencing token."""
     names = execution.key_headers
     sent = _key_to_send(execution)
-    replaced = frozenset(_folded(name) for name in names) if sent is not None else frozenset[bytes]()
-    fields: list[tuple[bytes, bytes]] = []
-    for field, value in _common(request.headers, peer, scheme, policy):
-        name = _folded(field)
-        if name in replaced or name.startswith(_ENVOY_PREFIX):
-            continue
-        if name == b"prefer":
-            if kept := _without_wait(value):
-                fields.append((field, kept))
-            continue
-        fields.append((field, value))
+    fields = _common(request.headers, peer, scheme, policy, is_protected=True)
+    if sent is not None:
+        replaced = frozenset(_folded(name) for name in names)
+        fields = [field for field in fields if _folded(field[0]) not in replaced]
     if sent:
         fields.append((names[0] if names else _DEFAULT_KEY_HEADER, sent))
     fields.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
@@ -118,9 +120,11 @@ def _key_to_send(execution: Execution) -> bytes | None:
 
 def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
-    dropped = HOP_BY_HOP | connection_options(headers) | GATEWAY_FIELDS
+    dropped = _NOT_FOR_CLIENTS
+    if options := connection_options(headers):
+        dropped |= options
     if not upgraded:
-        return tuple(field for field in headers if field[0].lower() not in dropped)
+        return tuple([field for field in headers if field[0].lower() not in dropped])
     kept = tuple(field for field in headers if (name := field[0].lower()) not in dropped or name == b"upgrade")
     return (*kept, (b"Connection", b"Upgrade"))
 
@@ -130,33 +134,61 @@ def _folded(name: bytes) -> bytes:
     return name.lower().replace(b"_", b"-")
 
 
-def _common(headers: Headers, peer: Peer, scheme: str, policy: ForwardingPolicy) -> list[tuple[bytes, bytes]]:
+def _kind_of(field: bytes) -> int:
+    name, folded = field.lower(), _folded(field)
+    if name == b"host":
+        kind = _HOST
+    elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
+        kind = _DROPPED
+    elif folded in _FORWARDED:
+        kind = _FORWARDING
+    elif folded.startswith(_ENVOY_PREFIX):
+        kind = _ENVOY
+    else:
+        kind = _PREFER if folded == b"prefer" else _PLAIN
+    if len(field) <= _KNOWN_NAME_BYTES_MAX and len(_KINDS) < _KINDS_MAX:
+        _KINDS[field] = kind
+    return kind
+
+
+def _common(
+    headers: Headers, peer: Peer, scheme: str, policy: ForwardingPolicy, *, is_protected: bool
+) -> list[tuple[bytes, bytes]]:
     """What holds for every request: hop-by-hop fields go, nobody speaks as the gateway, the hop is written down.
 
-    `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for.
+    `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for. From a
+    protected request Envoy's instructions go too, and the wait that it prefers.
     """
-    dropped = ((HOP_BY_HOP | connection_options(headers)) - {b"host"}) | {b"expect"}
-    trusted = _is_trusted(peer, policy.trusted_proxies)
+    options = connection_options(headers)
+    trusted = bool(policy.trusted_proxies) and _is_trusted(peer, policy.trusted_proxies)
     fields: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None
-    for field, value in headers:
-        name = field.lower()
-        if name in dropped or _folded(field) in SPOKEN_BY_GATEWAY:
-            continue
-        if name == b"host":
+    for field in headers:
+        name, value = field
+        kind = _KINDS.get(name)
+        if kind is None:
+            kind = _kind_of(name)
+        if kind == _HOST:
             caller_host = value
-            fields.append((field, value if policy.host is None else policy.host))
-        elif trusted or _folded(field) not in _FORWARDED:
-            fields.append((field, value))
+            fields.append(field if policy.host is None else (name, policy.host))
+        elif kind == _DROPPED or (kind == _ENVOY and is_protected) or (options and name.lower() in options):
+            continue
+        elif kind == _PREFER and is_protected:
+            if kept := _without_wait(value):
+                fields.append((name, kept))
+        elif trusted or kind != _FORWARDING:
+            fields.append(field)
     if caller_host is None:
         fields.append((b"Host", policy.host or policy.authority))
-    _append_forwarded(fields, peer, scheme.encode(), caller_host)
+    _append_forwarded(fields, peer, scheme.encode(), caller_host, trusted=trusted)
     return fields
 
 
-def _append_forwarded(fields: list[tuple[bytes, bytes]], peer: Peer, scheme: bytes, caller_host: bytes | None) -> None:
+def _append_forwarded(
+    fields: list[tuple[bytes, bytes]], peer: Peer, scheme: bytes, caller_host: bytes | None, *, trusted: bool
+) -> None:
     """Adds this hop; what is there already was said by a proxy that is trusted."""
-    present = {field.lower(): index for index, (field, _) in enumerate(fields)}
+    present = {field.lower(): index for index, (field, _) in enumerate(fields)} if trusted else {}
     if peer is not None:
         address = str(_unmapped(peer)).encode()
         last = present.get(b"x-forwarded-for")

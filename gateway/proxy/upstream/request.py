@@ -18,8 +18,14 @@ _OWN = HOP_BY_HOP | {b"content-length", b"expect"}
 _BODILESS = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1\r\n")
-_NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++(?:\n|\Z))*+")
-_FIELD_LINES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\x00\r\n]*+\r\n)*+")
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
+
+# What is done with a field, by its name: sent, left out, or no name at all.
+_SENT, _LEFT_OUT, _UPGRADE, _INVALID = range(4)
+# Names as they come, which are the same few all the time; more, and longer ones, are looked at each time.
+_KINDS: dict[bytes, int] = {}
+_KINDS_MAX = 1024
+_KNOWN_NAME_BYTES_MAX = 64
 
 
 @immutable
@@ -36,33 +42,54 @@ def request_bytes(request: RequestHead, body: RequestBody) -> RequestBytes | Non
     Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
     a framing of its own.
     """
-    names = [name.lower() for name, _ in request.headers]
-    upgrade = b"upgrade" in names and asks_upgrade(request.headers)
-    lines = [
-        b"%b: %b\r\n" % field
-        for name, field in zip(names, request.headers, strict=True)
-        if name not in _OWN or (upgrade and name == b"upgrade")
-    ]
+    pieces: list[bytes] = []
+    upgrade = False
+    for field in request.headers:
+        name, value = field
+        kind = _KINDS.get(name)
+        if kind is None:
+            kind = _kind_of(name)
+        if kind == _SENT:
+            pieces += (name, b": ", value, b"\r\n")
+        elif kind == _UPGRADE and asks_upgrade(request.headers):
+            upgrade = True
+            pieces += (name, b": ", value, b"\r\n")
+        elif kind == _INVALID:
+            return None
     if upgrade:
-        lines.append(b"Connection: Upgrade\r\n")
+        pieces += (b"Connection", b": ", b"Upgrade", b"\r\n")
     match body:
         case bytes():
             if body or request.method not in _BODILESS:
-                lines.append(b"Content-Length: %d\r\n" % len(body))
+                pieces += (b"Content-Length", b": ", b"%d" % len(body), b"\r\n")
         case FileBody(length=length) | StreamBody(length=int(length)):
-            lines.append(b"Content-Length: %d\r\n" % length)
+            pieces += (b"Content-Length", b": ", b"%d" % length, b"\r\n")
         case StreamBody():
-            lines.append(b"Transfer-Encoding: chunked\r\n")
+            pieces += (b"Transfer-Encoding", b": ", b"chunked", b"\r\n")
     request_line = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
-    fields = b"".join(lines)
-    # A name with a colon in it would make a field of another name, which shows only before the colons are there. A
-    # value that smuggles a line would leave the block well formed, with one line more than there are fields.
+    fields = b"".join(pieces)
+    lines = len(pieces) // 4
+    # A value that smuggles a line would leave the block well formed, with one line more than there are fields.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
-        or not _NAMES.fullmatch(b"\n".join(names))
-        or not _FIELD_LINES.fullmatch(fields)
-        or fields.count(b"\n") != len(lines)
+        or fields.count(b"\n") != lines
+        or fields.count(b"\r") != lines
+        or b"\0" in fields
         or request.method == b"CONNECT"
     ):
         return None
     return RequestBytes(b"%b%b\r\n" % (request_line, fields), upgrade)
+
+
+def _kind_of(name: bytes) -> int:
+    lower = name.lower()
+    if not _NAME.fullmatch(name):
+        # Also one with a colon in it, which would make a field of another name.
+        kind = _INVALID
+    elif lower == b"upgrade":
+        kind = _UPGRADE
+    else:
+        kind = _LEFT_OUT if lower in _OWN else _SENT
+    if len(name) <= _KNOWN_NAME_BYTES_MAX and len(_KINDS) < _KINDS_MAX:
+        _KINDS[name] = kind
+    return kind

@@ -127,30 +127,48 @@ async def _exchange(incoming: Incoming, client: Client, target: Target) -> Answe
     head = unprotected_request(incoming.head, incoming.peer, incoming.scheme, target.forwarding)
     body = incoming.body
     cuts: list[RequestCut] = []
-    exchange = asyncio.ensure_future(
-        target.upstream.exchange(
+    sent: bytes | StreamBody
+    whole = None if body.length is None else body.whole()
+    sent = StreamBody(_watched(body.stream(), cuts), body.length) if whole is None else whole
+    task = asyncio.current_task()
+    is_gone = False
+
+    def give_up() -> None:
+        nonlocal is_gone
+        if not is_gone and task is not None:
+            is_gone = True
+            task.cancel()
+
+    client.on_gone(give_up)
+    try:
+        result = await target.upstream.exchange(
             head,
-            b"" if body.length == 0 else StreamBody(_watched(body.stream(), cuts), body.length),
+            sent,
             protected=False,
-            may_send=lambda: True,
+            may_send=_always,
             on_interim=_passed_on(client) if client.takes_interim else None,
         )
-    )
-    client.on_gone(exchange.cancel)
-    try:
-        await asyncio.wait((exchange,))
+        client.on_gone(None)
+        if is_gone:
+            # In the very step in which the exchange ended. The cancellation must not meet whatever comes next.
+            if isinstance(result, Answer):
+                result.close()
+            await asyncio.sleep(0)
+            raise ClientGone
     except asyncio.CancelledError:
-        exchange.cancel()
-        await asyncio.wait((exchange,))
+        # Ours alone, and not that of somebody who ends the task.
+        if is_gone and task is not None and task.uncancel() == 0:
+            raise ClientGone from None
         raise
     finally:
         client.on_gone(None)
-    if exchange.cancelled():
-        raise ClientGone
-    result = exchange.result()
     if isinstance(result, Lost) and cuts:
         raise cuts[0]
     return result
+
+
+def _always() -> bool:
+    return True
 
 
 async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:

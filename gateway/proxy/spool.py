@@ -101,19 +101,27 @@ class Spool:
             return TakenBody(b"", 0)
         if body.length is not None and body.length > bytes_max:
             return None
+        whole = body.whole()
+        if whole is not None and len(whole) <= min(bytes_max, spool_over_bytes):
+            return TakenBody(whole, len(whole))
         async with _closing(body.stream()) as chunks:
-            return await self._take(chunks, bytes_max, spool_over_bytes)
+            return await self._take(whole or b"", chunks, bytes_max, spool_over_bytes)
 
-    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
-        parts: list[bytes] = []
-        length = 0
-        async for chunk in chunks:
+    async def _take(
+        self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int
+    ) -> TakenBody | None:
+        parts = [begun] if begun else []
+        length = len(begun)
+        while length <= min(spool_over_bytes, bytes_max):
+            chunk = await anext(chunks, None)
+            if chunk is None:
+                break
             parts.append(chunk)
             length += len(chunk)
-            if length > bytes_max:
-                return None
-            if length > spool_over_bytes:
-                return await self._take_to_file(b"".join(parts), chunks, bytes_max)
+        if length > bytes_max:
+            return None
+        if length > spool_over_bytes:
+            return await self._take_to_file(b"".join(parts), chunks, bytes_max)
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
     async def _take_to_file(self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:

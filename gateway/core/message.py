@@ -105,7 +105,8 @@ def list_members(values: Iterable[bytes]) -> list[bytes]:
 
 def connection_options(headers: Headers) -> frozenset[bytes]:
     """The names that the `Connection` fields list, in lower case."""
-    return frozenset(list_members(field_values(headers, b"connection")))
+    values = field_values(headers, b"connection")
+    return frozenset(list_members(values)) if values else frozenset()
 
 
 def asks_upgrade(headers: Headers) -> bool:

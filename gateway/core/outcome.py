@@ -83,9 +83,10 @@ def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_d
 
 
 def _declared(headers: Headers) -> Meaning | None:
-    values = {value.strip(b" \t").lower() for value in field_values(headers, b"idempotency-outcome")}
-    if not values:
+    said = field_values(headers, b"idempotency-outcome")
+    if not said:
         return None
+    values = {value.strip(b" \t").lower() for value in said}
     if len(values) > 1:
         return Meaning.IN_DOUBT
     return {
@@ -120,7 +121,8 @@ def conclude_answered(
 ) -> Outcome:
     """The outcome of a response whose status counts: a complete one, or a head whose body will not be kept.
 
-    `is_first_attempt`: the claim was on absent. `is_stored`: the body is kept with the record.
+    `is_first_attempt`: no other request is known of this key, because the claim was on absent or on a record whose
+    fingerprint was forgotten. `is_stored`: the body is kept with the record.
     """
     match meaning_of(status, headers, policy, carries_doubt=carries_doubt):
         case Meaning.FINAL:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options
+from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options, field_values
 
 # Said by the gateway alone, or said to it alone: an upstream's spelling of them never reaches a client.
 GATEWAY_FIELDS: Final = frozenset(
@@ -35,6 +35,12 @@ class KeepPolicy:
     body_bytes_max: int = 1024 * 1024
     strip: frozenset[bytes] = frozenset()
     keep: frozenset[bytes] = frozenset()
+    dropped: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    """All names that are not kept, whatever the response, but for `Content-Length`."""
+
+    def __post_init__(self) -> None:
+        dropped = HOP_BY_HOP | GATEWAY_FIELDS | MOMENTARY | self.strip | (PERSONAL - self.keep)
+        object.__setattr__(self, "dropped", dropped)
 
 
 def has_no_body(method: bytes, status: int) -> bool:
@@ -44,14 +50,18 @@ def has_no_body(method: bytes, status: int) -> bool:
 
 def kept_fields(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
     """The fields to store. `Content-Length` stays only where it speaks of a body that is not sent (HEAD, 304)."""
-    dropped = HOP_BY_HOP | connection_options(head.headers) | GATEWAY_FIELDS | MOMENTARY | policy.strip
-    dropped |= PERSONAL - policy.keep
-    if not (method == b"HEAD" or head.status == 304):
-        dropped |= {b"content-length"}
+    dropped = policy.dropped
+    if options := connection_options(head.headers):
+        dropped |= options
+    keeps_length = method == b"HEAD" or head.status == 304
     return tuple(
-        field
-        for field in head.headers
-        if (name := field[0].lower()) not in dropped and not name.startswith(MOMENTARY_PREFIXES)
+        [
+            field
+            for field in head.headers
+            if (name := field[0].lower()) not in dropped
+            and not name.startswith(MOMENTARY_PREFIXES)
+            and (name != b"content-length" or keeps_length)
+        ]
     )
 
 
@@ -62,10 +72,8 @@ def stored_response(method: bytes, head: ResponseHead, body: bytes | None, polic
 
 def is_event_stream(headers: Headers) -> bool:
     """Whether the response is one that need not end (text/event-stream)."""
-    return any(
-        name.lower() == b"content-type" and value.split(b";", 1)[0].strip(b" \t").lower() == b"text/event-stream"
-        for name, value in headers
-    )
+    values = field_values(headers, b"content-type")
+    return any(value.split(b";", 1)[0].strip(b" \t").lower() == b"text/event-stream" for value in values)
 
 
 def accepted_codings(accept_encoding: Iterable[bytes]) -> dict[bytes, bool] | None:

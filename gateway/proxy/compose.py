@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from email.utils import formatdate
 from typing import assert_never
 from uuid import UUID
 
@@ -18,11 +17,12 @@ from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply
 from gateway.proxy.route import Route
+from gateway.proxy.writer import http_date
 
 
 def expires_field(record: Record) -> tuple[bytes, bytes]:
     """Until when the record is replayed, as an HTTP date on the store's clock: the same in every answer."""
-    return b"Idempotency-Expires", formatdate(record.replay_until_us / MICROSECONDS, usegmt=True).encode()
+    return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:

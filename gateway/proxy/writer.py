@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -48,36 +49,36 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     is_bytes = isinstance(reply.body, bytes)
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
     sends_body = not has_no_body(method, reply.status)
-    lines: list[bytes] = []
+    pieces: list[bytes] = []
     has_date = False
     own_length: bytes | None = None
     for name, value in reply.headers:
         lower = name.lower()
         if lower not in _OWN:
             has_date = has_date or lower == b"date"
-            lines.append(b"%b: %b\r\n" % (name, value))
+            pieces += (name, b": ", value, b"\r\n")
         elif lower == b"content-length":
             own_length = value
     if reply.word is not None and shows_status:
-        lines.append(b"Idempotency-Status: %b\r\n" % reply.word.value.encode())
+        pieces += (b"Idempotency-Status", b": ", reply.word.encode(), b"\r\n")
     if not has_date:
-        lines.append(b"Date: %b\r\n" % date)
+        pieces += (b"Date", b": ", date, b"\r\n")
     is_chunked = False
     if not sends_body:
         said = _length_of_what_is_not_sent(method, reply.status, own_length, length if is_bytes else None)
-        lines.extend([b"Content-Length: %b\r\n" % said] if said is not None else [])
+        pieces += (b"Content-Length", b": ", said, b"\r\n") if said is not None else ()
     elif length is not None:
-        lines.append(b"Content-Length: %d\r\n" % length)
+        pieces += (b"Content-Length", b": ", b"%d" % length, b"\r\n")
     elif minor > 0:
         is_chunked = True
-        lines.append(b"Transfer-Encoding: chunked\r\n")
+        pieces += (b"Transfer-Encoding", b": ", b"chunked", b"\r\n")
     else:
         keep_alive = False
     if not keep_alive:
-        lines.append(b"Connection: close\r\n")
+        pieces += (b"Connection", b": ", b"close", b"\r\n")
     elif minor == 0:
-        lines.append(b"Connection: keep-alive\r\n")
-    return Framed(_head(reply.status, reply.reason, lines), sends_body, is_chunked, length, keep_alive)
+        pieces += (b"Connection", b": ", b"keep-alive", b"\r\n")
+    return Framed(_head(reply.status, reply.reason, pieces), sends_body, is_chunked, length, keep_alive)
 
 
 def bare_head(head: ResponseHead) -> bytes:
@@ -86,7 +87,7 @@ def bare_head(head: ResponseHead) -> bytes:
     `head` has what the client is to see; lengths are left out, for no content follows (RFC 9110 section 8.6).
     """
     fields = [field for field in head.headers if field[0].lower() not in _LENGTHS]
-    return _head(head.status, head.reason, [b"%b: %b\r\n" % field for field in fields])
+    return _head(head.status, head.reason, [piece for name, value in fields for piece in (name, b": ", value, b"\r\n")])
 
 
 def chunk(data: bytes) -> bytes:
@@ -102,7 +103,8 @@ def reason_phrase(status: int) -> bytes:
         return b""
 
 
-def http_date(unix_seconds: float) -> bytes:
+@lru_cache(1024)
+def http_date(unix_seconds: int) -> bytes:
     """An IMF-fixdate (RFC 9110 section 5.6.7)."""
     return formatdate(unix_seconds, usegmt=True).encode()
 
@@ -132,10 +134,11 @@ def _length_of_what_is_not_sent(method: bytes, status: int, own: bytes | None, b
     return b"%d" % body_bytes if body_bytes else None
 
 
-def _head(status: int, reason: bytes, lines: list[bytes]) -> bytes:
-    head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, b"".join(lines))
+def _head(status: int, reason: bytes, pieces: list[bytes]) -> bytes:
+    """`pieces` are four for each field: its name, what is between, its value, and the end of its line."""
+    head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, b"".join(pieces))
     # A field or reason that smuggles a line would make one line more than there are fields.
-    ends = len(lines) + 2
+    ends = len(pieces) // 4 + 2
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
         raise ReplyInvalid("a field or the reason of a reply holds CR, LF or NUL, or its status is none")
     return head

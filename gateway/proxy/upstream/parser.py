@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from gateway.core.message import ResponseHead, list_members
+from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 from gateway.proxy.chunks import ChunkReader, ChunksInvalid
 from gateway.proxy.upstream.result import Framing, Unknown
 
@@ -28,8 +28,6 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00\r\n]*+))?
 _FIELD = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*+([^\x00\r\n]*+)\r\n", re.MULTILINE)
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _TIMEOUT = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})", re.IGNORECASE)
-
-_HOP_FIELDS = frozenset((b"connection", b"content-length", b"keep-alive", b"transfer-encoding"))
 
 
 class AnswerInvalid(Exception):
@@ -178,7 +176,7 @@ class AnswerParser:
             raise _malformed("a field line that is none (folded, without a name, or with NUL, CR or a bare LF)")
         if b" \r\n" in block or b"\t\r\n" in block:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
-        head = ResponseHead(int(line[2]), line[3] or b"", tuple(fields))
+        head = ResponseHead(int(line[2]), line[3] or b"", IndexedHeaders(fields))
         if head.status < 200 and head.status != 101:
             self._interims += 1
             if self._interims > INTERIM_ANSWERS_MAX:
@@ -190,23 +188,19 @@ class AnswerParser:
 
     def _read_framing(self, head: ResponseHead, is_http_1_0: bool) -> None:
         """Finds where the body ends (RFC 9112 section 6.3), and refuses what has two answers to that."""
-        values: dict[bytes, list[bytes]] = {}
-        for field, value in head.headers:
-            name = field.lower()
-            if name in _HOP_FIELDS:
-                values.setdefault(name, []).append(value)
+        values = head.headers.by_name if isinstance(head.headers, IndexedHeaders) else {}
         length: int | None = None
         is_chunked = False
         self.is_persistent = not is_http_1_0
-        if values:
-            lengths = values.get(b"content-length")
-            length = _content_length(lengths) if lengths else None
-            codings = values.get(b"transfer-encoding")
-            is_chunked = codings is not None
-            if codings and lengths:
+        if lengths := values.get(b"content-length"):
+            length = _content_length(lengths)
+        if codings := values.get(b"transfer-encoding"):
+            is_chunked = True
+            if lengths:
                 raise _malformed("both Content-Length and Transfer-Encoding")
-            if codings and (is_http_1_0 or len(codings) > 1 or codings[0].lower() != b"chunked"):
+            if is_http_1_0 or len(codings) > 1 or codings[0].lower() != b"chunked":
                 raise _malformed("a transfer coding other than a single chunked")
+        if b"connection" in values or b"keep-alive" in values:
             self._read_persistence(values)
         sink = self._sink
         if head.status == 101:

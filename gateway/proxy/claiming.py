@@ -50,11 +50,16 @@ _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call."""
+    """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call.
+
+    `is_first`: nobody's request is known of this key but this one, because the claim was on absent, or on a record of
+    which the fingerprint was forgotten.
+    """
 
     record: Record
     now_us: int
     started_seconds: float
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +139,20 @@ class Claiming:
         """
         read_token: int | None = None
         fingerprint = ours[0]
+        is_forgotten = False
         for _ in range(_STATEMENTS_MAX):
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
             answer = await self._say(_Pursuit(command, terms))
+            if isinstance(answer, Granted):
+                return replace(answer, is_first=is_forgotten or answer.record.attempts == 1)
             if not isinstance(answer, Seen):
                 return answer
             judgement = judge(answer.snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
             match judgement:
                 case Claimable():
                     read_token, fingerprint = judgement.read_token, judgement.fingerprint
+                    # Fenced on the token that was read, the grant is on this very record.
+                    is_forgotten = answer.snapshot.record is not None and answer.snapshot.record.fingerprint is None
                 case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(answer.snapshot):
                     taken = await self._take_over(record, terms)
                     if not isinstance(taken, Seen):

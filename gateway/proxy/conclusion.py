@@ -82,10 +82,11 @@ class Conclusion:
 
 @immutable
 class ClaimedRequest:
-    """A request and the claim under which it is executed."""
+    """A request and the claim under which it is executed. `is_first`: as in `claiming.Granted`."""
 
     request: KeyedRequest
     record: Record
+    is_first: bool
 
     def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
         """No byte left."""
@@ -113,7 +114,7 @@ class ClaimedRequest:
             head.headers,
             route.policy,
             carries_doubt=self.record.carries_doubt,
-            is_first_attempt=self.record.attempts == 1,
+            is_first_attempt=self.is_first,
             is_stored=is_stored,
         )
         stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)

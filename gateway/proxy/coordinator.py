@@ -306,7 +306,9 @@ class Coordinator:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        attempt = Attempt(ClaimedRequest(request, record), lease, self._store, self._journaling, self._herald)
+        attempt = Attempt(
+            ClaimedRequest(request, record, admission.is_first), lease, self._store, self._journaling, self._herald
+        )
         run.attempt = attempt
         if run.is_orphan:
             attempt.leave()

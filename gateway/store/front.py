@@ -215,6 +215,8 @@ class Front:
                 _LOG.error("the durable store must not be used any more: %s", error)
             except StoreError:
                 pass
+            except Exception:  # noqa: BLE001  the gate must not stay shut for an error of the program
+                _LOG.exception("the durable store could not be started anew; trying again")
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
 

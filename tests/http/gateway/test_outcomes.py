@@ -79,6 +79,16 @@ async def test_a_stranger_poisons_nothing(store: Store, tmp_path: Path, status: 
         assert status_of(await home.send("k1", b"stranger")) == (422, "key-reused")
 
 
+async def test_many_strangers_poison_nothing(store: Store, tmp_path: Path) -> None:
+    """However often strangers were refused at the door, the key is free for its owner."""
+    async with house(store, tmp_path) as home:
+        home.upstream.on("/charges", Answer(401), Answer(403), Answer(401), Answer(200))
+        for number in range(3):
+            assert status_of(await home.send("k1", b"stranger %d" % number))[1] == "released"
+        assert status_of(await home.send("k1", b"owner")) == (200, "stored")
+        assert status_of(await home.send("k1", b"stranger 0")) == (422, "key-reused")
+
+
 async def test_later_attempt_at_the_door_keeps_the_fingerprint(store: Store, tmp_path: Path) -> None:
     """When the owner was there first, a 401 of a later attempt does not free the key for others."""
     async with house(store, tmp_path) as home:

@@ -77,18 +77,20 @@ _HEAD, _LENGTH, _CHUNKED, _WHOLE, _DEAF = range(5)
 class RequestParser:
     """Reads one request, and after each `begin` another one."""
 
-    __slots__ = ("_chunks", "_fields_max", "_header_bytes_max", "_held", "_left", "_sink", "_state")
+    __slots__ = ("_chunks", "_fields_max", "_header_bytes_max", "_held", "_is_begun", "_left", "_sink", "_state")
 
     def __init__(self, sink: RequestSink, *, header_bytes_max: int, header_fields_max: int) -> None:
         self._sink = sink
         self._header_bytes_max = header_bytes_max
         self._fields_max = header_fields_max
         self._held = b""
+        self._is_begun = False
         self._left = 0
         self._state = _HEAD
 
     def begin(self) -> None:
         """Expect another request. To be called after a whole one only."""
+        self._is_begun = False
         self._state = _HEAD
 
     def feed(self, data: bytes) -> bytes:
@@ -112,14 +114,17 @@ class RequestParser:
 
     def _read_head(self, data: bytes) -> bytes | None:
         """Read the head if it is there whole, and return the bytes after it."""
-        if self._held:
+        seen = len(self._held)
+        if seen:
             data = self._held + data
-        if data.startswith(b"\r\n"):
-            # RFC 9112 section 2.2: an empty line before a request is passed over.
-            data = data[2:]
-        end = data.find(b"\r\n\r\n")
+        if not self._is_begun and data[:2] == b"\r\n":
+            # RFC 9112 section 2.2: an empty line before a request is passed over. One, however it is cut.
+            self._is_begun = True
+            data, seen = data[2:], 0
+        # What was looked at before is not looked at again: a head may come byte by byte.
+        end = data.find(b"\r\n\r\n", max(seen - 3, 0))
         if end < 0:
-            self._check_partial(data)
+            self._check_partial(data, seen)
             self._held = data
             return None
         self._held = b""
@@ -142,11 +147,11 @@ class RequestParser:
         self._frame(head, (1, 1) if version == b"1.1" else (int(major), int(minor)))
         return data[end + 4 :]
 
-    def _check_partial(self, data: bytes) -> None:
-        """Refuse early what could only be waited for in vain."""
+    def _check_partial(self, data: bytes, seen: int) -> None:
+        """Refuse early what could only be waited for in vain. Of `data`, `seen` bytes were checked before."""
         if len(data) > self._header_bytes_max:
             raise RequestInvalid(431)
-        if (data and not _BEGINNING.match(data)) or _BARE_LINE_FEED.search(data):
+        if (data and not _BEGINNING.match(data)) or _BARE_LINE_FEED.search(data, seen):
             raise RequestInvalid
 
     def _frame(self, head: RequestHead, version: tuple[int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -191,3 +192,23 @@ def test_an_empty_line_before_a_request_is_passed_over() -> None:
     """RFC 9112 section 2.2, for clients that put one behind a body."""
     data = b"\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n"
     assert len(read([data]).requests) == len(read([data[:1], data[1:]]).requests) == 1
+
+
+@pytest.mark.parametrize("places", [[], [2], [2, 4], [1, 2, 3, 4]], ids=["whole", "first", "both", "bytes"])
+def test_two_empty_lines_before_a_request_are_too_many(places: list[int]) -> None:
+    """However they are cut, so that nobody keeps a parser busy with them."""
+    heard = read(cut(b"\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", places))
+    assert (heard.status, heard.requests) == (400, [])
+
+
+@pytest.mark.parametrize("filling", [b"a", b"a\r\nX:"], ids=["one-long-field", "many-short-fields"])
+def test_a_head_that_comes_byte_by_byte_costs_little(filling: bytes) -> None:
+    """What was looked at is not looked at again: a second or less for 64 KiB, where it could take minutes."""
+    heard = Heard()
+    parser = RequestParser(heard, header_bytes_max=1 << 16, header_fields_max=64)
+    data = b"GET / HTTP/1.1\r\nHost: h\r\nX:" + filling * (60_000 // len(filling))
+    started = time.process_time()
+    for at in range(len(data)):
+        parser.feed(data[at : at + 1])
+    assert time.process_time() - started < 15.0
+    assert heard.requests == []

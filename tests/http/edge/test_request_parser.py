@@ -44,13 +44,15 @@ class Heard:
 def read(pieces: list[bytes]) -> Heard:
     """Feed the pieces as a connection does."""
     heard = Heard()
+    begun = 0
     parser = RequestParser(heard, header_bytes_max=LIMIT, header_fields_max=64)
     try:
         for piece in pieces:
             data = piece
             while data:
                 data = parser.feed(data)
-                if heard.ended == len(heard.requests):
+                if begun < heard.ended == len(heard.requests):
+                    begun = heard.ended
                     parser.begin()
     except RequestInvalid as problem:
         heard.status = problem.status

@@ -15,7 +15,6 @@ import pytest
 from gateway.app import serve
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove
-from gateway.store.base import boot_seconds
 from gateway.store.journal import Journal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
@@ -115,22 +114,3 @@ async def test_a_superseded_holder_tells_what_the_record_says(monkeypatch: pytes
         response = await first
         assert (status_of(response), response.body) == ((200, "recovered"), b"found")
         assert len(home.upstream.requests) == 1
-
-
-async def test_nothing_is_sent_under_a_lease_that_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A host that slept through its lease between the claim and the first byte sends nothing, and frees the key."""
-    async with shaken(monkeypatch, tmp_path) as (home, store):
-        gate = store.stop_after("claim")
-        first = asyncio.create_task(home.send("k1"))
-        await gate.reached.wait()
-        home.gateway._leases._clock = lambda: boot_seconds() + 3600.0
-        gate.opened.set()
-        response = await first
-        assert status_of(response) == (503, "upstream-unreachable")
-        assert home.upstream.requests == []
-
-        async def stored() -> bool:
-            return status_of(await home.send("k1")) == (200, "stored")
-
-        home.gateway._leases._clock = boot_seconds
-        await eventually(stored)

@@ -1,0 +1,63 @@
+"""`python -m tests.defects --list` names the defects, `--run NAME` (any number of them) shows one being caught."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.defects.bench import Bench, Verdict
+from tests.defects.catalogue import DEFECTS
+from tests.defects.defect import Defect, NotThere
+
+
+def main() -> int:
+    """Returns 1 when a defect that was run was not caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.defects", description="Deliberate defects of the gateway.")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--list", action="store_true", help="name the defects and the tests that have to notice them")
+    asked.add_argument("--run", nargs="+", metavar="NAME", help="run these tests with the defect; all: every defect")
+    parser.add_argument("--verbose", action="store_true", help="with what the tests wrote")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for defect in DEFECTS.values():
+            print(f"{defect.name}: {defect.breaks}", *[f"    {test}" for test in defect.caught_by], sep="\n")
+        return 0
+    names = list(DEFECTS) if arguments.run == ["all"] else arguments.run
+    if unknown := [name for name in names if name not in DEFECTS]:
+        parser.error(f"there is no defect {', '.join(unknown)}; --list names them all")
+    return _run([DEFECTS[name] for name in names], is_verbose=arguments.verbose)
+
+
+def _run(defects: list[Defect], *, is_verbose: bool) -> int:
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="defects-") as directory, Bench(Path(directory) / "bench") as bench:
+        planned = []
+        for defect in defects:
+            try:
+                bench.plan(defect.name, defect, defect.caught_by)
+            except NotThere as error:
+                missed += 1
+                print(f"NOT THERE {error}")
+            else:
+                planned.append(defect)
+        for defect in planned:
+            verdict = bench.verdict(defect.name)
+            missed += not verdict.noticed
+            _tell(defect, verdict, is_verbose=is_verbose)
+    return 1 if missed else 0
+
+
+def _tell(defect: Defect, verdict: Verdict, *, is_verbose: bool) -> None:
+    print(f"{'caught' if verdict.noticed else 'MISSED'} {defect.name}: {defect.breaks}")
+    for how, tests in (("noticed by", verdict.noticed), ("broke", verdict.broken)):
+        for test, why in tests.items():
+            print(f"    {how} {test}\n        {why[:300]}")
+    if is_verbose:
+        print(verdict.output)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

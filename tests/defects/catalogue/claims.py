@@ -1,0 +1,213 @@
+"""Defects of claims, leases and fences: who may execute, until when, and whose word counts."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+LIFECYCLE = "core/lifecycle.py"
+CLAIMING = "proxy/claiming.py"
+LEASES = "proxy/leases.py"
+_HOLDERS = "case Renew() | Complete() | Release() | Forget() | Abandon():\n            "
+_HOLDERS_FENCE = _HOLDERS + "return (record.token, record.attempt_id) == "
+_FENCES = "tests/conformance/test_fences.py::"
+_CLAIMING = "tests/proxy/test_claiming.py::"
+
+DEFECTS = (
+    Defect(
+        "look-up-then-insert",
+        "a claim looks whether the key is free, and then writes whatever is there by then",
+        (
+            Edit(
+                CLAIMING,
+                "answer = await self._say(_Pursuit(command, terms))\n            if not isinstance(answer, Seen):",
+                "found = await self._store.read(identity.operation_id)\n"
+                "            is_free = found.record is None or read_token is not None\n"
+                "            answer = await self._say(_Pursuit(command, terms)) if is_free else Seen(found)\n"
+                "            if not isinstance(answer, Seen):",
+            ),
+            Edit(
+                LIFECYCLE,
+                "    record = settle(record, now_us)\n    event = EVENT_OF[type(command)]",
+                "    record = settle(record, now_us)\n"
+                "    event = EVENT_OF[type(command)]\n"
+                "    if isinstance(command, Claim) and command.read_token is None:\n"
+                "        record = None",
+            ),
+        ),
+        (_CLAIMING + "test_two_claims_that_cross_on_their_way_have_one_grant",),
+    ),
+    Defect(
+        "no-fence-on-complete",
+        "a completion counts whoever says it",
+        (
+            Edit(
+                LIFECYCLE,
+                _HOLDERS_FENCE,
+                _HOLDERS_FENCE.replace("return ", "return isinstance(command, Complete) or "),
+            ),
+        ),
+        (_FENCES + "test_a_superseded_holder_changes_nothing[sqlite-complete]",),
+    ),
+    Defect(
+        "token-ignored",
+        "a holder is known by its attempt alone",
+        (
+            Edit(
+                LIFECYCLE,
+                _HOLDERS_FENCE + "(command.token, command.attempt_id)",
+                _HOLDERS_FENCE.replace("(record.token, record.attempt_id)", "record.attempt_id") + "command.attempt_id",
+            ),
+        ),
+        (_FENCES + "test_both_halves_of_the_fence_count[sqlite-complete-token]",),
+    ),
+    Defect(
+        "attempt-id-ignored",
+        "a holder is known by its token alone",
+        (
+            Edit(
+                LIFECYCLE,
+                _HOLDERS_FENCE + "(command.token, command.attempt_id)",
+                _HOLDERS_FENCE.replace("(record.token, record.attempt_id)", "record.token") + "command.token",
+            ),
+        ),
+        (_FENCES + "test_both_halves_of_the_fence_count[sqlite-complete-attempt]",),
+    ),
+    Defect(
+        "takeover-not-fenced",
+        "whoever once read that the operation is in doubt may take it over",
+        (
+            Edit(
+                LIFECYCLE,
+                "Disprove():\n            return record.token",
+                "Disprove():\n            return isinstance(command, Takeover) or record.token",
+            ),
+        ),
+        (_FENCES + "test_what_was_read_of_an_earlier_doubt_does_not_count[sqlite-takeover]",),
+    ),
+    Defect(
+        "retry-of-another-request",
+        "the store lets a different request claim a released key",
+        (
+            Edit(
+                LIFECYCLE,
+                "record.fingerprint is None or record.fingerprint.equals",
+                "True or record.fingerprint.equals",
+            ),
+        ),
+        (_FENCES + "test_a_released_key_is_for_the_same_request[sqlite]",),
+    ),
+    Defect(
+        "retention-as-lease",
+        "a claim is exclusive for as long as the key is remembered",
+        (
+            Edit(
+                CLAIMING, "self._holder, fingerprint, self._lease_us,", "self._holder, fingerprint, terms.remember_us,"
+            ),
+        ),
+        (_CLAIMING + "test_close_gives_pursuits_up",),
+    ),
+    Defect(
+        "lease-never-lapses",
+        "a dead holder keeps its key for ever",
+        (Edit(LIFECYCLE, "if record.state is State.CLAIMED and record.lease_until_us <= now_us:", "if False:"),),
+        ("tests/core/test_lifecycle.py::test_a_lease_ends_at_its_moment", _CLAIMING + "test_close_gives_pursuits_up"),
+    ),
+    Defect(
+        "lapsed-means-free",
+        "a key whose holder is silent may be claimed by the next",
+        (
+            Edit(
+                LIFECYCLE,
+                'Row((_S.CLAIMED,), _E.LAPSE, _S.IN_DOUBT, _F.CLOCK, "the holder died or was cut off"),',
+                'Row((_S.CLAIMED,), _E.LAPSE, _S.ABSENT, _F.CLOCK, "the holder died or was cut off"),',
+            ),
+        ),
+        (_CLAIMING + "test_close_gives_pursuits_up",),
+    ),
+    Defect(
+        "lost-claim-wedges",
+        "a claim that was given up without an answer is nobody's to end",
+        (
+            Edit(
+                CLAIMING,
+                "        self._pursue(pursuit)\n        return Unavailable(detail, is_definite=False)",
+                "        return Unavailable(detail, is_definite=False)",
+            ),
+        ),
+        (_CLAIMING + "test_a_claim_given_up_is_ended",),
+    ),
+    Defect(
+        "cancelled-claim-wedges",
+        "a claim whose caller was cancelled on the way is nobody's to end",
+        (
+            Edit(
+                CLAIMING,
+                "self._pursue(replace(pursuit, terms=replace(pursuit.terms, is_executed_anyway=False)))",
+                "pass",
+            ),
+        ),
+        (_CLAIMING + "test_a_cancelled_claim_is_released",),
+    ),
+    Defect(
+        "new-attempt-for-each-try",
+        "a claim whose answer was lost is said again as another attempt, and refuses itself",
+        (
+            Edit(
+                CLAIMING,
+                "match await self._store.apply(pursuit.command):",
+                "match await self._store.apply(replace(pursuit.command, attempt_id=uuid4())):",
+            ),
+        ),
+        (_CLAIMING + "test_a_lost_answer_is_asked_for_again",),
+    ),
+    Defect(
+        "renewal-trusted-from-its-end",
+        "what remains of a lease is counted from when the answer came",
+        (Edit(LEASES, "self._take(lease, result, started)", "self._take(lease, result, self._clock())"),),
+        ("tests/proxy/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
+    ),
+    Defect(
+        "claim-trusted-from-its-end",
+        "the first lease is counted from when the answer to the claim came",
+        (Edit(CLAIMING, "return Granted(record, now_us, started)", "return Granted(record, now_us, self._clock())"),),
+        (_CLAIMING + "test_a_grant_counts_from_before_its_call",),
+    ),
+    Defect(
+        "failed-renewal-trusted",
+        "not renewed because of an error is taken for still held",
+        (
+            Edit(
+                LEASES,
+                "        except StoreError:\n            return\n",
+                "        except StoreError:\n"
+                "            lease.trusted_until_seconds += self.lease_seconds\n"
+                "            return\n",
+            ),
+        ),
+        ("tests/proxy/test_leases.py::test_an_error_renews_nothing_and_ends_nothing",),
+    ),
+    Defect(
+        "no-renewal",
+        "the lease of a slow operation is never renewed",
+        (Edit(LEASES, "if lease.renew_at_seconds <= now and not lease.is_renewing:", "if False:"),),
+        ("tests/proxy/test_leases.py::test_a_slow_operation_keeps_its_lease",),
+    ),
+    Defect(
+        "stalled-loop-claims",
+        "a gateway whose loop was stuck goes on claiming at once",
+        (
+            Edit(
+                LEASES,
+                "return self._clock() - self._last_beat_seconds > self.lease_seconds / 3",
+                "return False",
+            ),
+        ),
+        ("tests/proxy/test_leases.py::test_a_stalled_loop_claims_nothing",),
+    ),
+    Defect(
+        "lease-not-asked-before-sending",
+        "the first byte goes out whether or not the lease is still trusted",
+        (Edit("proxy/attempt.py", "if not self._lease.is_trusted():", "if False:"),),
+        ("tests/proxy/test_coordinator.py::test_a_lease_that_is_over_before_the_first_byte",),
+    ),
+)

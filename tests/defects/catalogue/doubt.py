@@ -1,0 +1,185 @@
+"""Defects of doubt: what ends it, who may act on it, and what is written down of that."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+RECOVERY = "core/recovery.py"
+_RECOVERY = "tests/core/test_recovery.py::"
+_HTTP = "tests/http/gateway/test_recovery.py::"
+
+DEFECTS = (
+    Defect(
+        "takeover-release-ends-doubt",
+        "the store lets a takeover that had no effect free the key",
+        (Edit("core/lifecycle.py", "if (row.refused_under_doubt and record.carries_doubt) or row", "if row"),),
+        ("tests/conformance/test_fences.py::test_a_takeover_cannot_free_the_key[sqlite-release]",),
+    ),
+    Defect(
+        "takeover-outcome-ends-doubt",
+        "a takeover that was answered 'no effect' is told and recorded as if it were the first attempt",
+        (
+            Edit(
+                "core/outcome.py",
+                "            if carries_doubt:\n"
+                "                return Outcome(Event.ABANDON, Word.IN_DOUBT)\n"
+                "            if status",
+                "            if status",
+            ),
+        ),
+        (
+            "tests/core/test_outcome.py::test_event_and_word_of_every_answer",
+            _HTTP + "test_doubt_is_joined_over_attempts[sqlite-503]",
+        ),
+    ),
+    Defect(
+        "unsent-takeover-ends-doubt",
+        "a takeover that was not sent frees the key",
+        (
+            Edit(
+                "core/outcome.py",
+                "    if carries_doubt:\n"
+                "        return Outcome(Event.ABANDON, Word.IN_DOUBT)\n"
+                "    return Outcome(Event.RELEASE",
+                "    return Outcome(Event.RELEASE",
+            ),
+        ),
+        ("tests/core/test_outcome.py::test_nothing_sent",),
+    ),
+    Defect(
+        "takeover-carries-no-doubt",
+        "a claim by takeover is a claim like any other",
+        (Edit("core/lifecycle.py", "carries_doubt=isinstance(command, Takeover),", "carries_doubt=False,"),),
+        ("tests/core/test_lifecycle.py::test_a_takeover_keeps_the_request_and_the_beginning",),
+    ),
+    Defect(
+        "doubt-executes-again",
+        "a retry of an operation in doubt is executed, whatever the route says of recovery",
+        (Edit("proxy/coordinator.py", "takes_over=isinstance(route.recovery, Resend),", "takes_over=True,"),),
+        ("tests/http/gateway/test_verdicts.py::test_rule_14_in_doubt[sqlite]",),
+    ),
+    Defect(
+        "in-progress-is-an-answer",
+        "where recovery sends again, the upstream's own 'in progress' is recorded as the answer",
+        (Edit("core/outcome.py", "if policy.resends and status in RESEND_IN_PROGRESS:", "if False:"),),
+        (
+            "tests/core/test_outcome.py::test_progress_on_resend",
+            _HTTP + "test_doubt_is_joined_over_attempts[sqlite-409]",
+        ),
+    ),
+    Defect(
+        "recovered-over-the-owners-journal",
+        "an operation is recovered while its owner may still bring the answer from its journal",
+        (
+            Edit(
+                RECOVERY,
+                "return snapshot.now_us - record.lease_until_us >= grace_us and reachable_us >= grace_us",
+                "return True",
+            ),
+        ),
+        (_RECOVERY + "test_grace_of_the_owner",),
+    ),
+    Defect(
+        "disproved-before-settle",
+        "a probe that finds nothing frees the key while the request may still arrive",
+        (Edit(RECOVERY, "if settled_us < policy.settle_us:", "if False:"),),
+        (_RECOVERY + "test_never_happened_only_after_settle",),
+    ),
+    Defect(
+        "any-answer-disproves",
+        "an answer of a probe that no rule explains frees the key",
+        (Edit(RECOVERY, "    if is_done == is_never:\n", "    is_never = not is_done\n    if is_done == is_never:\n"),),
+        (_RECOVERY + "test_what_an_answer_means",),
+    ),
+    Defect(
+        "probe-takes-the-token",
+        "a probe takes the operation over, and fences the late answer off",
+        (
+            Edit(
+                "proxy/probing.py",
+                "            before = await self._store.read(operation_id)\n",
+                "            taken = Takeover(operation_id, record.token, uuid4(), self._who, lease_us)\n"
+                "            await self._store.apply(taken)\n"
+                "            before = await self._store.read(operation_id)\n"
+                "            before = replace(before, record=replace(before.record, state=State.IN_DOUBT))\n",
+            ),
+            Edit(
+                "proxy/probing.py",
+                "    Result,\n    Snapshot,\n    State,\n",
+                "    Result,\n    Snapshot,\n    State,\n    Takeover,\n",
+            ),
+            Edit(
+                "proxy/probing.py",
+                "from dataclasses import dataclass\n",
+                "from dataclasses import dataclass, replace\n",
+            ),
+        ),
+        (_HTTP + "test_a_late_answer_wins_over_a_probe[sqlite]",),
+    ),
+    Defect(
+        "probers-crowd",
+        "everybody who retries probes at the same time",
+        (
+            Edit(
+                "store/sqlite_inquiry.py",
+                "if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):",
+                "if put_off_until_us > now_us and not is_urgent:",
+            ),
+        ),
+        ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_leave[sqlite]",),
+    ),
+    Defect(
+        "purge-without-audit",
+        "who dropped an answer is not written down",
+        (
+            Edit(
+                "store/sqlite_statements.py",
+                "(audit := audit_of(command)) is not None:",
+                "(audit := audit_of(command)) is not None and EVENT_OF[type(command)] != 'purge':",
+            ),
+        ),
+        ("tests/conformance/test_recovery.py::test_whoever_ends_a_doubt_is_written_down[sqlite]",),
+    ),
+    Defect(
+        "doubt-is-purged",
+        "an operator can drop a doubt",
+        (Edit("core/lifecycle.py", "Row((_S.COMPLETED,), _E.PURGE,", "Row((_S.COMPLETED, _S.IN_DOUBT), _E.PURGE,"),),
+        ("tests/core/test_lifecycle.py::test_every_state_can_be_left_but_by_time_alone_never_from_doubt",),
+    ),
+    Defect(
+        "operator-need-not-wait",
+        "an operator may say that nothing happened while a request may still arrive, without a word of warning",
+        (Edit("admin/resolution.py", "if settled_us <= snapshot.now_us:", "if True:"),),
+        ("tests/admin/test_operations.py::test_never_happened_is_not_known_early",),
+    ),
+    Defect(
+        "older-state-unnoticed",
+        "a store that was put back to an older state is believed",
+        (Edit("store/epoch.py", "if epoch.token < seen.token:", "if False:"),),
+        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+    ),
+    Defect(
+        "promotion-unnoticed",
+        "a standby that was promoted is believed to know all that was acknowledged",
+        (Edit("store/epoch.py", "if seen.identity != epoch.identity:", "if False:"),),
+        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+    ),
+    Defect(
+        "lost-is-absent",
+        "a key that was in the lost memory is taken for one that was never used",
+        (Edit("store/front.py", "if is_free and snapshot.now_us < amnesia.until_us:", "if False:"),),
+        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+    ),
+    Defect(
+        "old-release-is-believed",
+        "a release from before the loss frees the key although a later retry may be forgotten",
+        (
+            Edit(
+                "store/front.py",
+                "record is None or (record.state is State.RELEASED and record.token <= amnesia.beyond)",
+                "record is None",
+            ),
+        ),
+        ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),
+    ),
+)

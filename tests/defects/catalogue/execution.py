@@ -1,0 +1,260 @@
+"""Defects of one attempt: what is made of its outcome, when it is recorded, and who is told what."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+ATTEMPT = "proxy/attempt.py"
+COORDINATOR = "proxy/coordinator.py"
+OUTCOME = "core/outcome.py"
+_OUTCOMES = "tests/http/gateway/test_outcomes.py::"
+_VERDICTS = "tests/http/gateway/test_verdicts.py::"
+_FAULTS = "tests/http/gateway/test_store_faults.py::"
+_DRAIN = "tests/http/gateway/test_drain.py::"
+
+DEFECTS = (
+    Defect(
+        "recorded-after-the-answer",
+        "the client has its answer before the store has it",
+        (
+            Edit(
+                ATTEMPT,
+                "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n",
+                "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n"
+                "        self._publish(Ending(conclusion.reply, conclusion.reply))\n",
+            ),
+            Edit(
+                ATTEMPT,
+                "        self._ending.set_result(ending)\n\n    def _ending_of",
+                "        if not self._ending.done():\n"
+                "            self._ending.set_result(ending)\n\n"
+                "    def _ending_of",
+            ),
+        ),
+        (_FAULTS + "test_nobody_is_answered_before_the_store_has_it",),
+    ),
+    Defect(
+        "unrecorded-is-told",
+        "an outcome that nothing durable took is told as known",
+        (
+            Edit(
+                ATTEMPT,
+                "        except StoreError:\n            return None\n        reply = conclusion.reply",
+                "        except StoreError:\n            return Ending(conclusion.reply, conclusion.reply)\n"
+                "        reply = conclusion.reply",
+            ),
+        ),
+        ("tests/proxy/test_coordinator.py::test_an_outcome_that_nothing_durable_takes",),
+    ),
+    Defect(
+        "completion-said-once",
+        "a completion whose answer was lost is not said again",
+        (
+            Edit(
+                ATTEMPT,
+                "            except StoreError:\n                is_late = True\n",
+                "            except StoreError:\n                is_late = True\n"
+                "                self.last_word = None\n"
+                "                self._publish_unrecorded()\n"
+                "                return\n",
+            ),
+        ),
+        ("tests/proxy/test_coordinator.py::test_a_lost_answer_to_an_outcome",),
+    ),
+    Defect(
+        "refused-write-is-told",
+        "a holder whose write was refused gives its client its own answer all the same",
+        (
+            Edit(
+                ATTEMPT,
+                "                _abort_stream(conclusion.reply)\n                reply = by_record(",
+                "                return Ending(conclusion.reply, conclusion.reply)\n                reply = by_record(",
+            ),
+        ),
+        (_FAULTS + "test_a_superseded_holder_tells_what_the_record_says",),
+    ),
+    Defect(
+        "lost-is-released",
+        "a connection that ended before the answer frees the key",
+        (
+            Edit(
+                OUTCOME,
+                'came."""\n    return Outcome(Event.ABANDON, Word.IN_DOUBT)',
+                'came."""\n    return Outcome(Event.RELEASE, Word.UPSTREAM_UNREACHABLE)',
+            ),
+        ),
+        (
+            "tests/core/test_outcome.py::test_unknown_is_never_anything_else",
+            _OUTCOMES + "test_no_complete_response[sqlite-close]",
+        ),
+    ),
+    Defect(
+        "timeout-is-released",
+        "an upstream that did not answer in time frees the key",
+        (
+            Edit(
+                "proxy/conclusion.py",
+                "        outcome = conclude_unknown()\n",
+                "        outcome = conclude_unknown()\n"
+                "        if reason is Unknown.TIMEOUT:\n"
+                "            outcome = conclude_not_sent(carries_doubt=False)\n",
+            ),
+        ),
+        (_OUTCOMES + "test_silence_is_never_nothing[sqlite]",),
+    ),
+    Defect(
+        "truncation-is-released",
+        "an answer that broke off frees the key",
+        (
+            Edit(
+                "proxy/conclusion.py",
+                "        outcome = conclude_unknown()\n",
+                "        outcome = conclude_unknown()\n"
+                "        if upstream_status is not None:\n"
+                "            outcome = conclude_not_sent(carries_doubt=False)\n",
+            ),
+        ),
+        (_OUTCOMES + "test_no_complete_response[sqlite-body-reset]",),
+    ),
+    Defect(
+        "not-sent-is-doubt",
+        "a refused connection puts the key in doubt",
+        (
+            Edit(
+                ATTEMPT,
+                "return self._claimed.not_sent(reason, detail)",
+                "return self._claimed.unknown(next(iter(Unknown)), detail)",
+            ),
+            Edit(ATTEMPT, "NotSent, TooLong\n", "NotSent, TooLong, Unknown\n"),
+        ),
+        (_OUTCOMES + "test_nothing_sent[sqlite]",),
+    ),
+    Defect(
+        "door-settles-the-key",
+        "401 is a final answer, so that a stranger uses up the key",
+        (Edit(OUTCOME, "    if status in REFUSED_AT_THE_DOOR:\n        return Meaning.RETRYABLE\n", ""),),
+        (_OUTCOMES + "test_a_stranger_poisons_nothing[sqlite-401]",),
+    ),
+    Defect(
+        "door-keeps-the-fingerprint",
+        "after a stranger's 401 the key is for the stranger's request only",
+        (Edit(OUTCOME, "return Outcome(Event.FORGET, Word.RELEASED)", "return Outcome(Event.RELEASE, Word.RELEASED)"),),
+        (_OUTCOMES + "test_a_stranger_poisons_nothing[sqlite-401]",),
+    ),
+    Defect(
+        "any-401-forgets",
+        "a 401 of a later attempt frees the owner's key for others",
+        (Edit(OUTCOME, "if status in REFUSED_AT_THE_DOOR and is_first_attempt:", "if status in REFUSED_AT_THE_DOOR:"),),
+        (_OUTCOMES + "test_later_attempt_at_the_door_keeps_the_fingerprint[sqlite]",),
+    ),
+    Defect(
+        "payments-5xx-final",
+        "a 5xx of a payment service is recorded as its answer",
+        (
+            Edit(
+                OUTCOME,
+                "        return Meaning.RETRYABLE\n    return Meaning.IN_DOUBT\n\n\ndef conclude_answered",
+                "        return Meaning.RETRYABLE\n    return Meaning.FINAL\n\n\ndef conclude_answered",
+            ),
+        ),
+        ("tests/core/test_outcome.py::test_every_status_by_preset[payments]",),
+    ),
+    Defect(
+        "payments-5xx-retryable",
+        "a 500 of a payment service frees the key",
+        (Edit(OUTCOME, "if status in (500, 503) and preset is not Preset.PAYMENTS:", "if status in (500, 503):"),),
+        (_OUTCOMES + "test_complete_response[sqlite-payments-500-in-doubt]",),
+    ),
+    Defect(
+        "waiter-claims",
+        "whoever waited for a request that was released executes its own",
+        (
+            Edit(
+                COORDINATOR,
+                "reply = in_flight_at(snapshot, record, route) if settled is None else",
+                'if settled is not None and settled.state == "released":\n'
+                "                    return None\n"
+                "                reply = in_flight_at(snapshot, record, route) if settled is None else",
+            ),
+        ),
+        (_OUTCOMES + "test_waiters_of_a_failing_request_do_not_run_it[sqlite]",),
+    ),
+    Defect(
+        "waiters-share-a-401",
+        "what a stranger was told at the door is told to those who waited",
+        (
+            Edit(
+                "proxy/conclusion.py",
+                "outcome.event in (Event.RELEASE, Event.ABANDON):",
+                "outcome.event in (Event.RELEASE, Event.ABANDON, Event.FORGET):",
+            ),
+        ),
+        (_OUTCOMES + "test_waiters_of_a_forgotten_request_share_nothing[sqlite]",),
+    ),
+    Defect(
+        "waiters-unbounded",
+        "any number of duplicates may wait",
+        (Edit(COORDINATOR, "self._waiters[route.name] < route.in_flight.waiters_max", "True"),),
+        (_VERDICTS + "test_waiters_are_bounded[sqlite]",),
+    ),
+    Defect(
+        "store-down-forwards",
+        "without the durable store requests are forwarded unprotected, on every route",
+        (
+            Edit(
+                COORDINATOR,
+                "if request.route.forwards_unprotected and run.request.route.forwards_unprotected:",
+                "if True:",
+            ),
+        ),
+        (_VERDICTS + "test_rule_8_store_unavailable[sqlite-refuse]",),
+    ),
+    Defect(
+        "no-body-is-an-empty-body",
+        "a record whose answer was not kept is replayed as an empty answer",
+        (
+            Edit(
+                "core/verdict.py",
+                "if record.response is None or record.response.body is None:",
+                "if record.response is None:",
+            ),
+        ),
+        ("tests/core/test_verdict.py::test_completed_without_its_body",),
+    ),
+    Defect(
+        "drain-forgets",
+        "what a shutdown could not finish is left to lapse, with nothing said of it",
+        (
+            Edit(
+                COORDINATOR,
+                "self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words]",
+                "self._end_pursuits(drained)",
+            ),
+        ),
+        (_DRAIN + "test_what_outlives_the_drain_is_said_to_be_in_doubt[sqlite]",),
+    ),
+    Defect(
+        "drain-releases",
+        "what a shutdown could not finish is freed",
+        (
+            Edit(
+                ATTEMPT,
+                'self.last_word = self._claimed.abandon("interrupted")',
+                "self.last_word = self._claimed.release()",
+            ),
+        ),
+        ("tests/proxy/test_drain.py::test_in_the_exchange",),
+    ),
+    Defect(
+        "books-do-not-balance",
+        "replays are told to no observer",
+        (
+            Edit(
+                COORDINATOR,
+                "if isinstance(answer, Reply) and answer.word is not None:",
+                "if isinstance(answer, Reply) and answer.word not in (None, Word.REPLAYED):",
+            ),
+        ),
+        ("tests/observe/test_whole.py::test_the_books_balance",),
+    ),
+)

@@ -1,0 +1,165 @@
+"""Defects of identity and sameness: whose operation it is, and whether it is the same request."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+IDENTITY = "core/identity.py"
+_ID = 'digest(b"operation", _utf8(service), _utf8(operation), scope_digest, key_digest)'
+_CANONICAL = "tests/core/test_fingerprint_canonical.py::"
+
+DEFECTS = (
+    Defect(
+        "scope-left-out",
+        "callers share their keys",
+        (Edit(IDENTITY, _ID, _ID.replace("scope_digest, ", "")),),
+        (
+            "tests/core/test_identity.py::test_operation_ids_differ",
+            "tests/http/gateway/test_verdicts.py::test_scopes_never_meet[sqlite]",
+        ),
+    ),
+    Defect(
+        "service-left-out",
+        "services on one store share their keys",
+        (Edit(IDENTITY, _ID, _ID.replace("_utf8(service), ", "")),),
+        ("tests/core/test_identity.py::test_operation_ids_differ",),
+    ),
+    Defect(
+        "operation-left-out",
+        "a key on another operation is the same operation",
+        (Edit(IDENTITY, _ID, _ID.replace("_utf8(operation), ", "")),),
+        ("tests/core/test_identity.py::test_operation_ids_differ",),
+    ),
+    Defect(
+        "parts-run-together",
+        "a byte can move from one part of a digest into the next",
+        (Edit("core/framing.py", "        pieces.append(_LENGTHS[length] if", "        _ = (_LENGTHS[length] if"),),
+        ("tests/core/test_identity.py::test_boundaries_count",),
+    ),
+    Defect(
+        "scope-kept-in-clear",
+        "what a scope was made from can be read in the store",
+        (Edit("core/scope.py", 'Scope(digest(b"scope", found))', "Scope(found)"),),
+        ("tests/core/test_identity_scope.py::test_nothing_in_clear",),
+    ),
+    Defect(
+        "any-hop-is-trusted",
+        "whoever connects may say which caller it is",
+        (Edit("core/scope.py", "spec.trusted is not None and not", "spec.trusted is None and not"),),
+        ("tests/core/test_identity_scope.py::test_trusted_hop",),
+    ),
+    Defect(
+        "expiring-token-as-scope",
+        "a caller with a fresh token is another caller",
+        (Edit("core/scope.py", "if _is_json_web_token(value):", "if False:"),),
+        ("tests/core/test_identity_scope.py::test_expiring_token",),
+    ),
+    Defect(
+        "second-field-line-wins",
+        "of two lines of the key's field the last one is the key",
+        (
+            Edit("core/key.py", "if len(values) != 1:", "if not values:"),
+            Edit("core/key.py", 'value = values[0].strip(b" \\t")', 'value = values[-1].strip(b" \\t")'),
+        ),
+        ("tests/core/test_identity_key.py::test_given_twice",),
+    ),
+    Defect(
+        "repeated-fields-pass",
+        "a field that says who calls, or under which key, may be there twice",
+        (Edit("proxy/strictness.py", "if len(values) > 1 and (name in _SINGLE or name in once):", "if False:"),),
+        ("tests/http/edge/test_strictness.py::test_an_ambiguous_field_is_a_fault",),
+    ),
+    Defect(
+        "dot-segments-pass",
+        "a service that resolves dot segments is reached past its route",
+        (Edit("core/routing.py", "if found is None and has_dot_segments(path):", "if False:"),),
+        ("tests/core/test_routing.py::test_dot_segments_do_not_leave_a_route",),
+    ),
+    Defect(
+        "dot-segments-forwarded",
+        "a protected target with dot segments is forwarded",
+        (
+            Edit(
+                "proxy/strictness.py",
+                'if has_dot_segments(normal):\n        return "The path holds a . or .. segment."',
+                "pass",
+            ),
+        ),
+        ("tests/http/edge/test_strictness.py::test_an_ambiguous_target_is_a_fault",),
+    ),
+    Defect(
+        "float-swallows-digits",
+        "two sums of money that a float cannot tell apart are one request",
+        (
+            Edit(
+                "core/canonical.py",
+                "parse_float=_mark_number, parse_int",
+                "parse_float=lambda text: _mark_number(repr(float(text))), parse_int",
+            ),
+        ),
+        (_CANONICAL + "test_json_values_that_differ",),
+    ),
+    Defect(
+        "duplicate-members-accepted",
+        "a document that two parsers read differently has one form",
+        (Edit("core/canonical.py", "if len(members) != len(pairs):", "if False:"),),
+        (_CANONICAL + "test_json_refused",),
+    ),
+    Defect(
+        "ignore-is-ignored",
+        "a retry whose time stamp moved is another request",
+        (Edit("core/canonical.py", "    if ignore:\n        drop(document, ignore)\n", ""),),
+        (_CANONICAL + "test_ignore",),
+    ),
+    Defect(
+        "media-type-left-out",
+        "the same bytes under another media type are the same request",
+        (Edit("core/fingerprint.py", "        _canonical_media(types, media, form),\n", ""),),
+        ("tests/core/test_fingerprint.py::test_fields",),
+    ),
+    Defect(
+        "raw-digest-under-another-key",
+        "raw digests that were made under two keys are compared, and found different",
+        (Edit("core/fingerprint.py", "_keyed(secret, digests.raw), key_id)", "digests.raw, key_id)"),),
+        ("tests/core/test_fingerprint.py::test_keyed_digests_reveal_nothing",),
+    ),
+    Defect(
+        "reused-while-running",
+        "a different request under the key of a running one gets that one's answer",
+        (
+            Edit(
+                "proxy/coordinator.py",
+                "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
+                "if (match is Match.UNKNOWN",
+            ),
+        ),
+        ("tests/http/gateway/test_verdicts.py::test_rule_9_key_reused[sqlite]",),
+    ),
+    Defect(
+        "reused-when-completed",
+        "a different request under a used key is answered from the record",
+        (
+            Edit(
+                "core/verdict.py",
+                "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
+                "if (match is Match.UNKNOWN",
+            ),
+        ),
+        (
+            "tests/core/test_verdict.py::test_different_request_in_any_state",
+            "tests/http/gateway/test_verdicts.py::test_rule_9_key_reused[sqlite]",
+        ),
+    ),
+    Defect(
+        "recipe-change-executes",
+        "a request whose sameness cannot be known is executed where it may only be answered",
+        (
+            Edit(
+                "core/verdict.py",
+                "if match is Match.UNKNOWN:\n                return Refuse(Word.KEY_REUSED, record)",
+                "pass",
+            ),
+        ),
+        ("tests/core/test_verdict.py::test_recipe_changed",),
+    ),
+)

@@ -1,0 +1,203 @@
+"""Defects of what is remembered: the fast tier, retention, tokens, the journal and its flush."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+LIFECYCLE = "core/lifecycle.py"
+TIERED = "store/tiered.py"
+_RETENTION = "tests/conformance/test_retention.py::"
+_TIERED = "tests/store/test_tiered.py::"
+_JOURNAL = "tests/store/test_journal.py::"
+_FLUSHER = "tests/upkeep/test_flusher.py::"
+
+DEFECTS = (
+    Defect(
+        "lower-token-overwrites",
+        "a copy of an earlier life of the operation replaces that of a later one",
+        (Edit("store/lua/put.lua", " and not is_fenced(KEYS[i], entry) then", " then"),),
+        ("tests/store/test_redis.py::test_only_a_higher_token_replaces_an_entry",),
+    ),
+    Defect(
+        "window-from-the-end-of-the-call",
+        "a copy lives longer than its record by as long as the store took to answer",
+        (
+            Edit(
+                TIERED,
+                "        result = await self._asked(self._durable.apply(command))\n        self._learn",
+                "        result = await self._asked(self._durable.apply(command))\n"
+                "        started_seconds = self._clock()\n        self._learn",
+            ),
+        ),
+        ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
+    ),
+    Defect(
+        "fast-window-from-the-put",
+        "an entry lives longer than its record by as long as it took to reach Redis",
+        (
+            Edit(
+                "store/redis.py",
+                "started_us = link.server_us(put.started_seconds)",
+                "started_us = link.server_us(self._clock())",
+            ),
+        ),
+        ("tests/store/test_redis.py::test_the_window_is_counted_from_the_start_of_the_call",),
+    ),
+    Defect(
+        "cache-survives-a-purge",
+        "a process answers from its memory what was purged",
+        (
+            Edit(TIERED, "self._cache.drop(operation_id, self._clock())", "pass"),
+            Edit(TIERED, "fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))", "pass"),
+        ),
+        (_TIERED + "test_a_purge_reaches_every_copy",),
+    ),
+    Defect(
+        "cache-outlives-the-window",
+        "a process answers from its memory what has expired",
+        (
+            Edit(
+                "store/cache.py",
+                "snapshot = later(entry.snapshot, microseconds(elapsed_seconds))",
+                "snapshot = entry.snapshot",
+            ),
+        ),
+        ("tests/store/test_cache.py::test_an_entry_ends_with_its_window",),
+    ),
+    Defect(
+        "unacknowledged-is-cached",
+        "a completion whose answer was lost is believed, and answered from a copy",
+        (
+            Edit(
+                TIERED,
+                "        result = await self._asked(self._durable.apply(command))\n"
+                "        self._learn(result.snapshot, started_seconds)\n",
+                "        try:\n"
+                "            result = await self._asked(self._durable.apply(command))\n"
+                "        except Indefinite:\n"
+                "            from gateway.core.lifecycle import step\n"
+                "            held = _HELD[operation_id_of(command)]\n"
+                "            self._learn(step(held.record, command, held.now_us, int)[0].snapshot, started_seconds)\n"
+                "            raise\n"
+                "        _HELD[operation_id_of(command)] = result.snapshot\n"
+                "        self._learn(result.snapshot, started_seconds)\n",
+            ),
+            Edit(
+                TIERED,
+                "@dataclass(slots=True)\nclass TierStats:",
+                "_HELD = {}\n\n\n@dataclass(slots=True)\nclass TierStats:",
+            ),
+        ),
+        ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),
+    ),
+    Defect(
+        "sweep-collects-the-lapsed",
+        "a sweep removes the claims of dead holders",
+        (
+            Edit(
+                "store/sqlite_statements.py",
+                "            settled = settle(kept.record, now_us)\n            _write(",
+                "            settled = settle(kept.record, now_us)\n"
+                "            settled = None if kept.record.state is State.CLAIMED else settled\n"
+                "            _write(",
+            ),
+        ),
+        (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[sqlite]",),
+    ),
+    Defect(
+        "doubt-is-collected",
+        "time ends a doubt",
+        (
+            Edit(
+                LIFECYCLE,
+                "Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT,",
+                "Row((_S.RELEASED, _S.TOMBSTONE, _S.IN_DOUBT), _E.COLLECT,",
+            ),
+        ),
+        ("tests/core/test_lifecycle.py::test_every_state_can_be_left_but_by_time_alone_never_from_doubt",),
+    ),
+    Defect(
+        "tombstone-executes",
+        "a key whose answer is gone is executed again",
+        (
+            Edit(LIFECYCLE, "Row((_S.RELEASED,), _E.CLAIM,", "Row((_S.RELEASED, _S.TOMBSTONE), _E.CLAIM,"),
+            Edit(
+                "core/verdict.py",
+                "return Refuse(Word.KEY_EXPIRED, record)",
+                "return Claimable(fingerprint, record.token)",
+            ),
+        ),
+        ("tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite-410]",),
+    ),
+    Defect(
+        "retire-collects",
+        "with its answer the key is forgotten",
+        (
+            Edit(
+                LIFECYCLE, "Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE,", "Row((_S.COMPLETED,), _E.RETIRE, _S.ABSENT,"
+            ),
+        ),
+        ("tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite-410]",),
+    ),
+    Defect(
+        "token-reused",
+        "once a record is gone its token is given out again",
+        (
+            Edit(
+                "store/sqlite_statements.py",
+                'self._cursor.execute(statements()["select_sequence"])',
+                'self._cursor.execute("SELECT coalesce(max(token), 0) FROM operation")',
+            ),
+        ),
+        (_RETENTION + "test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]",),
+    ),
+    Defect(
+        "answered-before-fsync",
+        "the journal answers before the outcome is on the disk",
+        (
+            Edit(
+                "store/journal_file.py",
+                'handle.execute("PRAGMA synchronous = FULL")\n            synchronous',
+                'handle.execute("PRAGMA synchronous = OFF")\n            synchronous',
+            ),
+            Edit("store/journal_file.py", '([("wal",)], [(2,)])', '([("wal",)], [(0,)])'),
+        ),
+        (_JOURNAL + "test_a_commit_that_fails_is_never_acknowledged[sync]",),
+    ),
+    Defect(
+        "failed-commit-acknowledged",
+        "a store whose disk failed at the commit says that it is done",
+        (
+            Edit(
+                "store/sqlite_connection.py",
+                'raise Indefinite(f"{self.path}: the commit failed: {error}") from error',
+                "return result",
+            ),
+        ),
+        ("tests/store/test_sqlite.py::test_a_commit_that_fails_is_unknown_until_the_disk_works",),
+    ),
+    Defect(
+        "refused-flush-dropped",
+        "an outcome that the store refused is thrown away",
+        (
+            Edit(
+                "upkeep/flusher.py",
+                "await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])",
+                "await self._journal.forget([entry.entry_id for entry, _ in batch.refused])",
+            ),
+        ),
+        (_FLUSHER + "test_a_refused_outcome_is_kept[fenced]",),
+    ),
+    Defect(
+        "flushed-before-recorded",
+        "an outcome leaves the journal although the store did not answer",
+        (
+            Edit(
+                "upkeep/flusher.py",
+                "            except StoreError as error:\n                batch.left.append((entry, error))",
+                "            except StoreError:\n                batch.applied.append(entry)",
+            ),
+        ),
+        (_FLUSHER + "test_a_silent_store_is_asked_with_one",),
+    ),
+)

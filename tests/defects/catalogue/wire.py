@@ -1,0 +1,180 @@
+"""Defects of the wire: what is sent, how often, and which bytes are taken for an answer."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+CLIENT = "proxy/upstream/client.py"
+CONNECTION = "proxy/upstream/connection.py"
+_QUIET = "return bool(pending) and not self.served and"
+_FAULTS = "tests/http/upstream/test_faults.py::"
+_REUSE = "tests/http/upstream/test_reuse.py::"
+
+DEFECTS = (
+    Defect(
+        "client-sends-again",
+        "the upstream client sends once more after a lost connection",
+        (
+            Edit(
+                CLIENT,
+                "        stats = self._pool.stats\n        match result:",
+                "        if isinstance(result, Lost):\n"
+                "            arguments = request, body, protected, may_send, on_interim, timeout_seconds\n"
+                "            result = await self._exchange(*arguments)\n"
+                "        stats = self._pool.stats\n        match result:",
+            ),
+        ),
+        (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),
+    ),
+    Defect(
+        "lost-is-not-sent",
+        "a connection that ended before an answer is taken for one on which nothing was sent",
+        (
+            Edit(
+                CLIENT,
+                "                    return news\n",
+                '                    return NotSent(SentNothing.LOCAL, "lost")\n',
+            ),
+        ),
+        (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),
+    ),
+    Defect(
+        "unsolicited-bytes-are-an-answer",
+        "what arrived on an idle connection answers the next request",
+        (Edit(CONNECTION, _QUIET, "return bool(pending) or not self.served and"),),
+        (_REUSE + "test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-an-answer]",),
+    ),
+    Defect(
+        "reuse-without-a-look",
+        "a connection is used again although its end is there to be read",
+        (Edit(CONNECTION, _QUIET, "return not pending or not self.served and"),),
+        (_REUSE + "test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-fin]",),
+    ),
+    Defect(
+        "used-connections-are-trusted",
+        "a protected request goes out on a used connection that nobody has seen to last",
+        (Edit("proxy/upstream/pool.py", "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit", "return True"),),
+        (_REUSE + "test_protected_requests_use_fresh_connections_until_one_was_seen_to_last",),
+    ),
+    Defect(
+        "truncated-body-is-whole",
+        "an answer that broke off is taken for what came of it",
+        (
+            Edit(
+                "proxy/upstream/answer.py",
+                "return BodyLost(self._loss.reason, self._loss.detail)\n            try:",
+                'return b"".join(taken)\n            try:',
+            ),
+        ),
+        (
+            _FAULTS + "test_an_answer_cut_at_any_byte_is_never_taken_for_whole",
+            "tests/http/gateway/test_outcomes.py::test_no_complete_response[sqlite-body-reset]",
+        ),
+    ),
+    Defect(
+        "reset-ends-an-answer",
+        "an answer without a length is complete although a reset cut it",
+        (
+            Edit(
+                CONNECTION,
+                "            if exc is not None:\n                receiver.fail(Unknown.RESET",
+                "            if receiver.framing.name == 'CLOSE':\n                receiver.body_ended()\n"
+                "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
+            ),
+        ),
+        (_FAULTS + "test_an_answer_cut_at_any_byte_is_never_taken_for_whole",),
+    ),
+    Defect(
+        "fin-ends-a-tls-answer",
+        "over TLS an answer without a length is complete although nobody said so",
+        (
+            Edit(CONNECTION, 'return ssl_object.read(1) == b""', "return True"),
+            Edit(
+                CONNECTION,
+                "        except ssl.SSLError:\n            return False",
+                "        except ssl.SSLError:\n            return True",
+            ),
+        ),
+        ("tests/http/upstream/test_tls.py::test_only_close_notify_completes_a_close_delimited_answer",),
+    ),
+    Defect(
+        "truncation-ends-cleanly",
+        "a streamed answer that broke off ends like a whole one",
+        (Edit("proxy/attempt.py", "raise BodyCut(data.detail)", 'return b""'),),
+        ("tests/http/gateway/test_outcomes.py::test_truncated_stream_breaks_visibly[sqlite]",),
+    ),
+    Defect(
+        "hop-by-hop-forwarded",
+        "fields of the client's connection reach the upstream",
+        (
+            Edit(
+                "proxy/forwarding.py",
+                "((HOP_BY_HOP | connection_options(headers)) - {",
+                "((connection_options(headers)) - {",
+            ),
+        ),
+        ("tests/http/test_forwarding.py::test_hop_by_hop_fields_and_those_that_connection_names_stay",),
+    ),
+    Defect(
+        "callers-speak-as-the-gateway",
+        "a caller can send a fencing token of its own",
+        (
+            Edit(
+                "proxy/forwarding.py",
+                "if name in dropped or _folded(field) in SPOKEN_BY_GATEWAY:",
+                "if name in dropped:",
+            ),
+        ),
+        ("tests/http/test_forwarding.py::test_no_caller_speaks_as_the_gateway",),
+    ),
+    Defect(
+        "length-copied",
+        "the length that the upstream declared is passed on beside our own",
+        (
+            Edit(
+                "proxy/writer.py",
+                'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
+                'HOP_BY_HOP | {b"idempotency-status"}',
+            ),
+        ),
+        ("tests/http/edge/test_server.py::test_framing_is_recomputed_and_never_copied",),
+    ),
+    Defect(
+        "length-copied-upstream",
+        "the length that the client declared is passed on beside our own",
+        (Edit("proxy/upstream/request.py", '{b"content-length", b"expect"}', '{b"expect"}'),),
+        ("tests/http/upstream/test_request.py::test_framing_is_recomputed",),
+    ),
+    Defect(
+        "cookies-replayed",
+        "whoever repeats a request gets the session that it opened",
+        (
+            Edit(
+                "core/replay.py", 'frozenset((b"set-cookie", b"www-authenticate"))', 'frozenset((b"www-authenticate",))'
+            ),
+        ),
+        ("tests/http/gateway/test_outcomes.py::test_personal_fields_are_the_first_callers[sqlite]",),
+    ),
+    Defect(
+        "disconnect-cancels",
+        "an attempt is given up when its client goes",
+        (
+            Edit(
+                "proxy/server.py",
+                "        self._clients.discard(connection)\n",
+                "        self._clients.discard(connection)\n"
+                "        for task in self._tasks:\n"
+                "            task.cancel()\n",
+            ),
+            Edit(
+                "proxy/coordinator.py",
+                "        except BaseException:\n            attempt.leave()\n            raise",
+                "        except BaseException:\n"
+                "            attempt.leave()\n"
+                "            next(task for task, each in self._tasks.items() if each is run).cancel()\n"
+                "            raise",
+            ),
+        ),
+        ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),
+    ),
+)

@@ -38,7 +38,8 @@ _KINDS_MAX: Final = 1024
 _KNOWN_NAME_BYTES_MAX: Final = 64
 
 _WAIT_PREFERENCE: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
-_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*+"|")+')
+# A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
+_PREFERENCE: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 
 

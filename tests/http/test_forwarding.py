@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from ipaddress import ip_address, ip_network
 from uuid import UUID
 
@@ -191,14 +192,34 @@ def test_the_upstream_gets_the_key_that_the_route_says(
         (b"wait", None),
         (b'note="a, wait=1", wait=2', b'note="a, wait=1"'),
         (b"waiting=1 ,  handling=lenient", b"waiting=1 ,  handling=lenient"),
+        (b'return=minimal, note="a, wait=2', b'return=minimal, note="a, wait=2'),
+        (b'wait=2, note="a\\', b'note="a\\'),
         (b"", b""),
     ],
-    ids=["alone", "with-another", "with-parameters", "without-a-value", "inside-quotes", "untouched", "empty"],
+    ids=[
+        "alone",
+        "with-another",
+        "with-parameters",
+        "without-a-value",
+        "inside-quotes",
+        "untouched",
+        "quote-without-an-end",
+        "escape-without-an-end",
+        "empty",
+    ],
 )
 def test_the_wait_preference_is_for_the_gateway(prefer: bytes, sent: bytes | None) -> None:
     """It is not passed on from a protected request; other preferences are."""
     assert protected((b"prefer", prefer)) == (((b"prefer", sent),) if sent else ())
     assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *hop())
+
+
+def test_many_quotes_without_an_end_cost_little() -> None:
+    """One long field must not hold up the event loop: a millisecond, where it could take half a minute."""
+    value = b'"\\' * 32_000
+    started = time.process_time()
+    assert protected((b"Prefer", value)) == ((b"Prefer", value),)
+    assert time.process_time() - started < 5.0
 
 
 def test_retry_instructions_for_a_proxy_behind_us_are_not_passed_on() -> None:

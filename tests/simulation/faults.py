@@ -40,6 +40,8 @@ class Climate:
     upstream_silent: float = 0.0
     upstream_status: float = 0.0
     request_late: float = 0.0
+    request_orphaned: float = 0.0
+    frozen_at_send: float = 0.0
     client_gone: float = 0.0
     client_body_cut: float = 0.0
     crashes: float = 0.0
@@ -82,6 +84,8 @@ _USUAL = {
     "upstream_silent": 0.04,
     "upstream_status": 0.2,
     "request_late": 0.04,
+    "request_orphaned": 0.05,
+    "frozen_at_send": 0.02,
     "client_gone": 0.1,
     "client_body_cut": 0.03,
     "crashes": 1.5,

@@ -119,7 +119,7 @@ class Service:
 
 # What a service may say without having done anything, by what the route takes it for.
 _NOTHING_DONE = (400, 401, 403, 404, 409, 422, 429, 408, 425, 503, 500)
-_NOTHING_DONE_PAYMENTS = (400, 401, 403, 404, 422, 429, 423)
+_NOTHING_DONE_PAYMENTS = (400, 401, 403, 422, 423, 429, 429)
 _PERHAPS_DONE = (502, 504, 520)
 
 
@@ -202,6 +202,11 @@ class Client:
         """Nothing is held."""
 
     async def _connect(self) -> None:
+        weather = self._weather
+        seconds = weather.dice.uniform(1.0, 15.0)
+        if weather.happens("frozen_at_send", self._gateway, seconds):
+            # Between the claim and the first byte.
+            self._process.freeze(seconds)
         connected: asyncio.Future[None] = self._loop.create_future()
         self._process.deliver(self._weather.hop_seconds(), _resolve, connected)
         await connected
@@ -239,9 +244,13 @@ class Client:
             sent.is_closed = True
             return
         if weather.climate.request_late and weather.dice.random() < weather.climate.request_late:
-            seconds = weather.dice.uniform(0.1, REQUEST_LATE_SECONDS_MAX)
+            seconds = weather.dice.uniform(0.1, REQUEST_LATE_SECONDS_MAX / 2)
             weather.note("request_late", seconds, self._gateway)
             delay += seconds
+        if weather.happens("request_orphaned", self._gateway):
+            # Its connection is gone, but somewhere on the way it is still there.
+            exchange.deliver(delay, exchange.fail, Unknown.RESET, "reset")
+            delay += weather.dice.uniform(0.0, REQUEST_LATE_SECONDS_MAX - delay)
         self._loop.world.deliver(delay, self._arrive, sent, exchange)
 
     def _arrive(self, sent: Sent, exchange: _Exchange) -> None:

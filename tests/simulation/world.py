@@ -26,7 +26,8 @@ from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service
 from tests.support.memory_store import EPOCH_US
 
 _STORM_SECONDS = 40.0
-_SETTLE_SECONDS = 16.0
+# Longer than anything that went wrong may last: the latest statement to a store, and a lease after it.
+_SETTLE_SECONDS = 24.0
 
 
 def run(seed: int, *, is_calm: bool = False) -> History:

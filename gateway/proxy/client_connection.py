@@ -133,6 +133,8 @@ class ClientConnection(asyncio.Protocol):
             self._is_deaf = True
             transport.close()
             return
+        # The body may be here whole, too much to hold, and not taken by anybody.
+        self.resume_reading()
         self._parser.begin()
         self._idle_since = self._loop.time()
         if self._waiting:
@@ -229,7 +231,8 @@ class ClientConnection(asyncio.Protocol):
             self._input.feed_data(data)
         elif self._is_deaf:
             return
-        elif self.is_busy and (self._body is None or self._body.is_received):
+        elif self._waiting or (self.is_busy and (self._body is None or self._body.is_received)):
+            # What came before this and waits for its turn is read before it.
             self._wait_with(data)
         else:
             self._read(data)
@@ -270,27 +273,27 @@ class ClientConnection(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> None:
-        """Read what there is of requests, until one has to be waited for."""
-        while data and not self._is_deaf:
-            try:
-                data = self._parser.feed(data)
-            except RequestInvalid as problem:
-                self._is_deaf = True
-                data = b""
-                if self._body is None:
-                    self._refuse(problem.status)
-                    return
-                self._body.cut_short(Cut.MALFORMED)
-            request, self._request = self._request, None
-            if request is not None and self._body is not None:
-                if request.fault is not None:
-                    self._is_deaf = True
-                self.is_busy = True
-                self._owner.request_arrived(self, request, self._body)
-            if self.is_busy:
-                if data:
-                    self._wait_with(data)
+        """Read until the end of one request; what follows it waits."""
+        try:
+            data = self._parser.feed(data)
+        except RequestInvalid as problem:
+            self._is_deaf = True
+            data = b""
+            if self._body is None:
+                self._refuse(problem.status)
                 return
+            self._body.cut_short(Cut.MALFORMED)
+        request, self._request = self._request, None
+        if request is not None and self._body is not None:
+            if request.fault is not None:
+                self._is_deaf = True
+            self.is_busy = True
+            self._owner.request_arrived(self, request, self._body)
+        if data and not self._is_deaf:
+            self._wait_with(data)
+            if not self.is_busy:
+                # In a turn of its own, so that a long line of requests holds nobody else up.
+                self._loop.call_soon(self._go_on)
 
     def _wait_with(self, data: bytes) -> None:
         """Keep what follows the request that is being answered."""
@@ -300,14 +303,16 @@ class ClientConnection(asyncio.Protocol):
             self._pause_transport()
 
     def _go_on(self) -> None:
-        if self.is_busy or self._is_deaf or self._input is not None:
+        transport = self.transport
+        if self.is_busy or self._is_deaf or self._input is not None or transport is None or transport.is_closing():
             return
         waiting, self._waiting = self._waiting, b""
         if self._is_input_paused:
             self._is_input_paused = False
             if not self._is_reading_paused:
                 self._resume_transport()
-        self._read(waiting)
+        if waiting:
+            self._read(waiting)
 
     def _refuse(self, status: int) -> None:
         """Answer bytes that are no request, and let the client read that before the connection is closed.

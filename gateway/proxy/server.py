@@ -15,9 +15,9 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol, TypeVar, assert_never
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
@@ -35,6 +35,8 @@ _LOG = logging.getLogger("gateway.edge")
 _FAILED: Final = (
     "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
 )
+
+_FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
 
 
 class EdgeRoute(Protocol):
@@ -54,12 +56,14 @@ R = TypeVar("R", bound=EdgeRoute)
 
 # Method, target and `Host` as received to the route that protects, if any.
 Select = Callable[[bytes, bytes, bytes | None], R | None]
-Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
-# The reply to a request that is here whole, if there is one without waiting for anything; None says nothing.
-ProtectNow = Callable[[Incoming, R], Reply | None]
+# The answer at once, where nothing has to be waited for; else the rest of the way to it, for a task to walk.
+Protect = Callable[[Incoming, R], Reply | Untouched | Coroutine[Any, Any, Reply | Untouched]]
 # The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
 # request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
+
+
+_Answer = Reply | Untouched | Coroutine[Any, Any, Reply | Untouched]
 
 
 class ListenError(Exception):
@@ -77,11 +81,9 @@ class Edge(Generic[R]):
         forward: Forward[R],
         herald: Herald,
         settings: EdgeSettings | None = None,
-        protect_now: ProtectNow[R] | None = None,
     ) -> None:
         self._select = select
         self._protect = protect
-        self._protect_now = protect_now
         self._forward = forward
         self._herald = herald
         self._settings = settings or EdgeSettings()
@@ -196,13 +198,24 @@ class Edge(Generic[R]):
         exchange = ClientExchange(connection, request, body, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
         self._idle.clear()
-        route, fault = self._examine(exchange)
-        if self._is_answered_now(exchange, route, fault):
+        answer: _Answer | None = None
+        try:
+            route, fault = self._examine(exchange)
+            if route is not None and fault is None:
+                answer = self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(answer, Reply) and exchange.write_now(answer, shows_status=route.shows_status):
+                    # A replay out of memory, above all: it needs no task.
+                    self._end(exchange)
+                    return
+        except ClientGone:
             self._end(exchange)
             return
-        task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault))
+        except Exception:  # noqa: BLE001 - raised to the transport it would leave a client waiting and a request counted
+            _LOG.exception("a request could not be looked at")
+            route, fault, answer = None, _Fault(500, _FAILED_BEFORE), None
+        task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault, answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
 
     def refusal(self, status: int) -> bytes:
         detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
@@ -215,27 +228,25 @@ class Edge(Generic[R]):
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _is_answered_now(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> bool:
-        """Answer in the same step, where nothing has to be waited for: a replay out of memory needs no task."""
-        if self._protect_now is None or route is None or fault is not None or not exchange.body.is_received:
-            return False
-        try:
-            reply = self._protect_now(exchange.incoming(may_upgrade=False), route)
-            return reply is not None and exchange.write_now(reply, shows_status=route.shows_status)
-        except ClientGone:
-            return True
-
-    async def _serve(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> None:
+    async def _serve(
+        self, exchange: ClientExchange, route: R | None, fault: _Fault | None, answer: _Answer | None
+    ) -> None:
         try:
             if not exchange.connection.gone.is_set():
-                await self._answer(exchange, route, fault)
+                await self._answer(exchange, route, fault, answer)
         except ClientGone:
             exchange.keep_alive = False
         except BaseException:
             exchange.abort()
             raise
-        finally:
-            self._end(exchange)
+
+    def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer | None) -> None:
+        """Also of a task that was cancelled before its first step."""
+        self._tasks.discard(task)
+        if isinstance(answer, Coroutine):
+            # Without effect unless nobody walked it, because the client went or the edge was closed.
+            answer.close()
+        self._end(exchange)
 
     def _end(self, exchange: ClientExchange) -> None:
         self._busy -= 1
@@ -243,19 +254,17 @@ class Edge(Generic[R]):
             self._idle.set()
         exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
 
-    async def _answer(self, exchange: ClientExchange, route: R | None, fault: _Fault | None) -> None:
+    async def _answer(
+        self, exchange: ClientExchange, route: R | None, fault: _Fault | None, answer: _Answer | None
+    ) -> None:
         """Answer in every case, but where the client is gone."""
         try:
             if fault is not None:
                 await self._refuse(exchange, route, fault)
-            elif route is None:
+            elif route is None or answer is None:
                 await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
             else:
-                answer = await self._protect(exchange.incoming(may_upgrade=False), route)
-                if isinstance(answer, Untouched):
-                    await self._pass(exchange, answer.incoming, route, answer.word)
-                else:
-                    await exchange.write(answer, shows_status=route.shows_status)
+                await self._give(exchange, route, await answer if isinstance(answer, Coroutine) else answer)
         except ClientGone:
             raise
         except RequestCut as cut:
@@ -266,6 +275,12 @@ class Edge(Generic[R]):
                 exchange.abort()
                 raise ClientGone from None
             await exchange.write_last(plain(500, _FAILED))
+
+    async def _give(self, exchange: ClientExchange, route: R, answer: Reply | Untouched) -> None:
+        if isinstance(answer, Untouched):
+            await self._pass(exchange, answer.incoming, route, answer.word)
+        else:
+            await exchange.write(answer, shows_status=route.shows_status)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
         try:

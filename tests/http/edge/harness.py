@@ -115,6 +115,7 @@ async def serving(
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
     key_fields: frozenset[bytes] = frozenset(),
+    protect_now: Callable[[Incoming, PlainRoute], Reply | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
@@ -131,6 +132,10 @@ async def serving(
         body = b"".join([chunk async for chunk in incoming.body.stream()])
         taken.append(Taken(incoming.head, body, incoming))
         return answer if answer is not None else reply()
+
+    def answer_of(incoming: Incoming, at: PlainRoute) -> Any:
+        at_once = None if protect_now is None else protect_now(incoming, at)
+        return protect(incoming, at) if at_once is None else at_once
 
     async def nowhere(incoming: Incoming, client: Client, at: PlainRoute | None, word: Word | None) -> Reply | None:
         return plain(404, "no upstream in this test")
@@ -150,7 +155,11 @@ async def serving(
             forward = Passthrough(target, herald, key_fields)
             route = replace(route, target=target)
         edge: Edge[PlainRoute] = Edge(
-            select=table(route, host).match, protect=protect, forward=forward, herald=herald, settings=settings
+            select=table(route, host).match,
+            protect=answer_of,
+            forward=forward,
+            herald=herald,
+            settings=settings,
         )
         _, port = await edge.start(host="127.0.0.1", tls=tls)
         stack.push_async_callback(edge.close)

@@ -1,0 +1,103 @@
+"""Several requests on one connection: read in the order in which they came, whenever they come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from itertools import pairwise
+from typing import cast
+
+import pytest
+
+from gateway.proxy.client_body import BUFFER_BYTES_MAX, ClientBody
+from gateway.proxy.reply import Incoming, Reply
+from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection, exchange
+
+P = PROTECTED.encode()
+
+
+@pytest.mark.parametrize("at", [1, 30, -3], ids=["request-line", "fields", "body"])
+async def test_what_comes_as_an_answer_ends_is_read_after_what_waits(at: int) -> None:
+    """The rest of a pipelined request may come in the very turn in which the answer before it is done."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def answer(incoming: Incoming) -> Reply:
+        bodies.append(b"".join([data async for data in incoming.body.stream()]))
+        begun.set()
+        await go_on.wait()
+        return reply(bodies[-1])
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        second = post(body=b"second")
+        await connection.send(post(body=b"first") + second[:at])
+        await begun.wait()
+        # Sent at once, by the kernel.
+        assert os.write(connection.writer.get_extra_info("socket").fileno(), second[at:]) == len(second[at:])
+        go_on.set()
+        assert (await connection.read_response()).body == b"first"
+        assert (await connection.read_response()).body == b"second"
+        assert bodies == [b"first", b"second"]
+
+
+async def test_a_body_that_nobody_took_does_not_stop_the_connection() -> None:
+    """As much of it as makes the connection stop reading, here whole and then not wanted."""
+    bodies: list[ClientBody] = []
+    go_on = asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        bodies.append(cast(ClientBody, incoming.body))
+        await go_on.wait()
+        return reply(b"not wanted", status=400)
+
+    length = BUFFER_BYTES_MAX + 1
+    head = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % length
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        for number in range(1, 3):
+            # The last byte is one too many to go on reading, and the end.
+            await connection.send(head + bytes(length - 1))
+            await eventually(lambda number=number: len(bodies) == number)  # type: ignore[misc]
+            await connection.send(b"x")
+            await eventually(lambda: bodies[-1].is_received)
+            go_on.set()
+            response = await connection.read_response()
+            assert (response.status, response.header("connection")) == (400, None)
+            go_on.clear()
+
+
+async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
+    """Answers that need no waiting are not all given in one turn of the loop."""
+    answered = 0
+    turns: list[int] = []
+
+    def answer(_: Incoming, __: PlainRoute) -> Reply:
+        nonlocal answered
+        answered += 1
+        return reply()
+
+    def look() -> None:
+        turns.append(answered)
+        if answered < 500:
+            asyncio.get_running_loop().call_soon(look)
+
+    async with serving(protect_now=answer) as edge, Connection(edge.port) as connection:
+        look()
+        await connection.send(post() * 500)
+        for _ in range(500):
+            assert (await connection.read_response()).status == 200
+    assert max(after - before for before, after in pairwise(turns)) <= 2
+
+
+async def test_a_failure_before_any_waiting_is_answered() -> None:
+    """With a 500 and the end of the connection, and the request is over."""
+
+    def answer(_: Incoming, __: PlainRoute) -> Reply:
+        raise ValueError("as the test wants it")
+
+    async with serving(protect_now=answer) as edge:
+        response = await exchange(edge.port, post())
+        assert (response.status, response.header("connection")) == (500, "close")
+        assert edge.edge.in_flight == 0
+        assert edge.taken == []

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.defects import warm
-from tests.defects.defect import PRODUCT, Defect, put_in
+from tests.defects.defect import PRODUCT, Defect, NotThere, put_in
 from tests.defects.telling import BROKEN, NOTICED
 
 # Each may have a server of its own, and the machine two cores.
@@ -82,11 +82,15 @@ class Bench:
         shutil.rmtree(self._directory)
 
     def plan(self, name: str, defect: Defect | None, tests: Iterable[str]) -> None:
-        """Have the tests run, with the defect or with none, when there is room. Raises `NotThere`."""
+        """Have the tests run, with the defect or with none, when there is room."""
         root = self._directory / name
         shutil.copytree(self._original, root, copy_function=os.link)
         if defect is not None:
-            put_in(defect, root)
+            try:
+                put_in(defect, root)
+            except NotThere as error:
+                self._verdicts[name] = Verdict(0, {}, {"the defect": str(error)}, "")
+                return
         # One that notices is enough.
         self._waiting[name] = [*tests] if defect is None else ["--exitfirst", *tests]
 

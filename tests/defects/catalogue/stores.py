@@ -200,4 +200,30 @@ DEFECTS = (
         ),
         (_FLUSHER + "test_a_silent_store_is_asked_with_one",),
     ),
+    Defect(
+        "postgres-frees-the-lapsed",
+        "the sweep of Postgres frees the keys of dead holders",
+        (
+            Edit(
+                "store/sql/postgres/lapse.sql",
+                "        state = 'in_doubt',\n        doubt = 'lapsed',\n",
+                "        state = 'released',\n"
+                "        remember_until_us = s.now_us + 3600000000,\n"
+                "        lease_until_us = 0,\n",
+            ),
+        ),
+        (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[postgres]",),
+    ),
+    Defect(
+        "postgres-forgets-the-fence",
+        "Postgres records whatever completion comes, whoever says it",
+        (
+            Edit(
+                "store/sql/postgres/complete.sql",
+                "        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id\n",
+                "",
+            ),
+        ),
+        ("tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[postgres-complete]",),
+    ),
 )

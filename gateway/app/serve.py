@@ -128,6 +128,7 @@ class Gateway:
             prober=prober,
             herald=self.herald,
             in_flight_max=config.limits.max_in_flight,
+            recall=self._store.recall,
         )
         routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
         table = RouteTable(zip([route.rule for route in config.routes], routes, strict=True))
@@ -137,7 +138,7 @@ class Gateway:
         )
         self._edge: Edge[Route] = Edge(
             select=table.match,
-            protect=self.coordinator.handle,
+            protect=self.coordinator.answer,
             forward=passthrough,
             herald=self.herald,
             settings=EdgeSettings(header_bytes_max=config.limits.max_header_bytes),

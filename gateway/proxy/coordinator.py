@@ -19,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Command, Record, Snapshot
@@ -54,6 +54,8 @@ _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
+_Answer = Reply | Untouched
+
 
 @dataclass(slots=True)
 class _Run:
@@ -83,9 +85,12 @@ class _Run:
 
 
 @dataclass(slots=True)
-class _Trail:
-    """What became known of a request on its way, for the fact that tells of it."""
+class _Story:
+    """One request on its way, and what became known of it, for the fact that tells of it."""
 
+    incoming: Incoming
+    route: Route
+    arrived: float
     operation_id: UUID | None = None
     upstream_status: int | None = None
     upstream_seconds: float | None = None
@@ -117,9 +122,12 @@ class Coordinator:
         prober: Prober,
         herald: Herald,
         in_flight_max: int = 1000,
+        recall: Callable[[UUID], Snapshot | None] = lambda _: None,
     ) -> None:
+        """`recall` gives the record of a completed operation, where that needs no waiting."""
         self._identifying = identifying
         self._in_flight_max = in_flight_max
+        self._recall = recall
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
@@ -153,68 +161,110 @@ class Coordinator:
         now = asyncio.get_running_loop().time()
         return now - min(run.started_seconds for run in self._runs.values())
 
-    async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
-        """Answer a request on a protected route that passed rule 2.
+    def answer(self, incoming: Incoming, route: Route) -> _Answer | Coroutine[Any, Any, _Answer]:
+        """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
-        Raises what the request's body raises when it is cut short; then nothing was done.
+        Else the rest of the way is returned. It raises what the request's body raises when it is cut short; then
+        nothing was done, and nothing is done as long as nobody walks it.
         """
-        loop = asyncio.get_running_loop()
-        arrived = loop.time()
-        trail = _Trail()
-        answer = await self._admit(incoming, route, arrived, trail)
+        story = _Story(incoming, route, asyncio.get_running_loop().time())
+        refusal = self._overload(route)
+        if refusal is not None:
+            return self._tell(story, refusal)
+        request = self._identifying.identify_now(incoming, route)
+        if request is None:
+            return self._answer_later(story, None)
+        if not isinstance(request, KeyedRequest):
+            return self._tell(story, request)
+        story.operation_id = request.identity.operation_id
+        reply = self._by_memory(request, story)
+        return self._answer_later(story, request) if reply is None else self._tell(story, reply)
+
+    async def handle(self, incoming: Incoming, route: Route) -> _Answer:
+        """As `answer`, walked to its end."""
+        answer = self.answer(incoming, route)
+        return answer if isinstance(answer, Reply | Untouched) else await answer
+
+    def _tell(self, story: _Story, answer: _Answer) -> _Answer:
         if isinstance(answer, Reply) and answer.word is not None:
+            head = story.incoming.head
             self._herald.state(
                 RequestAnswered(
-                    route=route.name,
+                    route=story.route.name,
                     word=answer.word,
                     status=answer.status,
-                    duration_seconds=loop.time() - arrived,
-                    method=incoming.head.method.decode("latin-1"),
-                    operation_id=trail.operation_id,
-                    upstream_status=trail.upstream_status,
-                    upstream_seconds=trail.upstream_seconds,
-                    attempt=trail.attempt,
-                    request_id=incoming.head.text(b"x-request-id"),
-                    trace_id=incoming.head.text(b"traceparent"),
+                    duration_seconds=asyncio.get_running_loop().time() - story.arrived,
+                    method=head.method.decode("latin-1"),
+                    operation_id=story.operation_id,
+                    upstream_status=story.upstream_status,
+                    upstream_seconds=story.upstream_seconds,
+                    attempt=story.attempt,
+                    request_id=head.text(b"x-request-id"),
+                    trace_id=head.text(b"traceparent"),
                 )
             )
         return answer
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
-    async def _admit(self, incoming: Incoming, route: Route, arrived: float, trail: _Trail) -> Reply | Untouched:
-        overload = self._overload()
-        if overload is not None:
-            return refuse(Word.OVERLOADED, shape=route.shape, detail=overload, retry_after_seconds=1)
-        self._arriving += 1
-        try:
-            request = await self._identifying.identify(incoming, route)
-        finally:
-            self._arriving -= 1
-        if not isinstance(request, KeyedRequest):
-            return request
-        trail.operation_id = request.identity.operation_id
-        return await self._operate(request, arrived, trail)
+    async def _answer_later(self, story: _Story, request: KeyedRequest | None) -> _Answer:
+        # Asked again, because of those who began between the arrival and this.
+        refusal = self._overload(story.route)
+        if refusal is not None:
+            return self._tell(story, refusal)
+        if request is None:
+            self._arriving += 1
+            try:
+                found = await self._identifying.identify(story.incoming, story.route)
+            finally:
+                self._arriving -= 1
+            if not isinstance(found, KeyedRequest):
+                return self._tell(story, found)
+            request = found
+            story.operation_id = request.identity.operation_id
+        return self._tell(story, await self._operate(request, story))
 
-    def _overload(self) -> str | None:
+    def _overload(self, route: Route) -> Reply | None:
+        """Rule 3."""
         if self._is_draining:
-            return _SHUTTING_DOWN
-        if self._leases.is_stalled():
-            return "The gateway was held up and is catching up."
-        if len(self._runs) + self._arriving + self._claiming.pursued >= self._in_flight_max:
-            return "Too many requests are in flight."
-        return None
+            detail = _SHUTTING_DOWN
+        elif self._leases.is_stalled():
+            detail = "The gateway was held up and is catching up."
+        elif len(self._runs) + self._arriving + self._claiming.pursued >= self._in_flight_max:
+            detail = "Too many requests are in flight."
+        else:
+            return None
+        return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
 
     # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
 
-    async def _operate(self, request: KeyedRequest, arrived: float, trail: _Trail) -> Reply | Untouched:
+    def _by_memory(self, request: KeyedRequest, story: _Story) -> Reply | None:
+        """Rules 9 to 11 for an operation that this process remembers as completed: `_by_sight` without a question."""
+        operation_id = request.identity.operation_id
+        if operation_id in self._runs or self._journaling.holds(operation_id):
+            return None
+        snapshot = self._recall(operation_id)
+        if snapshot is None or snapshot.record is None:
+            return None
+        match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
+            case Replay(record):
+                reply = replay_of(record, request.head.headers)
+            case Refuse(word, record):
+                reply = refuse_by(word, record, request.route)
+            case _:
+                return None
+        story.attempt = snapshot.record.attempts
+        request.body.close()
+        return reply
+
+    async def _operate(self, request: KeyedRequest, story: _Story) -> Reply | Untouched:
         mine: _Run | None = None
         owns_body = True
         try:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
                 if run is None and self._journaling.holds(request.identity.operation_id):
-                    reply = await self._by_journal(request, trail)
+                    reply = await self._by_journal(request, story)
                     if reply is not None:
                         return reply
                     continue
@@ -228,10 +278,10 @@ class Coordinator:
                 match admission:
                     case Granted():
                         if run is mine:
-                            return await self._lead(run, admission, arrived, trail)
-                        return await self._join(run, request, admission, trail)
+                            return await self._lead(run, admission, story)
+                        return await self._join(run, request, admission, story)
                     case Seen(snapshot):
-                        reply = await self._by_sight(snapshot, request, trail)
+                        reply = await self._by_sight(snapshot, request, story)
                         if reply is not None:
                             return reply
                     case Unavailable():
@@ -329,11 +379,11 @@ class Coordinator:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a run ended by an error of the program", exc_info=error)
 
-    async def _lead(self, run: _Run, admission: Granted, arrived: float, trail: _Trail) -> Reply:
+    async def _lead(self, run: _Run, admission: Granted, story: _Story) -> Reply:
         """Rule 15: this caller's request is the one that is executed."""
         attempt, route = run.granted_attempt, run.request.route
-        trail.attempt = admission.record.attempts
-        patience_seconds = route.target.answer_within_seconds - (asyncio.get_running_loop().time() - arrived)
+        story.attempt = admission.record.attempts
+        patience_seconds = route.target.answer_within_seconds - (asyncio.get_running_loop().time() - story.arrived)
         try:
             ending = await attempt.wait_ended(max(0.0, patience_seconds))
         except BaseException:
@@ -342,14 +392,14 @@ class Coordinator:
         if ending is None:
             attempt.leave()
             return self._still_running(run, admission, status=504)
-        trail.upstream_status = ending.upstream_status
-        trail.upstream_seconds = ending.upstream_seconds
+        story.upstream_status = ending.upstream_status
+        story.upstream_seconds = ending.upstream_seconds
         return ending.reply
 
-    async def _join(self, run: _Run, request: KeyedRequest, admission: Granted, trail: _Trail) -> Reply:
+    async def _join(self, run: _Run, request: KeyedRequest, admission: Granted, story: _Story) -> Reply:
         """Rules 9 and 13 for a duplicate of a request that this process is executing."""
         route, record = request.route, admission.record
-        trail.attempt = record.attempts
+        story.attempt = record.attempts
         match, _ = compare(record.fingerprint, request.fingerprints)
         if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
             return refuse_by(Word.KEY_REUSED, record, route)
@@ -378,10 +428,10 @@ class Coordinator:
         finally:
             self._waiters[route.name] -= has_place
 
-    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trail: _Trail) -> Reply | None:
+    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, story: _Story) -> Reply | None:
         """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all."""
         route, operation_id = request.route, request.identity.operation_id
-        trail.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
             case Replay(record):
                 return replay_of(record, request.head.headers)
@@ -396,7 +446,7 @@ class Coordinator:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                 if found is None:
                     return refuse_by(Word.IN_DOUBT, record, route)
-                return await self._by_sight(found, request, trail)
+                return await self._by_sight(found, request, story)
             case Wait(record):
                 wait_seconds, preferred = _patience(request)
                 settled = None
@@ -411,7 +461,7 @@ class Coordinator:
             case judgement:
                 assert_never(judgement)
 
-    async def _by_journal(self, request: KeyedRequest, trail: _Trail) -> Reply | None:
+    async def _by_journal(self, request: KeyedRequest, story: _Story) -> Reply | None:
         """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
         try:
             snapshot = await self._journaling.find(request.identity.operation_id)
@@ -422,7 +472,7 @@ class Coordinator:
             )
         if snapshot is None:
             return None
-        trail.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _after_wait(snapshot, request)
 
     def _still_running(self, run: _Run, admission: Granted, status: int | None = None) -> Reply:

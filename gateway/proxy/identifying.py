@@ -12,6 +12,7 @@ from typing import Final, assert_never
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
+from gateway.core.fingerprint import Digests
 from gateway.core.identity import identity_of
 from gateway.core.key import Key, KeyFault, find_key, needs_body
 from gateway.core.message import RequestHead, field_values
@@ -21,7 +22,7 @@ from gateway.core.routing import normalise_path
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.verdict import Word
 from gateway.proxy.conclusion import KeyedRequest
-from gateway.proxy.digesting import digest_body, find_key_in
+from gateway.proxy.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
@@ -48,27 +49,53 @@ class Identifying:
         The body of what is returned belongs to the caller; of a refusal, nothing is left. Raises what the request's
         body raises when it is cut short.
         """
-        headers = incoming.head.headers
-        key = None
-        if not needs_body(route.key):
-            key = find_key(route.key, headers, None, unquote)
-            if key is None:
-                return _without_key(incoming, route)
-            scope = scope_of(route.scope, headers, incoming.peer)
-            if not isinstance(scope, Scope):
-                return _refuse_scope(scope, route)
+        at_once = self.identify_now(incoming, route)
+        if at_once is not None:
+            return at_once
         body = await self._take(incoming, route)
         if isinstance(body, Reply):
             return body
         answer: KeyedRequest | Reply | Untouched | None = None
         try:
-            if key is None:
-                key = await find_key_in(route.key, headers, body.content, unquote)
-            answer = await self._identify_whole(incoming, route, key, body)
+            key = await find_key_in(route.key, incoming.head.headers, body.content, unquote)
+            scope = scope_of(route.scope, incoming.head.headers, incoming.peer)
+            answer = _refusal(incoming, route, key, scope, body)
+            if answer is None:
+                digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
+                answer = self._keyed(incoming, route, key, scope, body, digests)
             return answer
         finally:
             if answer is None or isinstance(answer, Reply):
                 body.close()
+
+    def identify_now(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched | None:
+        """As `identify`, for a request that is refused by its head, or is short and here whole.
+
+        None where something has to be waited for; then nothing of the body was taken.
+        """
+        headers = incoming.head.headers
+        key = None
+        is_key_in_body = needs_body(route.key)
+        scope = scope_of(route.scope, headers, incoming.peer)
+        if not is_key_in_body:
+            key = find_key(route.key, headers, None, unquote)
+            if key is None:
+                return _without_key(incoming, route)
+            if not isinstance(scope, Scope):
+                return _refuse_scope(scope, route)
+        length = incoming.body.length
+        if length is None or length > min(INLINE_BYTES_MAX, route.body_bytes_max, route.spool_over_bytes):
+            return None
+        content = incoming.body.whole()
+        if content is None:
+            return None
+        if is_key_in_body:
+            key = find_key(route.key, headers, content, unquote)
+        body = TakenBody(content, len(content))
+        answer = _refusal(incoming, route, key, scope, body)
+        if answer is not None:
+            return answer
+        return self._keyed(incoming, route, key, scope, body, route.fingerprinter.digests(incoming.head, content))
 
     async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
         """Rule 6."""
@@ -85,18 +112,18 @@ class Identifying:
             return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
-    async def _identify_whole(
-        self, incoming: Incoming, route: Route, key: Key | KeyFault | None, body: TakenBody
-    ) -> KeyedRequest | Reply | Untouched:
-        """What the request is, now that all of it is here."""
-        if key is None:
-            return _without_key(replace(incoming, body=WholeBody(body)), route)
-        scope = scope_of(route.scope, incoming.head.headers, incoming.peer)
-        if not isinstance(scope, Scope):
-            return _refuse_scope(scope, route)
-        if isinstance(key, KeyFault):
-            return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
-        digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
+    def _keyed(
+        self,
+        incoming: Incoming,
+        route: Route,
+        key: Key | KeyFault | None,
+        scope: Scope | ScopeMissing | ScopeUnsuitable,
+        body: TakenBody,
+        digests: Digests,
+    ) -> KeyedRequest:
+        """What the request is, now that all of it is here and nothing is against it."""
+        if not isinstance(key, Key) or not isinstance(scope, Scope):
+            raise TypeError("a request without key or scope was not refused")
         identity = identity_of(
             service=self._service,
             route=route.name,
@@ -116,6 +143,23 @@ class Identifying:
             probe=_probe_target(incoming.head, route, identity.operation_id, key),
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
         )
+
+
+def _refusal(
+    incoming: Incoming,
+    route: Route,
+    key: Key | KeyFault | None,
+    scope: Scope | ScopeMissing | ScopeUnsuitable,
+    body: TakenBody,
+) -> Reply | Untouched | None:
+    """Rules 4, 5 and 7, now that the body is here too."""
+    if key is None:
+        return _without_key(replace(incoming, body=WholeBody(body)), route)
+    if not isinstance(scope, Scope):
+        return _refuse_scope(scope, route)
+    if isinstance(key, KeyFault):
+        return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
+    return None
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

@@ -243,7 +243,7 @@ class Edge(Generic[R]):
     def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer | None) -> None:
         """Also of a task that was cancelled before its first step."""
         self._tasks.discard(task)
-        if isinstance(answer, Coroutine):
+        if answer is not None and not isinstance(answer, Reply | Untouched):
             # Without effect unless nobody walked it, because the client went or the edge was closed.
             answer.close()
         self._end(exchange)
@@ -264,7 +264,7 @@ class Edge(Generic[R]):
             elif route is None or answer is None:
                 await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
             else:
-                await self._give(exchange, route, await answer if isinstance(answer, Coroutine) else answer)
+                await self._give(exchange, route, answer if isinstance(answer, Reply | Untouched) else await answer)
         except ClientGone:
             raise
         except RequestCut as cut:

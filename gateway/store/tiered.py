@@ -169,6 +169,13 @@ class Tiered:
         finally:
             await self._durable.close()
 
+    def recall(self, operation_id: UUID) -> Snapshot | None:
+        """A completed record as `apply` would answer a claim with, where this process remembers it."""
+        copy = self._cache.get(operation_id, self._clock())
+        if copy is not None:
+            self.stats.cache_hits += 1
+        return copy
+
     async def apply(self, command: Command) -> Result:
         if isinstance(command, Purge | Erase):
             return await self._apply_dropping(command)

@@ -48,10 +48,13 @@ class Clients:
         self.intents: list[Intent] = []
 
     def make_intents(self, count: int) -> None:
-        """Some keys are used in two scopes, or on two routes: different operations."""
+        """Some keys are used in two scopes, or on two routes: different operations. Some runs are about one route."""
         dice = self._dice
+        routes: tuple[str, ...] = ("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping")
+        if dice.random() < 0.4:
+            routes = (dice.choice(routes),)
         for number in range(count):
-            route = dice.choice(("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"))
+            route = dice.choice(routes)
             scope = dice.choice(("t1", "t2", "t3"))
             key, body = f"k{number}", b'{"amount":%d,"currency":"eur"}' % (number * 100)
             if self.intents and dice.random() < 0.15:

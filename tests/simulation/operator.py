@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import Command, Disprove, Prove, Record, State
+from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
 from tests.simulation.gateway import route_shapes
 from tests.simulation.history import History, Sent
@@ -29,6 +30,8 @@ class Operator:
         self._history = history
         self._dice = dice
         self._diligence = dice.choice((0.0, 0.2, 0.7))
+        # Where a gateway recovers by itself he mostly leaves it to do so.
+        self._meddles = dice.random() < 0.3
         self._routes = {route.name: route for route in route_shapes()}
 
     async def work(self, until: float) -> None:
@@ -36,7 +39,10 @@ class Operator:
             await asyncio.sleep(self._dice.uniform(0.5, 4.0))
             for operation_id, snapshot in self._database.settled().items():
                 record = snapshot.record
-                if record is not None and record.state is State.IN_DOUBT and self._dice.random() < self._diligence:
+                if record is None or record.state is not State.IN_DOUBT:
+                    continue
+                is_his = self._meddles or isinstance(self._routes[record.identity.route].recovery, Hold)
+                if is_his and self._dice.random() < self._diligence:
                     self._resolve(operation_id, record)
 
     def _resolve(self, operation_id: UUID, record: Record) -> None:

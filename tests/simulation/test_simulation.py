@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.run import judge, repeat_line
 from tests.simulation.world import run
 
+_ROOT = Path(__file__).parents[2]
 SEEDS = 1000
 _BATCH = 50
 _CALM_SEEDS = 60
@@ -64,7 +66,8 @@ def test_a_seed_repeats_itself() -> None:
     assert run(7).digest() == first.digest()
     code = "from tests.simulation.world import run; print(run(7).digest())"
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": "."}
-    again = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=_ROOT)
     assert again.stdout.strip() == first.digest()
 
 

@@ -8,6 +8,7 @@ from tests.simulation.audit.case import AWAY, RECORDED, Case, state_of
 from tests.simulation.history import Call, Sent
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
+_NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
 _OWN_FIELDS = frozenset(
     ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
 )
@@ -31,7 +32,7 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
                     continue
                 is_same = call.body in bodies
                 # What a journal holds is that gateway's alone until the store has it.
-                if is_same and call.begun <= completion.at and answer.word in ("in-flight", "in-doubt"):
+                if is_same and call.begun <= completion.at and answer.word in _NOT_YET:
                     continue
                 is_acknowledged = call.begun > acknowledged.get(nonce, float("inf"))
                 if not _fits(call, nonce, is_same, has_body=completion.has_body, is_acknowledged=is_acknowledged):

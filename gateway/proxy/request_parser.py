@@ -30,7 +30,8 @@ _METHODS: Final = frozenset(
     b" UNLOCK UNSUBSCRIBE".split()
 )
 _LINE: Final = re.compile(rb"([A-Z\-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])\r\n")
-_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]")
+# User information, a backslash or a fragment beside the host are read in more than one way (RFC 9110 section 4.2.4).
+_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]++(?:[/?]|\Z)")
 # Every match is one whole line from its beginning: as many matches as line ends means that no line is anything else.
 _FIELD: Final = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
 _BARE_LINE_FEED: Final = re.compile(rb"(?<!\r)\n")

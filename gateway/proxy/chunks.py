@@ -52,6 +52,15 @@ class ChunkReader:
         if self._held_line:
             data = self._held_line + data
             self._held_line = b""
+        # Handed on together: thousands of chunks of a byte each must not become as many things to keep.
+        pieces: list[bytes] = []
+        try:
+            return self._read(data, pieces)
+        finally:
+            if pieces:
+                self._take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _read(self, data: bytes, pieces: list[bytes]) -> bytes | None:
         position, size = 0, len(data)
         while position < size:
             match self._state:
@@ -59,7 +68,7 @@ class ChunkReader:
                     piece = data[position : position + self._left]
                     position += len(piece)
                     self._left -= len(piece)
-                    self._take(piece)
+                    pieces.append(piece)
                     if self._left == 0:
                         self._state = _State.END
                     continue
@@ -92,7 +101,7 @@ class ChunkReader:
                 self._state = _State.LINE
             case _State.LINE:
                 line = _CHUNK_LINE.fullmatch(data, start, end)
-                if line is None:
+                if line is None or end - start > CHUNK_LINE_BYTES_MAX:
                     raise ChunksInvalid("not a chunk size line")
                 self._left = int(line[1], 16)
                 self._state = _State.DATA if self._left else _State.TRAILER

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 # The connection stops reading above this, until what is there was taken.
 BUFFER_BYTES_MAX: Final = 128 * 1024
+# What each piece costs beside its bytes: a client that sends few at a time must not make much be kept.
+_PIECE_BYTES: Final = 64
 
 
 class Cut(StrEnum):
@@ -72,7 +74,7 @@ class ClientBody:
     def arrived(self, data: bytes) -> None:
         """These bytes came."""
         self._buffer.append(data)
-        self._buffer_bytes += len(data)
+        self._buffer_bytes += len(data) + _PIECE_BYTES
         if self._buffer_bytes > BUFFER_BYTES_MAX:
             self._source.pause_reading()
         self._wake()

@@ -13,6 +13,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.proxy.chunks import CHUNK_LINE_BYTES_MAX, ChunkReader, ChunksInvalid
 from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 from tests.http.edge.test_server_hostile import AMBIGUOUS, UNREADABLE
 
@@ -214,3 +215,29 @@ def test_a_head_that_comes_byte_by_byte_costs_little(filling: bytes) -> None:
         parser.feed(data[at : at + 1])
     assert time.process_time() - started < 15.0
     assert heard.requests == []
+
+
+def test_many_small_chunks_arrive_as_one_piece() -> None:
+    """What has to be kept is counted in bytes, so it must not come in thousands of pieces."""
+    pieces: list[bytes] = []
+    reader = ChunkReader(pieces.append, LIMIT)
+    assert reader.feed(b"1\r\na\r\n" * 10_000 + b"0\r\n\r\nrest") == b"rest"
+    assert pieces == [b"a" * 10_000]
+
+
+def test_what_is_whole_of_malformed_chunks_is_told_before_they_are_refused() -> None:
+    """As it is when it comes alone."""
+    pieces: list[bytes] = []
+    with pytest.raises(ChunksInvalid):
+        ChunkReader(pieces.append, LIMIT).feed(b"2\r\nab\r\n1\r\nc\r\nZZ\r\n")
+    assert b"".join(pieces) == b"abc"
+
+
+@pytest.mark.parametrize("size", [CHUNK_LINE_BYTES_MAX, CHUNK_LINE_BYTES_MAX + 1], ids=["longest", "too-long"])
+def test_a_chunk_size_line_is_as_long_as_it_may_be_however_it_is_cut(size: int) -> None:
+    """In one piece as in many."""
+    line = b"1;" + b"e" * (size - 4) + b"\r\n"
+    for places in ([], [10], [size - 1], [10, size // 2]):
+        data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        heard = read([data, *cut(line + b"a\r\n0\r\n\r\n", places)])
+        assert (heard.status, heard.ended) == ((None, 1) if size == CHUNK_LINE_BYTES_MAX else (400, 0))

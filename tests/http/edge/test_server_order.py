@@ -52,14 +52,13 @@ async def test_a_body_that_nobody_took_does_not_stop_the_connection() -> None:
         await go_on.wait()
         return reply(b"not wanted", status=400)
 
-    length = BUFFER_BYTES_MAX + 1
-    head = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % length
+    head = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % BUFFER_BYTES_MAX
     async with serving(answer) as edge, Connection(edge.port) as connection:
         for number in range(1, 3):
-            # The last byte is one too many to go on reading, and the end.
-            await connection.send(head + bytes(length - 1))
+            # The last bytes are too many to go on reading, and the end.
+            await connection.send(head + bytes(BUFFER_BYTES_MAX - 1000))
             await eventually(lambda number=number: len(bodies) == number)  # type: ignore[misc]
-            await connection.send(b"x")
+            await connection.send(bytes(1000))
             await eventually(lambda: bodies[-1].is_received)
             go_on.set()
             response = await connection.read_response()

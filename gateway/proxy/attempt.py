@@ -94,6 +94,10 @@ class Attempt:
         """The record as it was when the claim was granted."""
         return self._claimed.record
 
+    def is_exclusive(self) -> bool:
+        """Whether the claim is surely still this attempt's. It may be even when nobody can tell."""
+        return self._lease.is_trusted()
+
     async def wait_ended(self, timeout_seconds: float) -> Ending | None:
         """How the attempt ended, or None when that did not become known in time.
 

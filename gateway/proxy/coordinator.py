@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.operation import Command, Record, Snapshot
+from gateway.core.operation import Command, Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
 from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
@@ -407,6 +407,10 @@ class Coordinator:
         ending: Ending | None = None
         # It will not be executed, whatever comes: its body need not wait with it.
         request.body.close()
+        overtaken = await self._overtaken(run)
+        if overtaken is not None:
+            reply_by_record = await self._by_sight(overtaken, request, story)
+            return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
         with self._place(route) as has_place:
             if has_place:
                 ending = await run.granted_attempt.wait_ended(wait_seconds)
@@ -427,6 +431,23 @@ class Coordinator:
             yield has_place
         finally:
             self._waiters[route.name] -= has_place
+
+    async def _overtaken(self, run: _Run) -> Snapshot | None:
+        """The record, when it has gone on without the attempt that still runs here; None when it has not, or may not.
+
+        Such an attempt waits for an answer that nobody will get. Its duplicates must not wait for it.
+        """
+        attempt = run.granted_attempt
+        if attempt.is_exclusive():
+            return None
+        try:
+            snapshot = await self._store.read(run.request.identity.operation_id)
+        except StoreError:
+            return None
+        record = snapshot.record
+        if record is None or record.attempt_id != attempt.record.attempt_id:
+            return snapshot
+        return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
     async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, story: _Story) -> Reply | None:
         """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all."""

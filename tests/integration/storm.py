@@ -15,8 +15,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +32,15 @@ from tests.support.postgres import PostgresInstallation, PostgresServer, workspa
 from tests.support.redis import RedisServer
 
 LEASE_SECONDS: Final = 3.0
+GRACE_SECONDS: Final = 5.0
 CLIENTS: Final = 10
 _HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
+# What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
+# what is sent again is not in doubt for ever.
+_PATIENCE_SECONDS: Final = dict(
+    zip(PATHS, (2 * LEASE_SECONDS, 2 * LEASE_SECONDS + GRACE_SECONDS + 3, 60.0), strict=True)
+)
 _SETTLERS: Final = 32
 _REPORT_SECONDS: Final = 30.0
 _PROBE: Final = {
@@ -77,6 +83,22 @@ class World:
     redis: RedisServer
     gateways: Sequence[GatewayProcess]
     done: Counter[str] = field(default_factory=Counter)
+    absences: list[tuple[float, float]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def absence(self) -> AsyncIterator[None]:
+        """While a gateway is away, from its last step to its next."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.absences.append((begin, time.monotonic()))
+
+    def was_superseded(self, call: Call) -> bool:
+        """Whether a `journaled` answer need not have become the record: its gateway was away for longer than the others
+        had to leave the operation alone. That is what `store.journal_grace` is said to mean.
+        """
+        return any(end > call.end and end - begin > GRACE_SECONDS for begin, end in self.absences)
 
 
 Deed = Callable[[World, random.Random], Awaitable[None]]
@@ -84,23 +106,26 @@ Deed = Callable[[World, random.Random], Awaitable[None]]
 
 async def _kill(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    gateway.kill()
-    await asyncio.sleep(source.uniform(0.0, 2.0))
-    await gateway.start()
+    async with world.absence():
+        gateway.kill()
+        await asyncio.sleep(source.uniform(0.0, 2.0))
+        await gateway.start()
 
 
 async def _restart(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    gateway.ask_to_stop()
-    await gateway.wait_exit()
-    await gateway.start()
+    async with world.absence():
+        gateway.ask_to_stop()
+        await gateway.wait_exit()
+        await gateway.start()
 
 
 async def _freeze(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    gateway.pause()
-    await asyncio.sleep(LEASE_SECONDS + source.uniform(0.5, 3.0))
-    gateway.resume()
+    async with world.absence():
+        gateway.pause()
+        await asyncio.sleep(LEASE_SECONDS + source.uniform(0.5, 3.0))
+        gateway.resume()
 
 
 async def _crash_postgres(world: World, source: random.Random) -> None:
@@ -165,14 +190,14 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True
         unsettled, faults = await _settle(world, clients)
-        faults += await _compare_with_list(world, unsettled)
+        faults += await _compare_with_list(world, clients, unsettled)
         for gateway in world.gateways:
             gateway.ask_to_stop()
             if (code := await gateway.wait_exit()) != 0:
                 faults.append(f"a gateway that had nothing left to do ended with {code}:\n{gateway.output()[-2000:]}")
             if "Traceback" in gateway.output():
                 faults.append(f"an error of the program, see {gateway.log}")
-        faults += judge(clients.calls, upstream.deeds, upstream.answers)
+        faults += judge(clients.calls, upstream.deeds, upstream.answers, world.was_superseded)
         keys = {(intent.path, intent.key) for intent in clients.intents}
         return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
 
@@ -180,7 +205,7 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
 def _config(postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path) -> dict[str, Any]:
     return config_of(
         {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=_ROUTES,
-        store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": "2s"},
+        store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
         upstream={"response_timeout": "20s", "answer_within": "15s"},
         shutdown={"delay": "100ms", "drain_timeout": "2s"},
     )  # fmt: skip
@@ -233,8 +258,7 @@ async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list
 
 async def _settle_key(world: World, clients: Clients, intents: Sequence[Intent], begin: float) -> Call:
     """The last answer to one key: final, or still in doubt although nobody has been at work on it since `begin`."""
-    # What is sent again is not in doubt for ever; what is held or asked for may be.
-    patience_seconds = _SETTLE_SECONDS if intents[0].path == "/orders" else 3 * LEASE_SECONDS
+    patience_seconds = _PATIENCE_SECONDS[intents[0].path]
     which = 0
     for turn in range(10_000):
         call = await clients.call(intents[which], world.gateways[turn % len(world.gateways)])
@@ -250,14 +274,18 @@ async def _settle_key(world: World, clients: Clients, intents: Sequence[Intent],
     raise AssertionError("unreachable")
 
 
-async def _compare_with_list(world: World, in_doubt: dict[str, Call]) -> list[str]:
+async def _compare_with_list(world: World, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
     """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
     listed = {state: await _listed(world.gateways[0], state) for state in ("in_doubt", "claimed")}
-    faults = [f"{operation} is in doubt and not listed" for operation in in_doubt.keys() - listed["in_doubt"]]
-    faults += [
-        f"{operation} is listed as in doubt and was answered" for operation in listed["in_doubt"] - in_doubt.keys()
-    ]
-    faults += [f"{operation} is claimed by nobody" for operation in listed["claimed"]]
+    faults = []
+    for operation in in_doubt.keys() - listed["in_doubt"]:
+        last = in_doubt[operation]
+        # Somebody may have found out just now.
+        call = await clients.call(Intent(last.path, last.key, last.body), world.gateways[0])
+        if call.word == "in-doubt":
+            faults.append(f"{operation} is in doubt and not listed")
+    faults += [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]
+    faults += [f"{each} is claimed by nobody" for each in listed["claimed"]]
     return faults
 
 

@@ -13,7 +13,7 @@ from tests.integration.storm_upstream import Arrival, Deed
 from tests.support.postgres import PostgresInstallation, workspace
 from tests.support.upstream import Answered
 
-_SECONDS = 15.0
+_SECONDS = 12.0
 
 
 async def test_short_storm(postgres_installation: PostgresInstallation) -> None:

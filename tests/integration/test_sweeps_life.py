@@ -66,26 +66,30 @@ async def test_frozen_while_the_upstream_works(tmp_path: Path, postgres_url: str
             return Answer(201, hold=hold)
 
         upstream.on(None, held)
-        held_case, early, late = (_Case(path, name) for path, name in _CASES)
-        cases = (held_case, early, late)
+        held_case, early, late, never = cases = [_Case(path, name) for path, name in _CASES]
         first = {case: asyncio.create_task(case.send(one)) for case in cases}
-        await upstream.wait_for_requests(3)
+        await upstream.wait_for_requests(4)
         one.pause()
         await wait_answered(two.port, held_case.name, words=frozenset(("in-doubt",)), **held_case.how)
-        second = {case: asyncio.create_task(case.settle(two)) for case in (early, late)}
-        await upstream.wait_for_requests(5)
-        # All three first answers come while their gateway is frozen; of the second ones, one.
-        for case in cases:
+        second = {case: asyncio.create_task(case.settle(two)) for case in (early, late, never)}
+        await upstream.wait_for_requests(7)
+        # Three of the first answers come while their gateway is frozen; of the second ones, two.
+        for case in (held_case, early, late):
             holds[case.name][0].set()
-        holds[early.name][1].set()
-        await second[early]
+        for case in (early, never):
+            holds[case.name][1].set()
+            await second[case]
         one.resume()
+        # Its own attempt goes on here, and will end in nothing.
+        again = await never.send(one)
+        assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(await second[never]))
+        holds[never.name][0].set()
         answers = {case: await task for case, task in first.items()}
         assert status_of(answers[held_case]) == (201, "stored")
-        assert status_of(answers[early]) == (201, "replayed")
+        assert status_of(answers[early]) == status_of(answers[never]) == (201, "replayed")
         assert status_of(answers[late]) == (409, "in-flight")
         holds[late.name][1].set()
-        for case in (early, late):
+        for case in (early, late, never):
             answers[case] = await second[case]
             assert status_of(answers[case]) == (201, "stored")
         for case, answer in answers.items():
@@ -94,10 +98,10 @@ async def test_frozen_while_the_upstream_works(tmp_path: Path, postgres_url: str
                 assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(answer))
         tokens = [int(received.values("Idempotency-Fencing-Token")[0]) for received in upstream.requests]
         assert tokens == sorted(set(tokens))
-        assert len(tokens) == 5
+        assert len(tokens) == 7
 
 
-_CASES = (("/charges", "held"), ("/orders", "answered-before"), ("/orders", "answered-after"))
+_CASES = (("/charges", "held"), ("/orders", "before"), ("/orders", "after"), ("/orders", "never"))
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,27 @@ class ClientBody:
     __slots__ = (
         "_buffer",
         "_buffer_bytes",
+        "_bytes_per_second_min",
         "_cut",
         "_silence_seconds",
         "_source",
+        "_taken_bytes",
+        "_waited_seconds",
         "_waiter",
         "ask",
         "is_received",
+        "keeps_pace",
         "length",
     )
 
-    def __init__(self, source: BodySource, length: int | None, silence_seconds: float) -> None:
+    def __init__(
+        self, source: BodySource, length: int | None, silence_seconds: float, bytes_per_second_min: float
+    ) -> None:
         self._source = source
         self._silence_seconds = silence_seconds
+        self._bytes_per_second_min = bytes_per_second_min
+        self._taken_bytes = 0
+        self._waited_seconds = 0.0
         self._buffer: list[bytes] = []
         self._buffer_bytes = 0
         self._cut: Cut | None = None
@@ -68,6 +77,8 @@ class ClientBody:
         self.length = length
         self.is_received = False
         """Whether all of it has arrived, taken or not."""
+        self.keeps_pace = False
+        """Whether it is waited for only as long as it comes at a pace: where it takes a place while it comes."""
 
     # -- put in, by the connection ------------------------------------------------------------------------------------
 
@@ -123,6 +134,7 @@ class ClientBody:
         if self._buffer_bytes > BUFFER_BYTES_MAX:
             self._source.resume_reading()
         self._buffer_bytes = 0
+        self._taken_bytes += len(data)
         return data
 
     async def _wait(self) -> None:
@@ -130,9 +142,18 @@ class ClientBody:
         if self.ask is not None:
             ask, self.ask = self.ask, None
             ask()
-        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        seconds = self._silence_seconds
+        if self.keeps_pace:
+            # The first silence is free; a byte in each of the next ones does not pay for them.
+            earned = self._taken_bytes / self._bytes_per_second_min
+            seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
+        began = loop.time()
         try:
-            async with asyncio.timeout(self._silence_seconds):
+            async with asyncio.timeout(seconds):
                 await waiter
         except TimeoutError:
             raise RequestCut(Cut.SLOW) from None
+        finally:
+            self._waited_seconds += loop.time() - began

@@ -34,12 +34,17 @@ _WAITING_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EdgeSettings:
-    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike."""
+    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike.
+
+    `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
+    be here whole before anything is done, and with reading what was written for it.
+    """
 
     header_bytes_max: int = 64 * 1024
     header_fields_max: int = 128
     keepalive_seconds: float = 75.0
     silence_seconds: float = 60.0
+    bytes_per_second_min: float = 500.0
     linger_seconds: float = 5.0
     backlog: int = 1024
 
@@ -187,6 +192,11 @@ class ClientConnection(asyncio.Protocol):
             if not self._is_input_paused:
                 self._resume_transport()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was written and has not left."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     async def wait_writable(self) -> None:
         """Wait while too much is unsent, or until the connection is gone. One caller at a time."""
         if self.is_writing_paused and self.transport is not None:
@@ -197,7 +207,8 @@ class ClientConnection(asyncio.Protocol):
 
     def head_arrived(self, request: ReceivedRequest) -> None:
         self._request = request
-        self._body = ClientBody(self, request.length, self._settings.silence_seconds)
+        settings = self._settings
+        self._body = ClientBody(self, request.length, settings.silence_seconds, settings.bytes_per_second_min)
 
     def body_arrived(self, data: bytes) -> None:
         if self._body is not None:

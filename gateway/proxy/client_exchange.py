@@ -218,14 +218,18 @@ class ClientExchange:
     async def _drain(self) -> None:
         """Wait while the client is slow to read, and break off when it does not read at all."""
         connection = self.connection
-        if not connection.is_writing_paused:
-            return
-        try:
-            async with asyncio.timeout(self._settings.silence_seconds):
-                await connection.wait_writable()
-        except TimeoutError:
-            self.abort()
-        if connection.gone.is_set() or connection.is_writing_paused:
+        while connection.is_writing_paused:
+            seconds = self._settings.silence_seconds
+            before = connection.unsent_bytes
+            try:
+                async with asyncio.timeout(seconds):
+                    await connection.wait_writable()
+            except TimeoutError:
+                # A long answer may take longer than any silence, as long as it is being read.
+                if before - connection.unsent_bytes < self._settings.bytes_per_second_min * seconds:
+                    self.abort()
+                    raise ClientGone from None
+        if connection.gone.is_set():
             raise ClientGone
 
     async def _linger(self) -> None:

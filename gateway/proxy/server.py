@@ -264,6 +264,7 @@ class Edge(Generic[R]):
             elif route is None or answer is None:
                 await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
             else:
+                exchange.body.keeps_pace = True
                 await self._give(exchange, route, answer if isinstance(answer, Reply | Untouched) else await answer)
         except ClientGone:
             raise
@@ -283,6 +284,7 @@ class Edge(Generic[R]):
             await exchange.write(answer, shows_status=route.shows_status)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
+        exchange.body.keeps_pace = False
         try:
             reply = await self._forward(incoming, exchange, route, word)
             if reply is not None:

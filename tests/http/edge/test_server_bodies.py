@@ -16,6 +16,7 @@ from gateway.proxy.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, NoAnswerError
+from tests.support.upstream import RecordingUpstream
 
 P = PROTECTED.encode()
 MIB = 1024 * 1024
@@ -87,6 +88,39 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
         response = await connection.read_response()
         assert (response.status, response.header("connection")) == (408, "close")
         assert [cut.cut for cut in cuts] == [Cut.SLOW]
+
+
+async def test_a_body_that_comes_too_slowly_to_keep_a_place_is_given_up() -> None:
+    """A byte now and then is no silence, and still takes the place of another request."""
+    settings = EdgeSettings(silence_seconds=1.0, bytes_per_second_min=1000.0)
+    async with serving(settings=settings) as edge, Connection(edge.port) as connection:
+        await connection.send(LENGTH_HEAD.replace(b"10", b"1000"))
+        response = None
+        while response is None:
+            await connection.send(b"x")
+            try:
+                response = await connection.read_response(deadline_seconds=0.05)
+            except TimeoutError:
+                assert len(edge.facts) == 0
+        assert (response.status, response.header("connection")) == (408, "close")
+        assert edge.taken == []
+
+
+async def test_a_slow_upload_that_takes_no_place_goes_on() -> None:
+    """What is passed through is streamed at the client's pace."""
+    settings = EdgeSettings(silence_seconds=2.0, bytes_per_second_min=1e9)
+    async with (
+        RecordingUpstream() as upstream,
+        serving(settings=settings, upstream=upstream) as edge,
+        Connection(edge.port) as connection,
+    ):
+        await connection.send(b"PUT /files/1 HTTP/1.1\r\n" + HOST + b"Content-Length: 25\r\n\r\n")
+        for _ in range(25):
+            with pytest.raises(TimeoutError):
+                await connection.read_response(deadline_seconds=0.1)
+            await connection.send(b"x")
+        assert (await connection.read_response()).status == 200
+        assert upstream.requests[0].body == b"x" * 25
 
 
 async def test_a_body_that_comes_byte_by_byte_is_whole() -> None:
@@ -315,6 +349,20 @@ async def test_a_client_that_does_not_read_is_given_up() -> None:
         cast(asyncio.Transport, connection.writer.transport).pause_reading()
         await connection.send(post())
         await eventually(lambda: stream.aborted)
+        await eventually(lambda: edge.edge.connections == 0)
+
+
+async def test_a_client_that_reads_slowly_gets_a_long_reply() -> None:
+    """It may take longer than any silence, as long as it is being read."""
+    body = bytes(32 * MIB)
+    async with serving(reply(body), settings=EdgeSettings(silence_seconds=0.5)) as edge:
+        async with Connection(edge.port) as connection:
+            await connection.send(post())
+            await connection.reader.readuntil(b"\r\n\r\n")
+            left = len(body)
+            while left:
+                left -= len(await connection.reader.read(MIB // 4))
+                await asyncio.sleep(0.01)  # this is the slowness
         await eventually(lambda: edge.edge.connections == 0)
 
 

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -55,6 +56,14 @@ class Postgres:
         """Drop a database of `new_database`, together with whoever is still connected to it."""
         await self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.removeprefix('/')} WITH (FORCE)")
 
+    async def fetch(self, statement: str) -> Any:
+        """The only value of a query's answer."""
+        connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close(timeout=CLIENT_SECONDS)
+
     async def _execute(self, statement: str) -> None:
         connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
         try:
@@ -74,8 +83,12 @@ class PostgresServer(Postgres):
         self.log = directory / "server.log"
         self._data = directory / "data"
         self._installation = installation
+        self._settings: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        installation.copy_cluster(directory)
+        self._make()
+
+    def _make(self) -> None:
+        self._installation.copy_cluster(self.directory)
 
     @property
     def socket_url(self) -> str:
@@ -95,7 +108,8 @@ class PostgresServer(Postgres):
         """`start` without waiting; see `is_ready`."""
         if self._process is not None:
             raise AssertionError("the server was started already")
-        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.directory)}
+        own = {"port": str(self.port), "unix_socket_directories": str(self.directory)}
+        settings = {**_SETTINGS, **own, **self._settings}
         self._process = self._installation.spawn("postgres", self._data, self.log, settings)
 
     def stop(self) -> None:
@@ -136,7 +150,30 @@ class PostgresServer(Postgres):
         except FileNotFoundError:
             return False
         # The eighth line tells the state; a file left by a crash names another process.
-        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() in ("ready", "standby")
+
+
+class PostgresStandby(PostgresServer):
+    """An asynchronous standby of a server that runs. It follows by way of `source_port`, which may be a relay's."""
+
+    def __init__(
+        self, installation: PostgresInstallation, directory: Path, primary: PostgresServer, source_port: int
+    ) -> None:
+        self._primary = primary
+        super().__init__(installation, directory)
+        self._settings = {"primary_conninfo": f"host=127.0.0.1 port={source_port} user=gateway"}
+
+    def _make(self) -> None:
+        self._installation.copy_server(self._primary.port, self.directory)
+
+    async def has_caught_up(self) -> bool:
+        """Whether it has everything that the primary has acknowledged."""
+        position = await self._primary.fetch("SELECT pg_current_wal_flush_lsn()::text")
+        return bool(await self.fetch(f"SELECT pg_last_wal_replay_lsn() >= '{position}'"))
+
+    async def promote(self) -> None:
+        """Stop following, and accept writes."""
+        assert await self.fetch("SELECT pg_promote(true, 30)")
 
 
 class PostgresInstallation:
@@ -169,6 +206,14 @@ class PostgresInstallation:
     def copy_cluster(self, directory: Path) -> None:
         """Make `directory` a copy of the pristine cluster, owned by the server's user."""
         subprocess.run(["cp", "-a", "--reflink=auto", self._pristine, directory], check=True)
+
+    def copy_server(self, port: int, directory: Path) -> None:
+        """Make `directory` a copy of a server that runs, to be started as its standby."""
+        directory.mkdir()
+        if self._account is not None:
+            os.chown(directory, self._account.uid, self._account.gid)
+        self._run("pg_basebackup", "-D", str(directory / "data"), "-h", "127.0.0.1", "-p", str(port), "-U", "gateway",
+                  "--write-recovery-conf", "--checkpoint=fast", "--no-sync")  # fmt: skip
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self._programs / program), *arguments]

@@ -105,7 +105,8 @@ class Relay:
         self.to_client = Course()
         # New connections are accepted, and that is all that ever happens to them.
         self.black_hole = False
-        self._target_port = target_port
+        # Of connections from now on.
+        self.target_port = target_port
         self._live: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -150,7 +151,7 @@ class Relay:
             if self.black_hole:
                 await asyncio.Event().wait()
             with contextlib.suppress(ConnectionError):
-                target, connection.target = await asyncio.open_connection("127.0.0.1", self._target_port)
+                target, connection.target = await asyncio.open_connection("127.0.0.1", self.target_port)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_carry(reader, connection.target, self.to_target, connection))
                     group.create_task(_carry(target, writer, self.to_client, connection))

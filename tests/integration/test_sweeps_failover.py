@@ -1,0 +1,65 @@
+"""A Postgres that is replaced by a standby which lacks its last commits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways, nonce_of, send
+from tests.support.house import status_of
+from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
+from tests.support.relay import Relay
+from tests.support.upstream import Answer, RecordingUpstream
+
+
+async def test_failover_to_a_standby_that_lacks_the_last_commits(
+    tmp_path: Path, own_postgres: PostgresServer, postgres_installation: PostgresInstallation, server_workspace: Path
+) -> None:
+    """What the standby has is replayed; what it may have forgotten is refused and never executed a second time."""
+    async with (
+        RecordingUpstream() as upstream,
+        Relay(own_postgres.port) as replication,
+        Relay(own_postgres.port) as front,
+    ):
+        upstream.on("/charges", Answer(201))
+        standby = PostgresStandby(postgres_installation, server_workspace / "standby", own_postgres, replication.port)
+        store = {"durable": own_postgres.url.replace(f":{own_postgres.port}/", f":{front.port}/")}
+        # Nothing is answered out of memory: what is asked is what the store still knows.
+        settings = {"cache_max_age": "0s", "lease": "3s"}
+        places = [tmp_path / name for name in ("alive", "restarted")]
+        configs = [(config_of(store, place, upstream.url, store=settings), place) for place in places]
+        try:
+            async with gateways(*configs) as (alive, restarted):
+                standby.launch()
+                await eventually(standby.is_ready, 30.0, "the standby follows")
+                kept = await send(alive.port, "kept")
+                await eventually(standby.has_caught_up, 30.0, "the standby has what was acknowledged")
+                replication.refuse()
+                replication.cut()
+                lost = [await send(gateway.port, f"lost-{gateway.port}") for gateway in (alive, restarted)]
+                assert {status_of(answer) for answer in (kept, *lost)} == {(201, "stored")}
+                hold = asyncio.Event()
+                upstream.on("/charges", Answer(201, hold=hold))
+                under_way = asyncio.create_task(send(alive.port, "under-way"))
+                await upstream.wait_for_requests(4)
+                # What was seen last is noted in its own time; a stop is one.
+                assert restarted.terminate() == 0
+                own_postgres.crash()
+                await standby.promote()
+                front.target_port = standby.port
+                hold.set()
+                late = await under_way
+                await restarted.start()
+                for gateway in (alive, restarted):
+                    again = await send(gateway.port, "kept")
+                    assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
+                    for key in (f"lost-{alive.port}", f"lost-{restarted.port}", "new"):
+                        assert status_of(await send(gateway.port, key)) == (503, "store-amnesia")
+                    # Its claim is among what was lost, and so it cannot be recorded, but for its journal.
+                    again = await send(gateway.port, "under-way")
+                    assert again.status in (409, 503)
+                assert late.header("Idempotency-Status") in ("in-doubt", "journaled")
+                assert len(upstream.requests) == 4
+        finally:
+            standby.crash()

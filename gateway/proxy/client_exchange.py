@@ -109,9 +109,13 @@ class ClientExchange:
         return Incoming(head, self.body, self.connection.peer, self.connection.scheme)
 
     def _is_switchable(self) -> bool:
-        """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route."""
+        """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route.
+
+        A handshake has no body: the rest of one would be torn between the request and the tunnel.
+        """
+        request = self._request
         protocols = [value.lower() for value in field_values(self.head.headers, b"upgrade")]
-        return protocols == [b"websocket"] and self._request.version == (1, 1)
+        return protocols == [b"websocket"] and request.version == (1, 1) and request.length == 0
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 

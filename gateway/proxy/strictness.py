@@ -47,6 +47,8 @@ def framing_fault(head: RequestHead, version: tuple[int, int]) -> str | None:
         return "The HTTP version is neither 1.0 nor 1.1."
     lengths = field_values(head.headers, b"content-length")
     codings = field_values(head.headers, b"transfer-encoding")
+    if field_values(head.headers, b"transfer_encoding") or field_values(head.headers, b"content_length"):
+        return "A field that says where the request ends is spelt with an underscore."
     if codings:
         if version == (1, 0):
             return "HTTP/1.0 has no transfer codings."

@@ -207,6 +207,22 @@ async def test_other_protocols_are_not_switched_to(token: bytes) -> None:
         assert upstream.requests[0].values("upgrade") == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: 5\r\n\r\nhello", b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
+    ids=["length", "chunks"],
+)
+async def test_a_handshake_with_a_body_is_not_switched(body: bytes) -> None:
+    """An upstream that switched before the body's end would have its rest torn between request and tunnel."""
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE[:-2] + body + b"\x81\x00")
+        response = await connection.read_response()
+        assert (response.status, response.header("connection")) == (200, "close")
+        assert await connection.read_rest() == b""
+        (received,) = upstream.requests
+        assert (received.body, received.values("upgrade"), received.values("connection")) == (b"hello", [], [])
+
+
 async def test_http_1_0_is_not_switched() -> None:
     """Upgrade means nothing there (RFC 9110 section 7.8)."""
     async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:

@@ -15,11 +15,14 @@ import os
 import signal
 import sys
 
-# What product and tests stand on. Not what pytest wants to rewrite before it is imported: its plugins, and Hypothesis.
+# What product and tests stand on.
 LIBRARIES = (
-    "aiohttp.web", "apsw", "asyncpg", "brotli", "cryptography.x509", "http_sf", "httptools", "prometheus_client",
-    "pydantic", "pytest", "redis.asyncio", "sqlite3", "trustme", "unittest.mock", "uvloop", "yaml", "zstandard",
+    "aiohttp.web", "apsw", "asyncpg", "brotli", "cryptography.x509", "http_sf", "httptools", "hypothesis",
+    "hypothesis.stateful", "prometheus_client", "pydantic", "pytest", "redis.asyncio", "sqlite3", "trustme",
+    "unittest.mock", "uvloop", "yaml", "zstandard",
 )  # fmt: skip
+# Pytest would like to rewrite the assertions of Hypothesis, which is a plugin too; they are not what is judged here.
+ARGUMENTS = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 PR_SET_PDEATHSIG = 1
 
 
@@ -51,7 +54,7 @@ def _run(root: str, arguments: list[str]) -> int:
     import pytest
 
     try:
-        return int(pytest.main(arguments))
+        return int(pytest.main([*ARGUMENTS, *arguments]))
     finally:
         sys.stdout.flush()
 

@@ -29,6 +29,7 @@ import uvloop
 
 from gateway import __version__
 from gateway.admin.api import AdminApi
+from gateway.app.descriptors import client_connections_max
 from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
 from gateway.app.stores import durable_store, migrate_store, name_of, tiered_store
@@ -141,7 +142,9 @@ class Gateway:
             protect=self.coordinator.answer,
             forward=passthrough,
             herald=self.herald,
-            settings=EdgeSettings(header_bytes_max=config.limits.max_header_bytes),
+            settings=EdgeSettings(
+                header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
+            ),
         )
         self.metrics.read_with(self._readings)
         self._status = StatusServer(self.health, self.metrics.render)

@@ -46,6 +46,7 @@ class EdgeSettings:
     silence_seconds: float = 60.0
     bytes_per_second_min: float = 500.0
     linger_seconds: float = 5.0
+    connections_max: int = 100_000
     backlog: int = 1024
 
 

@@ -190,6 +190,9 @@ class Edge(Generic[R]):
 
     def connection_opened(self, connection: ClientConnection) -> None:
         self._clients.add(connection)
+        if len(self._clients) > self._settings.connections_max:
+            # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
+            connection.abort()
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.discard(connection)

@@ -176,3 +176,20 @@ async def test_a_socket_that_is_bound_already_can_be_given() -> None:
         address = await edge.edge.start(sock=sock)
         assert address == sock.getsockname()
         assert (await request(address[1], "GET", "/")).status == 404
+
+
+async def test_more_connections_than_there_may_be_are_turned_away() -> None:
+    """By RST and at once; those that are there are served, and one that goes makes room."""
+    async with serving(settings=EdgeSettings(connections_max=2)) as edge:
+        async with Connection(edge.port) as first, Connection(edge.port) as second:
+            for connection in (first, second):
+                await connection.send(post())
+                assert (await connection.read_response()).status == 200
+            with pytest.raises(ConnectionError):
+                await exchange(edge.port, post())
+            await eventually(lambda: edge.edge.connections == 2)
+            await first.send(post())
+            assert (await first.read_response()).status == 200
+        await eventually(lambda: edge.edge.connections == 0)
+        assert (await exchange(edge.port, post())).status == 200
+        assert len(edge.taken) == 4

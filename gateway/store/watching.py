@@ -1,7 +1,7 @@
 """News inside one process: who waits for which operation, and how a change reaches them.
 
-It knows operation ids only, never records. News is a hint, so nothing is kept for those who do not listen, and any number
-of changes between two waits are one piece of news. Everything runs on the event loop that opened the watch.
+It knows operation ids only, never records. News is a hint, so nothing is kept for those who do not listen, and any
+number of changes between two waits are one piece of news. Everything runs on the event loop that opened the watch.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ def test_the_contracts_hold() -> None:
         ("store/base.py", "import asyncpg", "asyncpg is imported by"),
         ("store/base.py", "import redis.asyncio", "redis is imported by"),
         ("store/base.py", "import apsw", "apsw is imported by"),
-        ("proxy/__init__.py", "import httptools", "httptools is imported by"),
         ("proxy/__init__.py", "import http_sf", "http_sf is imported at"),
         ("proxy/__init__.py", "import prometheus_client", "prometheus_client is imported by"),
         ("proxy/__init__.py", "import yaml", "YAML and pydantic stay"),

@@ -17,7 +17,7 @@ import sys
 
 # What product and tests stand on.
 LIBRARIES = (
-    "aiohttp.web", "apsw", "asyncpg", "brotli", "cryptography.x509", "http_sf", "httptools", "hypothesis",
+    "aiohttp.web", "apsw", "asyncpg", "brotli", "cryptography.x509", "http_sf", "hypothesis",
     "hypothesis.stateful", "prometheus_client", "pydantic", "pytest", "redis.asyncio", "sqlite3", "trustme",
     "unittest.mock", "uvloop", "yaml", "zstandard",
 )  # fmt: skip

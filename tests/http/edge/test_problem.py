@@ -41,6 +41,7 @@ STATUSES = {
     Word.BODY_TOO_LARGE: 413,
     Word.KEY_INVALID: 400,
     Word.STORE_UNAVAILABLE: 503,
+    Word.STORE_AMNESIA: 503,
     Word.KEY_REUSED: 422,
     Word.RESPONSE_NOT_STORED: 409,
     Word.KEY_EXPIRED: 410,
@@ -52,6 +53,7 @@ STATUSES = {
 RETRYABLE = {
     Word.OVERLOADED,
     Word.STORE_UNAVAILABLE,
+    Word.STORE_AMNESIA,
     Word.IN_FLIGHT,
     Word.RELEASED,
     Word.UPSTREAM_UNREACHABLE,
@@ -218,6 +220,7 @@ def test_the_caller_chooses_statuses_and_pauses() -> None:
         (Word.IN_FLIGHT, 409, "idempotency_error", "idempotency_key_in_use"),
         (Word.KEY_MISSING, 400, "invalid_request_error", "key-missing"),
         (Word.STORE_UNAVAILABLE, 503, "api_error", "store-unavailable"),
+        (Word.STORE_AMNESIA, 503, "api_error", "store-amnesia"),
     ],
 )
 def test_the_stripe_shape_raises_typed_errors(word: Word, status: int, kind: str, code: str) -> None:

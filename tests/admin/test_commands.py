@@ -35,7 +35,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         operation_id = await doubt(running)
         assert status_of(await running.send()) == (409, "in-doubt")
 
-        listed = await shell("inspect", "--list")
+        listed = await shell.spawned("inspect", "--list")
         assert listed.code == 0
         head, row = listed.out.splitlines()
         assert head.split() == ["OPERATION", "STATE", "AGE", "TOKEN", "TRIES", "STATUS", "DOUBT", "ROUTE"]

@@ -72,7 +72,7 @@ async def test_accepted_by_the_command(tmp_path: Path) -> None:
         async with neighbour(store, tmp_path, upstream) as home:
             shell = shell_for(home, store, tmp_path)
             assert await told(home, "after") == (503, "store-amnesia")
-            done = await shell("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
+            done = await shell.spawned("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
             assert (done.code, "bob (checked by hand) accepted the loss" in done.out) == (0, True)
         async with neighbour(store, tmp_path, upstream) as home:
             assert await told(home, "after") == (200, "stored")

@@ -345,6 +345,7 @@ async def serve(config: Config) -> int:
         asked = loop.create_task(told.wait())
         if not await _started(gateway, asked):
             return EXIT_OK
+        _tune_collector()
         await asyncio.wait((asked, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         code = await gateway.stop()

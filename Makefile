@@ -32,7 +32,7 @@ story: $(VENV)/.installed
 	@"$(VENV)/bin/idempotency-gateway" demo --story
 
 test: $(VENV)/.installed-test
-	"$(VENV)/bin/python" -m pytest $(ARGS)
+	"$(VENV)/bin/python" -m tests.run $(ARGS)
 
 bench: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.benchmarks $(ARGS)

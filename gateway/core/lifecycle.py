@@ -289,14 +289,15 @@ def _after(
         )
     if record is None:
         return None
-    changed = replace(record, state=row.next, last_event=row.event)
     match command:
         case Claim() | Takeover():
             fingerprint = record.fingerprint
             if isinstance(command, Claim) and fingerprint is None:
                 fingerprint = command.fingerprint
             return replace(
-                changed,
+                record,
+                state=row.next,
+                last_event=row.event,
                 token=draw_token(),
                 attempt_id=command.attempt_id,
                 holder=command.holder,
@@ -311,22 +312,33 @@ def _after(
                 resolution_id=None,
             )
         case Renew():
-            return replace(changed, lease_until_us=now_us + command.lease_us)
+            return replace(record, state=row.next, last_event=row.event, lease_until_us=now_us + command.lease_us)
         case Complete() | Prove():
-            return replace(
-                changed,
+            # Written out: nearly every claim comes to this, and `replace` looks at each field by its name.
+            return Record(
+                identity=record.identity,
+                state=row.next,
+                token=record.token,
+                attempt_id=record.attempt_id,
+                last_event=row.event,
+                holder=record.holder,
                 carries_doubt=False,
-                lease_until_us=0,
+                fingerprint=record.fingerprint,
+                attempts=record.attempts,
+                first_claimed_us=record.first_claimed_us,
+                claimed_us=record.claimed_us,
                 replay_until_us=now_us + command.replay_us,
                 remember_until_us=now_us + command.remember_us,
                 completed_us=now_us,
-                doubt=None,
                 resolution_id=command.resolution_id if isinstance(command, Prove) else None,
                 response=command.response,
+                probe=record.probe,
             )
         case Release() | Disprove():
             return replace(
-                changed,
+                record,
+                state=row.next,
+                last_event=row.event,
                 carries_doubt=False,
                 lease_until_us=0,
                 remember_until_us=now_us + command.remember_us,
@@ -335,16 +347,20 @@ def _after(
             )
         case Forget():
             return replace(
-                changed,
+                record,
+                state=row.next,
+                last_event=row.event,
                 fingerprint=None,
                 lease_until_us=0,
                 remember_until_us=now_us + FORGOTTEN_REMEMBER_US,
                 doubt=None,
             )
         case Abandon():
-            return replace(changed, doubt=command.doubt)
+            return replace(record, state=row.next, last_event=row.event, doubt=command.doubt)
         case Purge():
-            return replace(changed, replay_until_us=0, response=epitaph(record.response))
+            return replace(
+                record, state=row.next, last_event=row.event, replay_until_us=0, response=epitaph(record.response)
+            )
         case Erase():
             return None
         case _:

@@ -105,14 +105,15 @@ class Logs:
                 if fact.key_field is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
-                self._say(
-                    "debug",
-                    "claimed",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    attempt=fact.attempt,
-                )
+                if self._rank <= _RANKS["debug"]:
+                    self._say(
+                        "debug",
+                        "claimed",
+                        route=fact.route,
+                        operation_id=str(fact.operation_id),
+                        token=fact.token,
+                        attempt=fact.attempt,
+                    )
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade():
@@ -228,6 +229,8 @@ class Logs:
 
     def _settled(self, fact: OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON
+        if not is_in_doubt and not fact.is_late and self._rank > _RANKS["debug"]:
+            return
         message = "in doubt" if is_in_doubt else "settled"
         self._say(
             "warning" if is_in_doubt or fact.is_late else "debug",

@@ -98,7 +98,8 @@ def _run(path: Path) -> int:
 
 def _check(path: Path) -> int:
     config = _load(path)
-    print(f"{path} is valid. Service {config.service!r}, {len(config.routes)} protected routes:")
+    count = len(config.routes)
+    print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
     for row in route_rows(config):
         print(f"  {row}")
     print("  everything else passes through untouched")
@@ -114,7 +115,7 @@ def route_rows(config: Config) -> list[str]:
             route.name,
             ",".join(route.match.methods),
             f"{route.match.host or ''}{route.match.path.text}",
-            f"{route.outcome.preset}, hold",
+            f"{route.outcome.preset}, {route.recovery if isinstance(route.recovery, str) else 'probe'}",
         )
         for route in config.routes
     ]

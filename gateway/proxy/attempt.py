@@ -26,7 +26,6 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import BodyCut, Reply
-from gateway.proxy.time_limit import TimeLimits
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
@@ -79,20 +78,13 @@ class Attempt:
     """The attempt of one granted claim. `run` it once, in a task."""
 
     def __init__(
-        self,
-        claimed: ClaimedRequest,
-        lease: Lease,
-        store: Store,
-        journaling: Journaling,
-        herald: Herald,
-        limits: TimeLimits,
+        self, claimed: ClaimedRequest, lease: Lease, store: Store, journaling: Journaling, herald: Herald
     ) -> None:
         self._claimed = claimed
         self._lease = lease
         self._store = store
         self._journaling = journaling
         self._herald = herald
-        self._limits = limits
         self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._has_first_caller = True
         self.last_word: Command | None = claimed.release()
@@ -112,11 +104,8 @@ class Attempt:
         Cancelling this cancels nothing else.
         """
         ending = self._ending
-        try:
-            with self._limits.within(timeout_seconds):
-                return await asyncio.shield(ending)
-        except TimeoutError:
-            return ending.result() if ending.done() else None
+        await asyncio.wait((ending,), timeout=timeout_seconds)
+        return ending.result() if ending.done() else None
 
     def leave(self) -> None:
         """The first caller is gone, or has been answered otherwise: nobody takes a stream any more."""
@@ -235,7 +224,7 @@ class Attempt:
 
     async def _apply(self, command: Command) -> Result:
         try:
-            with self._limits.within(_SILENCE_SECONDS):
+            async with asyncio.timeout(_SILENCE_SECONDS):
                 return await self._store.apply(command)
         except TimeoutError:
             raise Indefinite("the store did not answer in time") from None

@@ -42,7 +42,6 @@ from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import WholeBody
-from gateway.proxy.time_limit import TimeLimits
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
@@ -136,7 +135,6 @@ class Coordinator:
         self._waiting = waiting
         self._prober = prober
         self._herald = herald
-        self._limits = TimeLimits()
         self._runs: dict[UUID, _Run] = {}
         self._tasks: dict[asyncio.Task[None], _Run] = {}
         self._arriving = 0
@@ -358,8 +356,9 @@ class Coordinator:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        claimed = ClaimedRequest(request, record, admission.is_first)
-        attempt = Attempt(claimed, lease, self._store, self._journaling, self._herald, self._limits)
+        attempt = Attempt(
+            ClaimedRequest(request, record, admission.is_first), lease, self._store, self._journaling, self._herald
+        )
         run.attempt = attempt
         if run.is_orphan:
             attempt.leave()

@@ -20,12 +20,13 @@ from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Forget, L
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, OperationSettled, WriteRefused
+from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.compose import by_record, expires_field
 from gateway.proxy.conclusion import ClaimedRequest, Conclusion, storable
 from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
-from gateway.proxy.reply import BodyCut, Reply
+from gateway.proxy.reply import Reply
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
@@ -48,30 +49,6 @@ class Ending:
     others: Reply | Snapshot
     upstream_status: int | None = None
     upstream_seconds: float | None = None
-
-
-class AnswerStream:
-    """The rest of an answer that is not kept, on its way to the first caller."""
-
-    __slots__ = ("_answer", "_prefix")
-
-    def __init__(self, answer: Answer, prefix: bytes) -> None:
-        self._answer = answer
-        self._prefix = prefix
-
-    async def read(self) -> bytes:
-        """The next bytes; empty at the proven end. Raises `BodyCut`."""
-        if self._prefix:
-            prefix, self._prefix = self._prefix, b""
-            return prefix
-        data = await self._answer.body.read()
-        if isinstance(data, BodyLost):
-            raise BodyCut(data.detail)
-        return data
-
-    def abort(self) -> None:
-        """Give the rest up."""
-        self._answer.close()
 
 
 class Attempt:

@@ -15,16 +15,16 @@ from gateway.core.message import ResponseHead
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
+from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import Client, ClientGone
 from gateway.proxy.forwarding import response_fields, unprotected_request
 from gateway.proxy.problem import plain
-from gateway.proxy.reply import BodyCut, Incoming, Reply
+from gateway.proxy.reply import Incoming, Reply
 from gateway.proxy.route import Route, Target
 from gateway.proxy.tunnel import relay
 from gateway.proxy.upstream import (
     Answer,
-    BodyLost,
     Duplex,
     Framing,
     Lost,
@@ -35,24 +35,6 @@ from gateway.proxy.upstream import (
 )
 
 _NOT_SENT_HERE: Final = frozenset((SentNothing.CLOSED, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL))
-
-
-class AnswerStream:
-    """The body of an upstream's answer on its way to the client; see `reply.ResponseStream`."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    async def read(self) -> bytes:
-        data = await self._answer.body.read()
-        if isinstance(data, BodyLost):
-            raise BodyCut(data.detail)
-        return data
-
-    def abort(self) -> None:
-        self._answer.close()
 
 
 class Passthrough:

@@ -4,9 +4,9 @@ Owns what happens between "may I execute?" and a definite answer. It knows the s
 a repeat (`core.verdict`), nothing of upstreams or replies.
 
 An answer to a claim may be lost. Then the same statement is said again, with the same attempt id, until it is known or
-patience ends. A claim given up without an answer may still arrive and be granted, so it is pursued in the background:
-said again until the store answers, and ended at once if it was granted. Reading that the record is absent would prove
-nothing.
+patience ends: a caller waits about as long as a store does for one statement, however many are lost. A claim given up
+without an answer may still arrive and be granted, so it is pursued in the background: said again until the store
+answers, and ended at once if it was granted. Reading that the record is absent would prove nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ _LOG = logging.getLogger("gateway")
 # A claim is granted, or refused for good, after two statements; more are races with others, which end.
 _STATEMENTS_MAX: Final = 8
 _PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
+# For all of them together, pauses included. A store that is there answers long before.
+_CLAIM_SECONDS_MIN: Final = 1.0
+_CLAIM_SECONDS_MAX: Final = 5.0
 _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
 
 
@@ -71,12 +74,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The store did not answer: nothing was executed. `is_definite` when it surely holds no claim of ours."""
+    """There is no claim, and nothing was executed. `is_definite` when the store surely holds no claim of ours."""
 
     detail: str
     is_definite: bool
     is_amnesic: bool = False
     """The store answered, but it may have forgotten this key."""
+    is_refused: bool = False
+    """Not for want of a store, which is all that a route can choose to do without: nothing may be forwarded."""
 
 
 Admission = Granted | Seen | Unavailable
@@ -86,8 +91,9 @@ Admission = Granted | Seen | Unavailable
 class Terms:
     """What a route says of claiming.
 
-    `is_executed_anyway`: on `Unavailable` the request is going to be forwarded all the same. `takes_over`: in doubt, it
-    may be sent again. `probe` is where to ask, should this claim come into doubt.
+    `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: in doubt,
+    it may be sent again. `probe` is where to ask, should this claim come into doubt. `patience_seconds` is how long the
+    caller can wait at all; between one and five of them are spent on claiming.
     """
 
     remember_us: int
@@ -95,14 +101,20 @@ class Terms:
     is_executed_anyway: bool = False
     takes_over: bool = False
     probe: ProbeTarget | None = None
+    patience_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class _Pursuit:
-    """A claim whose answer is missing."""
+    """A claim whose answer is missing, or may come to be; `until` is the event loop's time when patience ends."""
 
     command: Claim | Takeover
     terms: Terms
+    until: float
+
+    def unexecuted(self) -> _Pursuit:
+        """The same claim when its request is surely not forwarded."""
+        return replace(self, terms=replace(self.terms, is_executed_anyway=False))
 
 
 class Claiming:
@@ -140,9 +152,11 @@ class Claiming:
         read_token: int | None = None
         fingerprint = ours[0]
         is_forgotten = False
+        patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
+        until = asyncio.get_running_loop().time() + patience_seconds
         for _ in range(_STATEMENTS_MAX):
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
-            answer = await self._say(_Pursuit(command, terms))
+            answer = await self._say(_Pursuit(command, terms, until))
             if isinstance(answer, Granted):
                 return replace(answer, is_first=is_forgotten or answer.record.attempts == 1)
             if not isinstance(answer, Seen):
@@ -154,13 +168,13 @@ class Claiming:
                     # Fenced on the token that was read, the grant is on this very record.
                     is_forgotten = answer.snapshot.record is not None and answer.snapshot.record.fingerprint is None
                 case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(answer.snapshot):
-                    taken = await self._take_over(record, terms)
+                    taken = await self._take_over(record, terms, until)
                     if not isinstance(taken, Seen):
                         # Not `Unavailable` either: whatever the store says now, this operation is known to be in doubt.
                         return taken if isinstance(taken, Granted) else answer
                 case _:
                     return answer
-        return Unavailable("others keep changing the record", is_definite=True)
+        return Unavailable("others keep changing the record", is_definite=True, is_refused=True)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
@@ -169,38 +183,44 @@ class Claiming:
             snapshot, grace_us=microseconds(self._grace_seconds), reachable_us=microseconds(reachable_seconds)
         )
 
-    async def _take_over(self, record: Record, terms: Terms) -> Admission:
+    async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, uuid4(), self._holder, self._lease_us)
-        return await self._say(_Pursuit(command, terms))
+        return await self._say(_Pursuit(command, terms, until))
 
     async def _say(self, pursuit: _Pursuit) -> Admission:
-        is_definite = True
-        detail = ""
         try:
-            for pause in _PAUSES_SECONDS:
-                if pause:
-                    await asyncio.sleep(pause)
-                try:
-                    return await self._say_once(pursuit)
-                except Indefinite as error:
-                    is_definite, detail = False, str(error)
-                except Amnesic as error:
-                    if not is_definite:
-                        self._pursue(pursuit)
-                    return Unavailable(str(error), is_definite=is_definite, is_amnesic=True)
-                except (NotApplied, Rejected) as error:
-                    detail = str(error)
-                    if is_definite:
-                        return Unavailable(detail, is_definite=True)
-        except asyncio.CancelledError:
-            self._pursue(replace(pursuit, terms=replace(pursuit.terms, is_executed_anyway=False)))
-            raise
-        except BaseException:
+            async with asyncio.timeout_at(pursuit.until):
+                return await self._say_until_known(pursuit)
+        except TimeoutError:
+            # Cut off inside a statement, or in the pause after one that was lost.
             self._pursue(pursuit)
+            return Unavailable("the store did not answer in time", is_definite=False)
+        except BaseException:
+            # Cancelled, or a defect: neither forwards anything.
+            self._pursue(pursuit.unexecuted())
             raise
-        self._pursue(pursuit)
-        return Unavailable(detail, is_definite=False)
+
+    async def _say_until_known(self, pursuit: _Pursuit) -> Admission:
+        is_definite, is_refused = True, False
+        detail = ""
+        for pause in _PAUSES_SECONDS:
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                return await self._say_once(pursuit)
+            except Indefinite as error:
+                is_definite, is_refused, detail = False, False, str(error)
+            except Amnesic as error:
+                if not is_definite:
+                    self._pursue(pursuit.unexecuted())
+                return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
+            except (NotApplied, Rejected) as error:
+                is_refused, detail = isinstance(error, Rejected), str(error)
+                if is_definite:
+                    return Unavailable(detail, is_definite=True, is_refused=is_refused)
+        self._pursue(pursuit.unexecuted() if is_refused else pursuit)
+        return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
     async def _say_once(self, pursuit: _Pursuit) -> Admission:
         """Raises `StoreError`."""
@@ -211,8 +231,9 @@ class Claiming:
             case Fenced(snapshot):
                 return Seen(snapshot)
             case Lapsed() | Applied():
-                self._pursue(pursuit)
-                return Unavailable("the claim's lease was over before its answer came", is_definite=False)
+                self._pursue(pursuit.unexecuted())
+                detail = "the claim's lease was over before its answer came"
+                return Unavailable(detail, is_definite=False, is_refused=True)
 
     def _pursue(self, pursuit: _Pursuit) -> None:
         task = asyncio.get_running_loop().create_task(self._end(pursuit))

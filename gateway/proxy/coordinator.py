@@ -313,9 +313,10 @@ class Coordinator:
         if self._is_draining:
             return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
-            # Forwarding is for a store that is away. This one is there, and says that the key may have been used.
+            # This store is there, and says that the key may have been used.
             return _refuse(request, Word.STORE_AMNESIA)
-        if request.route.forwards_unprotected and run.request.route.forwards_unprotected:
+        is_wanted = request.route.forwards_unprotected and run.request.route.forwards_unprotected
+        if is_wanted and not admission.is_refused:
             incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
@@ -333,7 +334,7 @@ class Coordinator:
         """The life of a run: claim, and if that is granted, attempt."""
         request, route = run.request, run.request.route
         operation_id = request.identity.operation_id
-        admission: Admission = Unavailable("the claim was cut off", is_definite=False)
+        admission: Admission = Unavailable("the claim was cut off", is_definite=False, is_refused=True)
         try:
             terms = Terms(
                 remember_us=route.retention.remember_us,
@@ -341,6 +342,7 @@ class Coordinator:
                 is_executed_anyway=route.forwards_unprotected,
                 takes_over=isinstance(route.recovery, Resend),
                 probe=request.probe,
+                patience_seconds=route.target.answer_within_seconds,
             )
             admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
         finally:

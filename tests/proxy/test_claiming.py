@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from gateway.core.operation import Abandon, Disprove, Record, Release, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Rejected
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
-from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
+from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
 
@@ -176,9 +177,83 @@ async def test_a_claim_that_can_never_be_stored() -> None:
     """It is refused for good, and neither repeated nor pursued."""
     it = await bench()
     it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
-    assert isinstance(await it.claim(), Unavailable)
+    answer = await it.claim()
+    assert isinstance(answer, Unavailable)
+    assert answer.is_refused
     assert it.store.said == ["claim"]
     assert it.claiming.pursued == 0
+
+
+@in_virtual_time
+async def test_a_refusal_for_good_after_a_lost_answer() -> None:
+    """It is no absence of the store, so nothing is forwarded, and the claim that may have arrived is released."""
+    it = await bench()
+    it.store.on("claim", lost())
+    it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
+    answer = await it.claim(is_executed_anyway=True)
+    assert isinstance(answer, Unavailable)
+    assert answer.is_refused
+    it.store.mend()
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is State.RELEASED
+
+
+@in_virtual_time
+async def test_others_that_keep_changing_the_record() -> None:
+    """Whoever never gets to claim what is free all the time is refused by a store that answers."""
+    it = await bench()
+    first = granted(await it.claim())
+    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
+    other = it.gateway()
+    gate = it.store.stop_before("claim")
+    asking = asyncio.create_task(it.claim(is_executed_anyway=True))
+    while not asking.done():
+        await gate.reached.wait()
+        record = granted(await it.claim(other))
+        await it.store.apply(Release(it.operation_id, record.token, record.attempt_id, REMEMBER_US))
+        passed, gate = gate, it.store.stop_before("claim")
+        passed.opened.set()
+        await settle()
+    answer = await asking
+    assert isinstance(answer, Unavailable)
+    assert (answer.is_refused, answer.is_definite) == (True, True)
+    assert it.state() is State.RELEASED
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+@pytest.mark.parametrize(
+    ("patience_seconds", "waited_seconds"), [(30.0, 5.0), (2.0, 2.0), (0.05, 1.0)], ids=["ample", "short", "none"]
+)
+@in_virtual_time
+async def test_a_store_that_is_a_black_hole(fault: Fault, patience_seconds: float, waited_seconds: float) -> None:
+    """Its caller hears so after about one statement's time or its own patience, and what was claimed is released."""
+    it = await bench()
+    gate = Gate()
+    it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
+    began = asyncio.get_running_loop().time()
+    answer = await it.claiming.claim(it.identity, [SAME], Terms(REMEMBER_US, patience_seconds=patience_seconds))
+    assert asyncio.get_running_loop().time() - began == waited_seconds
+    assert isinstance(answer, Unavailable)
+    assert (answer.is_definite, answer.is_refused) == (False, False)
+    assert it.state() is (State.CLAIMED if fault.has_effect else State.ABSENT)
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is State.RELEASED
+
+
+@in_virtual_time
+async def test_patience_is_for_all_statements_together() -> None:
+    """A store that loses one answer after another has no more time than one that gives none."""
+    it = await bench()
+    loop = asyncio.get_running_loop()
+    for seconds in (2.0, 4.0, 6.0):
+        gate = Gate()
+        it.store.on("claim", replace(lost(), after=gate))
+        loop.call_later(seconds, gate.opened.set)
+    began = loop.time()
+    assert isinstance(await it.claim(), Unavailable)
+    assert (loop.time() - began, it.store.said) == (5.0, ["claim"] * 3)
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is State.RELEASED
 
 
 @in_virtual_time

@@ -18,6 +18,7 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
 from gateway.proxy import attempt, claiming
 from gateway.proxy.reply import Reply, Untouched
+from gateway.store.base import Amnesic, Rejected
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
@@ -447,6 +448,26 @@ async def test_forwarded_without_a_store(tmp_path: Path) -> None:
         office.store.mend()
         await office.claiming.wait_pursuits_ended()
         assert office.state is State.IN_DOUBT
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(Rejected("too long"), has_effect=False)],
+        [lost(), *[Fault(Rejected("too long"), has_effect=False)] * 2],
+        [Fault(Amnesic("it forgot"), has_effect=False)],
+        [Fault(ZeroDivisionError("defect"), has_effect=False)],
+    ],
+    ids=["rejected", "lost-then-rejected", "amnesic", "defect"],
+)
+async def test_what_a_store_refuses_is_forwarded_nowhere(tmp_path: Path, faults: list[Fault]) -> None:
+    """A route may do without a store that is away, never against one that is there; a claim of it is released."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
+        office.store.on("claim", *faults)
+        assert (await office.reply()).status == 503
+        await office.claiming.wait_pursuits_ended()
+        assert office.upstream.requests == []
+        assert office.state in (State.ABSENT, State.RELEASED)
 
 
 # Bodies

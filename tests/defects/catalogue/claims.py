@@ -129,8 +129,8 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "        self._pursue(pursuit)\n        return Unavailable(detail, is_definite=False)",
-                "        return Unavailable(detail, is_definite=False)",
+                "        self._pursue(pursuit.unexecuted() if is_refused else pursuit)\n",
+                "",
             ),
         ),
         (_CLAIMING + "test_a_claim_given_up_is_ended",),
@@ -141,8 +141,8 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "self._pursue(replace(pursuit, terms=replace(pursuit.terms, is_executed_anyway=False)))",
-                "pass",
+                "            self._pursue(pursuit.unexecuted())\n            raise",
+                "            raise",
             ),
         ),
         (_CLAIMING + "test_a_cancelled_claim_is_released",),

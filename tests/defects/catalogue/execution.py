@@ -203,11 +203,17 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "if request.route.forwards_unprotected and run.request.route.forwards_unprotected:",
-                "if True:",
+                "is_wanted = request.route.forwards_unprotected and run.request.route.forwards_unprotected",
+                "is_wanted = True",
             ),
         ),
         (_VERDICTS + "test_rule_8_store_unavailable[sqlite-refuse]",),
+    ),
+    Defect(
+        "refused-forwards",
+        "what the store refuses is forwarded unprotected, on a route that may do without a store",
+        (Edit(COORDINATOR, "if is_wanted and not admission.is_refused:", "if is_wanted:"),),
+        ("tests/proxy/test_coordinator.py::test_what_a_store_refuses_is_forwarded_nowhere[rejected]",),
     ),
     Defect(
         "no-body-is-an-empty-body",

@@ -33,6 +33,9 @@ RECIPE_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16
 # Of 64 bytes and an entry of a dictionary each.
 _REMEMBERED_MAX: Final = 4096
+# Heads that are alike in what is digested, and how long such a one may be: a route has few, or has its ids in the path.
+_FRAMES_MAX: Final = 256
+_FRAME_BYTES_MAX: Final = 1024
 
 _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
@@ -166,6 +169,8 @@ class Fingerprinter:
         keys.setdefault("", None)
         # Unkeyed, as the digests of requests under way are.
         self._canonical_of: dict[bytes, bytes] = {}
+        self._frames: dict[tuple[object, ...], _Frame] = {}
+        self._digested = (*_ALWAYS, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -173,17 +178,29 @@ class Fingerprinter:
 
         `body_sha256` is the digest of the same body where it is known already, as from hashing it while it came in.
         """
-        parts = _Parts(self.spec, head, body, body_sha256)
-        raw = parts.raw()
+        frame = self._frame_of(head)
+        content = sha256_of(body) if body_sha256 is None else body_sha256
+        raw = frame.raw(content)
         if self.spec.headers:
-            return Digests(parts.canonical(body), raw)
+            return Digests(frame.canonical(body, content), raw)
         canonical = self._canonical_of.get(raw)
         if canonical is None:
-            canonical = parts.canonical(body)
+            canonical = frame.canonical(body, content)
             if len(self._canonical_of) >= _REMEMBERED_MAX:
                 self._canonical_of.clear()
             self._canonical_of[raw] = canonical
         return Digests(canonical, raw)
+
+    def _frame_of(self, head: RequestHead) -> _Frame:
+        alike = (head.method, head.target, *[tuple(field_values(head.headers, name)) for name in self._digested])
+        frame = self._frames.get(alike)
+        if frame is None:
+            frame = _Frame(self.spec, head)
+            if frame.size_bytes <= _FRAME_BYTES_MAX:
+                if len(self._frames) >= _FRAMES_MAX:
+                    self._frames.clear()
+                self._frames[alike] = frame
+        return frame
 
     def fingerprint(self, digests: Digests) -> Fingerprint:
         """The fingerprint to record."""
@@ -202,52 +219,53 @@ class Fingerprinter:
 
 def digest_request(spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
     """As `Fingerprinter.digests`."""
-    parts = _Parts(spec, head, body, body_sha256)
-    return Digests(parts.canonical(body), parts.raw())
+    frame = _Frame(spec, head)
+    content = sha256_of(body) if body_sha256 is None else body_sha256
+    return Digests(frame.canonical(body, content), frame.raw(content))
 
 
-class _Parts:
-    """What of a request is digested."""
+class _Frame:
+    """What of a request is digested before its body, in frames: equal for all requests with such a head."""
 
-    __slots__ = ("_codings", "_content", "_head", "_host", "_spec", "_types")
+    __slots__ = ("_before_canonical", "_before_raw", "_codings", "_head", "_listed", "_media", "_spec", "_types")
 
-    def __init__(self, spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None) -> None:
+    def __init__(self, spec: FingerprintSpec, head: RequestHead) -> None:
+        host = _stripped(head.headers, b"host")
+        types = _stripped(head.headers, b"content-type")
+        codings = _stripped(head.headers, b"content-encoding")
         self._spec = spec
-        self._head = head
-        self._host = _stripped(head.headers, b"host")
-        self._types = _stripped(head.headers, b"content-type")
-        self._codings = _stripped(head.headers, b"content-encoding")
-        self._content = sha256_of(body) if body_sha256 is None else body_sha256
-
-    def raw(self) -> bytes:
-        """The digest over the parts as they came."""
-        return digest(
-            b"raw request",
-            self._head.method,
-            self._head.target,
-            framed(*self._host),
-            framed(*self._types),
-            framed(*self._codings),
-            self._content,
+        self._types = types
+        self._media = parse_media_type(types[0]) if len(types) == 1 else None
+        self._codings = codings
+        self._head = framed(spec.settings, head.method, head.target, framed(*[value.lower() for value in host]))
+        self._before_canonical: dict[BodyForm, bytes] = {}
+        self._before_raw = framed(
+            b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings)
         )
+        # The rest depends on the form that the body turns out to have.
+        self._listed = framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers])
 
-    def canonical(self, body: Body) -> bytes:
+    @property
+    def size_bytes(self) -> int:
+        """How much of the head it holds, about."""
+        return len(self._before_raw) + len(self._listed)
+
+    def raw(self, content: bytes) -> bytes:
+        """The digest over the parts as they came. `content` is the body's."""
+        return sha256(self._before_raw + framed(content)).digest()
+
+    def canonical(self, body: Body, content: bytes) -> bytes:
         """The digest over what the settings say makes the request the same."""
-        spec, head, types = self._spec, self._head, self._types
-        media = parse_media_type(types[0]) if len(types) == 1 else None
-        form, canonical_body = _canonical_body(spec, media, bool(self._codings), body)
-        return digest(
-            b"canonical request",
-            spec.settings,
-            head.method,
-            head.target,
-            framed(*[value.lower() for value in self._host]),
-            _canonical_media(types, media, form),
-            framed(*list_members(self._codings)),
-            framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers]),
-            form.encode(),
-            self._content if canonical_body is None else canonical_body,
-        )
+        form, canonical_body = _canonical_body(self._spec, self._media, bool(self._codings), body)
+        before = self._before_canonical.get(form)
+        if before is None:
+            before = self._before_canonical[form] = self._framed_in(form)
+        return sha256(before + framed(content if canonical_body is None else canonical_body)).digest()
+
+    def _framed_in(self, form: BodyForm) -> bytes:
+        tag = framed(b"canonical request")
+        media = _canonical_media(self._types, self._media, form)
+        return tag + self._head + framed(media, framed(*list_members(self._codings)), self._listed, form.encode())
 
 
 def sha256_of(body: Body) -> bytes:

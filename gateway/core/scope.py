@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, assert_never
 
@@ -21,6 +22,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 SCOPE_PARTS_MAX: Final = 8
+_REMEMBERED_BYTES_MAX: Final = 256
 
 # Schemes whose credentials are made for one request or one connection: a retry would never meet its own record.
 _SINGLE_USE_SCHEMES = frozenset(
@@ -108,7 +110,16 @@ def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope |
             found = _composed(parts, headers, peer)
         case _:
             assert_never(spec)
-    return Scope(digest(b"scope", found)) if isinstance(found, bytes) else found
+    if not isinstance(found, bytes):
+        return found
+    # What a hop names is no secret, as a credential is: it may stay in memory after its request.
+    is_name = isinstance(spec, HeaderScope) and len(found) <= _REMEMBERED_BYTES_MAX
+    return _remembered(found) if is_name else Scope(digest(b"scope", found))
+
+
+@lru_cache(1024)
+def _remembered(found: bytes) -> Scope:
+    return Scope(digest(b"scope", found))
 
 
 def scope_fields(spec: ScopeSpec) -> frozenset[bytes]:

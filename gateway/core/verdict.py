@@ -9,10 +9,10 @@ log.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import Fingerprint, Record, Snapshot, State
 
 
@@ -43,7 +43,7 @@ class Word(StrEnum):
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Rule:
     """A line of the verdict table: when it applies, what the client gets, and under which words."""
 
@@ -153,7 +153,7 @@ def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[
     return Match.UNKNOWN, ours[0]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Refuse:
     """Rules 9, 11 and 12: answer with a problem of this word; nothing is executed."""
 
@@ -161,21 +161,21 @@ class Refuse:
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Replay:
     """Rule 10: answer with the recorded response."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Wait:
     """Rule 13: the first request is running; wait for what becomes of it."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Doubt:
     """Rule 14: what became of it is not known. `is_same`: it is this request, so that recovery may act for it."""
 
@@ -183,7 +183,7 @@ class Doubt:
     is_same: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Claimable:
     """Rule 15: claim, with this fingerprint, on the released record that was read (None: on absent)."""
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import Event
 from gateway.core.verdict import Word
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RequestAnswered:
     """A request on a protected route has its reply. `duration_seconds` is from its arrival to the head of the reply.
 
@@ -39,7 +39,7 @@ class RequestAnswered:
     upstream_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RequestPassed:
     """A request that nothing protects was passed through. `reason` is one of `no_route`, `unkeyed`,
     `store_unavailable`.
@@ -57,7 +57,7 @@ class RequestPassed:
     route: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OperationClaimed:
     """A claim was granted. `is_takeover`: on an operation in doubt, to send it again."""
 
@@ -68,7 +68,7 @@ class OperationClaimed:
     is_takeover: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ProbeMade:
     """The upstream was asked about an operation in doubt. `finding` is `done`, `never_happened` or `ask_again`."""
 
@@ -78,7 +78,7 @@ class ProbeMade:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OperationSettled:
     """The event that ended an attempt is in the record.
 
@@ -95,7 +95,7 @@ class OperationSettled:
     is_late: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WriteRefused:
     """What an attempt had to say of its operation was fenced off: the record had gone on without it."""
 
@@ -106,7 +106,7 @@ class WriteRefused:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OutcomeJournaled:
     """The durable store did not take the event that ended an attempt; it is on this host's disk instead.
 
@@ -121,7 +121,7 @@ class OutcomeJournaled:
     upstream_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class JournalFailed:
     """An outcome that the durable store did not take could not be written to the journal either.
 
@@ -132,7 +132,7 @@ class JournalFailed:
     is_first: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FlushRefused:
     """The durable store refused an outcome out of the journal, which keeps it for an operator."""
 
@@ -143,7 +143,7 @@ class FlushRefused:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LeaseLost:
     """A running attempt can no longer trust its lease."""
 
@@ -152,7 +152,7 @@ class LeaseLost:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StoreCalled:
     """A verb of a store was answered, or not. `error` is the class of error, None when it was answered."""
 
@@ -162,7 +162,7 @@ class StoreCalled:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TierChanged:
     """A store became reachable or unreachable. `tier` is `durable` or `fast`."""
 
@@ -171,7 +171,7 @@ class TierChanged:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MemoryChanged:
     """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
 
@@ -184,7 +184,7 @@ class MemoryChanged:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SweepDone:
     lapsed: int
     retired: int
@@ -192,7 +192,7 @@ class SweepDone:
     duration_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TallyTaken:
     """How many operations are in doubt, by route name, and the age of the oldest in seconds."""
 
@@ -200,7 +200,7 @@ class TallyTaken:
     oldest_in_doubt_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LoopStalled:
     """The event loop did not run for this long."""
 

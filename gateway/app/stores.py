@@ -16,6 +16,7 @@ from gateway.store.epoch import SeenFile
 from gateway.store.front import Front
 from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
+from gateway.store.redis_seen import RedisSeen
 from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
 
@@ -25,6 +26,7 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
     accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
+    fast = config.store.fast
     return Front(
         bare_store(config),
         herald,
@@ -32,6 +34,7 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
         accepted,
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         amnesia_window_us=microseconds(window_seconds),
+        shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),
     )
 
 

@@ -1,8 +1,20 @@
 """Notices that a store lost its memory: what was remembered of it, compared with what it is.
 
-Owns the comparison and two notes: what this gateway last saw of the store, in a file of its state directory; and what
-gateways found out about lost memories, in the store itself (`Amnesia`), so that one that starts later knows it too.
-Whoever has no note of its own believes the store; that is the loss nobody can notice.
+Owns the comparison and what it compares: what this gateway last saw of the store, in a file of its state directory;
+what all gateways saw, where they share it (`SharedNote`), so that a host without a file of its own knows it too; and
+what gateways found out about lost memories, in the store itself (`Amnesia`). Whoever has neither note believes the
+store; that is the loss nobody can notice.
+
+Theory of operation
+-------------------
+*Reading.* Notes are read before the store is asked. What others see and note meanwhile is then no loss.
+
+*Lineage.* Memories have no order of their own. A memory's memo names those that it replaced, and so does the shared
+note: that tells a note that has fallen behind from a store that has.
+
+*Weight.* The shared note may come back from an old copy of Redis, and then it names a memory that is over. The store's
+memo explains it, where anybody noticed the change. Otherwise this host's own note does, but only if the two notes had
+been compared before: a host that met the store while Redis was away has merely believed it.
 """
 
 from __future__ import annotations
@@ -10,23 +22,45 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.store.base import Epoch, StartRefused
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
-_FORMER_MAX: Final = 64
+FORMER_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was last seen of a store: which memory it was, and the highest token that it had given."""
+    """What was last seen of a store: which memory it was, and the highest token that it had given.
+
+    `former` are the memories that it had replaced, where that is noted. `is_compared` says that the shared note was
+    known when this was noted.
+    """
 
     identity: str
     token: int
+    former: tuple[str, ...] = ()
+    is_compared: bool = False
+
+
+class SharedNote(Protocol):
+    """Where gateways share what they saw of one store. It may lose it, or bring back what it held long ago.
+
+    Either verb may raise `StoreError`; nothing waits for it but the look at the store itself.
+    """
+
+    async def read(self) -> Seen | None:
+        """The note; None when there is none, or none that can be understood."""
+
+    async def write(self, seen: Seen, instead_of: str) -> None:
+        """Keep a note. Of one memory a lower token replaces nothing; the note of another memory is replaced if it is
+        still that of `instead_of` (the one that was read and judged; empty: none was there)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +104,89 @@ def memo_of(amnesia: Amnesia) -> bytes:
     return json.dumps(noted, separators=(",", ":")).encode()
 
 
-def loss(seen: Seen | None, epoch: Epoch, amnesia: Amnesia) -> str | None:
-    """What the store lost since it was last seen; None when it lost nothing, or what it lost is known already."""
+class Bearing(Enum):
+    """How a note stands to the memory that is there."""
+
+    ABSENT = "there is no note"
+    MET = "it is of this memory, and the notes were compared"
+    ALONE = "it is of this memory, which was met when the shared note could not be read"
+    FORMER = "it is of a memory that this one is known to have replaced"
+    AHEAD = "it is of this memory, in a later state"
+    SUCCESSOR = "it is of a memory that replaced this one"
+    STRANGER = "it is of a memory of which this one knows nothing"
+
+
+def bearing(seen: Seen | None, epoch: Epoch, amnesia: Amnesia) -> Bearing:
+    """How a note stands to the memory that is there."""
     if seen is None:
-        return None
+        return Bearing.ABSENT
     if seen.identity != epoch.identity:
+        # First what this memory knows by itself: two that were used in turn have each replaced the other.
         if seen.identity in amnesia.former:
-            return None
-        return "the store is another one than before, or a standby that was promoted"
+            return Bearing.FORMER
+        return Bearing.SUCCESSOR if epoch.identity in seen.former else Bearing.STRANGER
     if epoch.token < seen.token:
+        return Bearing.AHEAD
+    return Bearing.MET if seen.is_compared else Bearing.ALONE
+
+
+_AGAINST: Final = frozenset((Bearing.AHEAD, Bearing.SUCCESSOR, Bearing.STRANGER))
+"""What a note holds against the store that is there."""
+
+# By this host's own note: with which shared notes something was lost. The cases, one by one.
+LOST: Final[Mapping[Bearing, frozenset[Bearing]]] = {
+    # A fresh host knows what the others saw, and nothing else.
+    Bearing.ABSENT: _AGAINST,
+    # It has been away since: what the others saw meanwhile counts.
+    Bearing.FORMER: _AGAINST,
+    # It believed this memory without having asked: what the others saw may be of the one before.
+    Bearing.ALONE: _AGAINST,
+    # It compared the two, and there was no stranger then: Redis came back with what it held long ago.
+    Bearing.MET: frozenset((Bearing.AHEAD, Bearing.SUCCESSOR)),
+    # What this host saw itself and the store does not have, no other note brings back.
+    Bearing.AHEAD: frozenset(Bearing),
+    Bearing.SUCCESSOR: frozenset(Bearing),
+    Bearing.STRANGER: frozenset(Bearing),
+}
+
+
+def loss(own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia) -> str | None:
+    """What the store lost since it was last seen; None when it lost nothing, or what it lost is known already.
+
+    `own` is this host's note and `shared` that of all gateways, both read before the store was asked; `shared` is None
+    too when it could not be read.
+    """
+    mine, theirs = bearing(own, epoch, amnesia), bearing(shared, epoch, amnesia)
+    if theirs not in LOST[mine]:
+        return None
+    if own is not None and mine in _AGAINST:
+        return _why(mine, own, epoch)
+    return None if shared is None else f"{_why(theirs, shared, epoch)} (as other gateways noted in Redis)"
+
+
+def _why(against: Bearing, seen: Seen, epoch: Epoch) -> str:
+    if against is Bearing.AHEAD:
         return f"the store is in an older state: its last token is {epoch.token}, and {seen.token} was seen"
-    return None
+    if against is Bearing.SUCCESSOR:
+        return "the store is one that another had taken the place of"
+    return "the store is another one than before, or a standby that was promoted"
 
 
-def after_loss(why: str, seen: Seen, epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
-    """What to write down about a loss that was just found: absent keys are not believed for a whole window."""
-    former = amnesia.former if seen.identity == epoch.identity else (*amnesia.former, seen.identity)
+def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
+    """What to write down about a loss that was just found: absent keys are not believed for a whole window.
+
+    All that the notes name is then dealt with, so that none of them tells of the same loss again.
+    """
+    noted = list(notes)
+    named = [identity for seen in noted for identity in (*seen.former, seen.identity)]
+    former = dict.fromkeys((*amnesia.former, *(identity for identity in named if identity != epoch.identity)))
     return replace(
         amnesia,
         until_us=max(amnesia.until_us, epoch.now_us + window_us),
         why=why,
         by="",
-        former=former[-_FORMER_MAX:],
-        beyond=max(seen.token, epoch.token) + TOKENS_SKIPPED,
+        former=tuple(former)[-FORMER_MAX:],
+        beyond=max(epoch.token, *(seen.token for seen in noted)) + TOKENS_SKIPPED,
     )
 
 
@@ -106,10 +200,11 @@ class SeenFile:
         """The note; None when there is none. Raises `StartRefused` for one that cannot be read."""
         try:
             noted = json.loads(self._path.read_bytes())
-            return Seen(str(noted["identity"]), int(noted["token"]))
+            is_compared = bool(noted.get("compared", False))
+            return Seen(str(noted["identity"]), int(noted["token"]), is_compared=is_compared)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StartRefused(
                 f"{self._path}, which says what was last seen of the durable store, cannot be read ({error}); without "
                 "it a lost memory would go unnoticed. Repair it, or remove it to believe the store as it is"
@@ -117,10 +212,11 @@ class SeenFile:
 
     def write(self, seen: Seen) -> None:
         """Keep the note, whole or not at all. Raises OSError."""
+        noted = {"identity": seen.identity, "token": seen.token, "compared": seen.is_compared}
         partial = self._path.with_suffix(".partial")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(descriptor, json.dumps({"identity": seen.identity, "token": seen.token}).encode())
+            os.write(descriptor, json.dumps(noted).encode())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

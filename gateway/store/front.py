@@ -12,6 +12,7 @@ unless an operator accepts the loss.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -39,9 +40,11 @@ from gateway.store.base import (
     Tally,
     Watch,
 )
-from gateway.store.epoch import Amnesia, Seen, SeenFile, after_loss, amnesia_of, loss, memo_of
+from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
 
 T = TypeVar("T")
+# A verb's name, the verb and its arguments.
+_Ask = Callable[..., Coroutine[Any, Any, Any]]
 
 _LOG = logging.getLogger("gateway")
 
@@ -65,12 +68,14 @@ class Front:
         *,
         seen_file: SeenFile,
         amnesia_window_us: int,
+        shared_note: SharedNote | None = None,
     ) -> None:
         self._store = store
         self._herald = herald
         self._recipes = recipes
         self._accept = accept
         self._seen_file = seen_file
+        self._shared_note = shared_note
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
         self._noted: Seen | None = None
@@ -88,7 +93,7 @@ class Front:
                 raise StartRefused(_what_would_be_lost(conflicts))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
-            await self._meet()
+            await self._meet(self._told)
         except BaseException:
             await self._store.close()
             raise
@@ -118,10 +123,9 @@ class Front:
         return await self._asked("sweep", self._store.sweep, limit)
 
     async def tally(self) -> Tally:
-        """Also the time at which it is noted what was seen, and heard what others found out or accepted."""
+        """Also the time at which it is noted what was seen, and heard what others saw, found out or accepted."""
         tally = await self._asked("tally", self._store.tally)
-        self._hear(await self._asked("look_epoch", self._store.look_epoch))
-        await self._keep_seen()
+        await self._meet(self._asked)
         return tally
 
     async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
@@ -153,18 +157,41 @@ class Front:
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _meet(self) -> None:
+    async def _meet(self, ask: _Ask) -> None:
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
-        epoch = await self._told("look_epoch", self._store.look_epoch)
+        # Both notes from before the store is asked: what is seen meanwhile is no loss.
+        own, (shared, is_read) = self._seen, await self._read_shared()
+        epoch = await ask("look_epoch", self._store.look_epoch)
         amnesia = amnesia_of(epoch)
-        why = loss(self._seen, epoch, amnesia)
-        if why is not None and self._seen is not None:
-            amnesia = after_loss(why, self._seen, epoch, amnesia, self._amnesia_window_us)
-            await self._told("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
-            epoch = await self._told("look_epoch", self._store.look_epoch)
-        self._seen = Seen(epoch.identity, epoch.token)
-        await self._keep_seen()
+        why = loss(own, shared, epoch, amnesia)
+        if why is not None:
+            notes = [note for note in (own, shared) if note is not None]
+            amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
+            # Known from here on, also while the store does not take it.
+            self._hear(replace(epoch, memo=memo_of(amnesia)))
+            await ask("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
+            epoch = await ask("look_epoch", self._store.look_epoch)
+        self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._hear(epoch)
+        await self._keep_seen()
+        if is_read:
+            await self._keep_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+
+    async def _read_shared(self) -> tuple[Seen | None, bool]:
+        """The note that gateways share, and whether it could be read. Redis is not needed to go on."""
+        if self._shared_note is None:
+            return None, False
+        try:
+            return await self._shared_note.read(), True
+        except StoreError:
+            return None, False
+
+    async def _keep_shared(self, held: Seen | None, seen: Seen) -> None:
+        """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""
+        if self._shared_note is None or (held is not None and replace(seen, is_compared=held.is_compared) == held):
+            return
+        with contextlib.suppress(StoreError):
+            await self._shared_note.write(seen, "" if held is None else held.identity)
 
     def _hear(self, epoch: Epoch) -> None:
         """What the store says of its memory, now."""
@@ -242,6 +269,20 @@ class Front:
             raise
         finally:
             self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+
+
+def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
+    """What is now known of a store that was just met: the higher token of those who saw this very memory.
+
+    What the store itself says of its last token counts only where it was met anew. It may be ahead of what is on its
+    disk, and after a crash the store would seem to have forgotten it.
+    """
+    known = [note for note in (own, shared) if note is not None and note.identity == epoch.identity]
+    tokens = [note.token for note in known]
+    if is_new or not tokens:
+        tokens.append(epoch.token)
+    was_compared = own is not None and own.identity == epoch.identity and own.is_compared
+    return Seen(epoch.identity, max(tokens), is_compared=is_read or was_compared)
 
 
 def _what_would_be_lost(conflicts: list[RecipeConflict]) -> str:

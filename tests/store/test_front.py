@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,10 +14,12 @@ import pytest
 from gateway.core.operation import Applied, Claim, Fenced, Fingerprint, Identity, Release
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store.base import Amnesic, EpochChanged, NotApplied, StartRefused
-from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, SeenFile, amnesia_of, memo_of
+from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
+from gateway.store.redis_seen import RedisSeen
 from tests.support.eventually import eventually
 from tests.support.memory_store import Memory, MemoryStore
+from tests.support.redis import RedisServer
 
 WINDOW_US = 3_600_000_000
 
@@ -28,9 +31,13 @@ def claim(number: int, read_token: int | None = None) -> Claim:
 
 @asynccontextmanager
 async def opened(
-    memory: Memory, directory: Path, facts: list[Fact] | None = None, store: MemoryStore | None = None
+    memory: Memory,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    store: MemoryStore | None = None,
+    shared: SharedNote | None = None,
 ) -> AsyncIterator[Front]:
-    """A gateway's front, with what it noted earlier in this directory."""
+    """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
     front = Front(
         store or MemoryStore(memory),
         Herald(*([facts.append] if facts is not None else [])),
@@ -38,6 +45,7 @@ async def opened(
         frozenset(),
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
+        shared_note=shared,
     )
     await front.start()
     try:
@@ -46,11 +54,12 @@ async def opened(
         await front.close()
 
 
-async def grown(memory: Memory, directory: Path, claims: int, first: int = 0) -> None:
+async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
     """Let a gateway see a store that grants so many claims, and stop."""
-    async with opened(memory, directory) as front:
+    async with opened(memory, directory, shared=shared) as front:
         for number in range(first, first + claims):
             assert isinstance(await front.apply(claim(number)), Applied)
+        await front.tally()
 
 
 async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
@@ -229,3 +238,142 @@ async def test_what_is_seen_is_noted_at_the_tally(tmp_path: Path) -> None:
         seen = await asyncio.to_thread(SeenFile(tmp_path / "seen.json").read)
         assert seen is not None
         assert (seen.identity, seen.token) == (memory.identity, 4)
+
+
+# -- what gateways share in Redis -------------------------------------------------------------------------------------
+
+
+def host(directory: Path, name: str) -> Path:
+    """The state directory of a host that never ran a gateway."""
+    (directory / name).mkdir()
+    return directory / name
+
+
+async def is_refused(front: Front, number: int = 99) -> bool:
+    """Whether the claim on a key that the store does not have is refused for what it may have forgotten."""
+    try:
+        assert isinstance(await front.apply(claim(number)), Applied)
+    except Amnesic:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("loss", ["older-state", "other-store"])
+async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, redis_url: str, loss: str) -> None:
+    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
+    if loss == "older-state":
+        memory.token = 2
+        del memory.records[UUID(int=4)]
+    else:
+        memory.identity = "another"
+    facts: list[Fact] = []
+    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as front:
+        assert await is_refused(front)
+        assert isinstance(await front.apply(claim(1)), Fenced)
+        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+        assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
+        memory.clock.advance(WINDOW_US / 1e6)
+        result = await front.apply(claim(99))
+        assert result.snapshot.record is not None
+        assert result.snapshot.record.token > TOKENS_SKIPPED
+
+
+async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
+    """Two services that share a Redis and not a store do not take each other's store for their own."""
+    await grown(Memory(), host(tmp_path, "one"), 3, shared=RedisSeen(redis_url, "service shop, postgresql a"))
+    async with opened(
+        Memory(), host(tmp_path, "two"), shared=RedisSeen(redis_url, "service mail, postgresql b")
+    ) as front:
+        assert not await is_refused(front)
+
+
+async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, redis_url: str) -> None:
+    """Once accepted, the new memory is believed by gateways that come late or fresh, and by an old note in Redis."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    late = host(tmp_path, "late")
+    await grown(memory, late, 1, shared=shared)
+    old = await shared.read()
+    assert old is not None
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "first"), shared=shared) as front:
+        assert await is_refused(front)
+        found = amnesia_of(await front.look_epoch())
+        await front.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
+        assert not await is_refused(front)
+        now = await shared.read()
+        assert now is not None
+        assert (now.identity, now.former) == ("another", (old.identity,))
+        # Redis comes back with what it held before.
+        await shared.write(old, now.identity)
+        await front.tally()
+        assert not await is_refused(front, 100)
+        assert await shared.read() == replace(now, token=memory.token)
+        await shared.write(old, now.identity)
+        for number, directory in enumerate((late, host(tmp_path, "fresh"))):
+            async with opened(memory, directory, shared=shared) as other:
+                assert not await is_refused(other, 200 + number)
+
+
+async def test_an_old_copy_of_redis_is_no_loss(tmp_path: Path, redis_url: str) -> None:
+    """A note of a memory that nobody knows does not count against a host that had compared the notes before."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    await grown(memory, tmp_path, 3, shared=shared)
+    await shared.write(Seen("older", 1_000), memory.identity)
+    async with opened(memory, tmp_path, shared=shared) as front:
+        assert not await is_refused(front)
+        held = await shared.read()
+        assert held is not None
+        assert held.identity == memory.identity
+
+
+async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A host that had to believe the store because Redis was away finds the loss out as soon as it is back."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    await grown(memory, host(tmp_path, "one"), 3, shared=shared)
+    known = await shared.read()
+    assert known is not None
+    own_redis.kill()
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "fresh"), shared=shared) as front:
+        assert not await is_refused(front, 50)
+        own_redis.start()
+        await shared.write(known, "")
+        await front.tally()
+        assert await is_refused(front)
+
+
+async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_url: str) -> None:
+    """A gateway that still reaches the old memory, after others went on with a new one, grants nothing on it."""
+    old, new, shared = Memory(), Memory(identity="promoted"), RedisSeen(redis_url, "shop")
+    async with opened(old, host(tmp_path, "cut-off"), shared=shared) as front:
+        assert not await is_refused(front, 1)
+        async with opened(new, host(tmp_path, "one"), shared=shared) as other:
+            assert await is_refused(other)
+        await front.tally()
+        assert await is_refused(front)
+        # Neither takes what the other did for another loss.
+        until_us = [amnesia_of(await front.look_epoch()).until_us]
+        for clock in (old.clock, new.clock):
+            clock.advance(60)
+        async with opened(new, tmp_path / "one", shared=shared) as other:
+            await front.tally()
+            await other.tally()
+            until_us.append(amnesia_of(await front.look_epoch()).until_us)
+        assert until_us[0] == until_us[1]
+
+
+async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A Redis that is gone, or lost everything, fails no verb; the note is written anew when it is back."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    own_redis.kill()
+    async with opened(memory, tmp_path, shared=shared) as front:
+        assert not await is_refused(front)
+        await front.tally()
+        own_redis.start()
+        assert await shared.read() is None
+        await front.tally()
+        held = await shared.read()
+        assert held is not None
+        assert (held.identity, held.token) == (memory.identity, 1)

@@ -1,0 +1,107 @@
+"""The cases of two notes and a store: which of them tell of a lost memory."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gateway.store.base import Epoch
+from gateway.store.epoch import (
+    FORMER_MAX,
+    LOST,
+    TOKENS_SKIPPED,
+    Amnesia,
+    Bearing,
+    Seen,
+    SeenFile,
+    after_loss,
+    bearing,
+    loss,
+)
+
+EPOCH = Epoch("here", 100, 1_000_000, b"")
+AMNESIA = Amnesia(former=("former",))
+
+NOTES: dict[Bearing, Seen | None] = {
+    Bearing.ABSENT: None,
+    Bearing.MET: Seen("here", 100, is_compared=True),
+    Bearing.ALONE: Seen("here", 90),
+    Bearing.FORMER: Seen("former", 5_000, former=("here",)),
+    Bearing.AHEAD: Seen("here", 101, is_compared=True),
+    Bearing.SUCCESSOR: Seen("later", 7, former=("first", "here")),
+    Bearing.STRANGER: Seen("elsewhere", 7, former=("first",)),
+}
+A = ["absent", "met", "alone", "former", "ahead", "successor", "stranger"]
+
+# Rows: this host's own note. Columns: the shared one, in the order above. "!" is a loss.
+TABLE = """
+    absent     . . . . ! ! !
+    met        . . . . ! ! .
+    alone      . . . . ! ! !
+    former     . . . . ! ! !
+    ahead      ! ! ! ! ! ! !
+    successor  ! ! ! ! ! ! !
+    stranger   ! ! ! ! ! ! !
+"""
+CASES = [
+    (own, shared, sign == "!")
+    for own, *signs in (line.split() for line in TABLE.strip().splitlines())
+    for shared, sign in zip(A, signs, strict=True)
+]
+
+
+@pytest.mark.parametrize("kind", Bearing, ids=lambda kind: kind.name.lower())
+def test_how_a_note_stands(kind: Bearing) -> None:
+    """A note is absent, of this memory or of another one, which is older, younger or unknown."""
+    assert bearing(NOTES[kind], EPOCH, AMNESIA) is kind
+
+
+@pytest.mark.parametrize(("own", "shared", "is_lost"), CASES, ids=[f"{own}-{shared}" for own, shared, _ in CASES])
+def test_two_notes(own: str, shared: str, is_lost: bool) -> None:
+    """The store is believed exactly where neither note holds anything against it that is not explained."""
+    why = loss(NOTES[Bearing[own.upper()]], NOTES[Bearing[shared.upper()]], EPOCH, AMNESIA)
+    assert (why is not None) == is_lost
+
+
+@pytest.mark.parametrize(("own", "shared"), list(product(NOTES, NOTES)), ids=lambda kind: kind.name.lower())
+def test_a_loss_is_found_once(own: Bearing, shared: Bearing) -> None:
+    """What was written down about a loss explains both notes, and no token that they name is given again."""
+    notes = [note for note in (NOTES[own], NOTES[shared]) if note is not None]
+    if loss(NOTES[own], NOTES[shared], EPOCH, AMNESIA) is None:
+        return
+    known = after_loss("lost", notes, EPOCH, AMNESIA, 60)
+    assert known.until_us == EPOCH.now_us + 60
+    assert EPOCH.identity not in known.former
+    assert known.beyond >= max(note.token for note in notes) + TOKENS_SKIPPED
+    moved = Epoch(EPOCH.identity, known.beyond, EPOCH.now_us, b"")
+    for before in (NOTES[own], NOTES[shared], *notes):
+        assert loss(before, before, moved, known) is None
+
+
+def test_the_table_names_every_pair() -> None:
+    """There is a row for each of the seven, and no case is decided by accident."""
+    assert set(LOST) == set(Bearing)
+    assert {(own, shared) for own, shared, _ in CASES} == set(product(A, A))
+
+
+def test_what_was_replaced_is_remembered_within_bounds() -> None:
+    """However many memories came and went, the latest are known."""
+    known = Amnesia()
+    for number in range(2 * FORMER_MAX):
+        known = after_loss("lost", [Seen(f"memory-{number}", 1)], EPOCH, known, 60)
+    assert len(known.former) == FORMER_MAX
+    assert known.former[-1] == f"memory-{2 * FORMER_MAX - 1}"
+
+
+def test_a_note_of_an_earlier_program_was_not_compared(tmp_path: Path) -> None:
+    """The file that knows nothing of a shared note is read, and says that none was known."""
+    path = tmp_path / "seen.json"
+    path.write_text(json.dumps({"identity": "here", "token": 4}))
+    assert SeenFile(path).read() == Seen("here", 4)
+    for is_compared in (True, False):
+        seen = Seen("here", 5, is_compared=is_compared)
+        SeenFile(path).write(seen)
+        assert SeenFile(path).read() == seen

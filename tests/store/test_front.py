@@ -282,10 +282,9 @@ async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, r
 
 async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
     """Two services that share a Redis and not a store do not take each other's store for their own."""
-    await grown(Memory(), host(tmp_path, "one"), 3, shared=RedisSeen(redis_url, "service shop, postgresql a"))
-    async with opened(
-        Memory(), host(tmp_path, "two"), shared=RedisSeen(redis_url, "service mail, postgresql b")
-    ) as front:
+    shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
+    await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
+    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as front:
         assert not await is_refused(front)
 
 
@@ -308,8 +307,8 @@ async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, re
         # Redis comes back with what it held before.
         await shared.write(old, now.identity)
         await front.tally()
-        assert not await is_refused(front, 100)
         assert await shared.read() == replace(now, token=memory.token)
+        assert not await is_refused(front, 100)
         await shared.write(old, now.identity)
         for number, directory in enumerate((late, host(tmp_path, "fresh"))):
             async with opened(memory, directory, shared=shared) as other:

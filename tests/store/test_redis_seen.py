@@ -53,7 +53,7 @@ async def test_many_writers_leave_the_highest(redis_url: str) -> None:
 
 @pytest.mark.parametrize(("instead_of", "kept"), [("here", "there"), ("", "here"), ("else", "here")])
 async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, instead_of: str, kept: str) -> None:
-    """The note of another memory, which nobody may have seen yet, is not written over unread; its token is no matter."""
+    """The note of another memory, which may be news, is not written over unread; its token is no matter."""
     note = RedisSeen(redis_url, NAME)
     await note.write(NOTE, "")
     await note.write(Seen("there", 1), instead_of)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import redis
+
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, nonce_of, send
 from tests.support.house import status_of
@@ -63,3 +65,60 @@ async def test_failover_to_a_standby_that_lacks_the_last_commits(
                 assert len(upstream.requests) == 4
         finally:
             standby.crash()
+
+
+async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
+    tmp_path: Path,
+    own_postgres: PostgresServer,
+    postgres_installation: PostgresInstallation,
+    server_workspace: Path,
+    redis_url: str,
+) -> None:
+    """With an empty directory of its own it knows by the note in Redis that keys which the standby lacks were used."""
+    async with (
+        RecordingUpstream() as upstream,
+        Relay(own_postgres.port) as replication,
+        Relay(own_postgres.port) as front,
+    ):
+        upstream.on("/charges", Answer(201))
+        standby = PostgresStandby(postgres_installation, server_workspace / "follower", own_postgres, replication.port)
+        durable = own_postgres.url.replace(f":{own_postgres.port}/", f":{front.port}/")
+        store = {"durable": durable, "fast": redis_url}
+        places = {name: tmp_path / name for name in ("one", "two", "fresh")}
+        configs = {
+            name: (config_of(store, place, upstream.url, store={"cache_max_age": "0s"}), place)
+            for name, place in places.items()
+        }
+        try:
+            async with gateways(configs["one"], configs["two"]) as known:
+                standby.launch()
+                await eventually(standby.is_ready, 30.0, "the standby follows")
+                kept = await send(known[0].port, "kept")
+                await eventually(standby.has_caught_up, 30.0, "the standby has what was acknowledged")
+                replication.refuse()
+                replication.cut()
+                lost = [await send(gateway.port, f"lost-{number}") for number, gateway in enumerate(known)]
+                assert {status_of(answer) for answer in (kept, *lost)} == {(201, "stored")}
+            # Both are dead, and have noted nothing since.
+            own_postgres.crash()
+            await standby.promote()
+            front.target_port = standby.port
+            forget_copies(redis_url)
+            async with gateways(configs["fresh"]) as (fresh,):
+                again = await send(fresh.port, "kept")
+                assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
+                for key in ("lost-0", "lost-1", "new"):
+                    assert status_of(await send(fresh.port, key)) == (503, "store-amnesia")
+                async with gateways(configs["one"], configs["two"]) as known:
+                    for gateway in known:
+                        assert status_of(await send(gateway.port, "lost-0")) == (503, "store-amnesia")
+            assert len(upstream.requests) == 3
+        finally:
+            standby.crash()
+
+
+def forget_copies(url: str) -> None:
+    """Take every answer out of Redis, so that nothing is known of a key but what the durable store has."""
+    with redis.Redis.from_url(url) as client:
+        for copy in client.scan_iter("idempotency-gateway:{*"):
+            client.delete(copy)

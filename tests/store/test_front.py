@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.operation import Applied, Claim, Fenced, Fingerprint, Identity, Release
 from gateway.observe.facts import Fact, Herald, MemoryChanged
-from gateway.store.base import Amnesic, EpochChanged, NotApplied, StartRefused
+from gateway.store.base import Amnesic, Epoch, EpochChanged, NotApplied, StartRefused
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
@@ -361,6 +361,24 @@ async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_
             await other.tally()
             until_us.append(amnesia_of(await front.look_epoch()).until_us)
         assert until_us[0] == until_us[1]
+
+
+async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: str) -> None:
+    """A token that is drawn and noted while a gateway looks at the store is not taken for one that the store forgot."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    async with opened(memory, host(tmp_path, "other"), shared=shared) as other:
+        assert not await is_refused(other, 1)
+
+        class Overtaken(MemoryStore):
+            async def look_epoch(self) -> Epoch:
+                epoch = await super().look_epoch()
+                assert not await is_refused(other, 2 + memory.token)
+                await other.tally()
+                return epoch
+
+        async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as front:
+            await front.tally()
+            assert not await is_refused(front)
 
 
 async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:

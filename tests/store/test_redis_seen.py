@@ -51,7 +51,9 @@ async def test_many_writers_leave_the_highest(redis_url: str) -> None:
     assert held.token == max(tokens)
 
 
-@pytest.mark.parametrize(("instead_of", "kept"), [("here", "there"), ("", "here"), ("else", "here")])
+@pytest.mark.parametrize(
+    ("instead_of", "kept"), [("here", "there"), ("", "here"), ("else", "here")], ids=["judged", "unread", "overtaken"]
+)
 async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, instead_of: str, kept: str) -> None:
     """The note of another memory, which may be news, is not written over unread; its token is no matter."""
     note = RedisSeen(redis_url, NAME)

@@ -7,6 +7,7 @@ from tests.defects.defect import Defect, Edit
 RECOVERY = "core/recovery.py"
 _RECOVERY = "tests/core/test_recovery.py::"
 _HTTP = "tests/http/gateway/test_recovery.py::"
+_FRONT = "tests/store/test_front.py::"
 
 DEFECTS = (
     Defect(
@@ -163,6 +164,33 @@ DEFECTS = (
         "a standby that was promoted is believed to know all that was acknowledged",
         (Edit("store/epoch.py", "if seen.identity != epoch.identity:", "if False:"),),
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+    ),
+    Defect(
+        "shared-note-ignored",
+        "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
+        (Edit("store/front.py", "return await self._shared_note.read(), True", "return None, True"),),
+        (
+            _FRONT + "test_a_host_without_a_note_knows_what_the_others_saw",
+            "tests/integration/test_sweeps_failover.py::test_the_first_gateway_after_a_failover_is_a_fresh_one",
+        ),
+    ),
+    Defect(
+        "shared-note-goes-back",
+        "a gateway that saw less takes away what another noted of the store",
+        (
+            Edit(
+                "store/lua/seen.lua",
+                "if high < held_high or (high == held_high and low < held_low) then",
+                "if false then",
+            ),
+        ),
+        ("tests/store/test_redis_seen.py::test_the_token_never_goes_back",),
+    ),
+    Defect(
+        "shared-note-written-over-unread",
+        "a gateway that could not read what was noted of another memory replaces it",
+        (Edit("store/lua/seen.lua", " and held.identity ~= ARGV[2] then", " and false then"),),
+        ("tests/store/test_redis_seen.py::test_another_memory_yields_only_to_who_judged_it",),
     ),
     Defect(
         "lost-is-absent",

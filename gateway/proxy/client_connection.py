@@ -67,8 +67,16 @@ class ConnectionOwner(Protocol):
     def connection_opened(self, connection: ClientConnection) -> None: ...
     def connection_closed(self, connection: ClientConnection) -> None: ...
 
-    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
-        """Answer it, now or later, and say `exchange_ended` on the connection when all was written."""
+    def request_arrived(
+        self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
+    ) -> None:
+        """Answer it, now or later, and say `exchange_ended` on the connection when all was written.
+
+        `data` are all of its bytes, where it came in one piece.
+        """
+
+    def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
+        """Answer a request that is known by its bytes, all of it; False where it has to be read."""
 
     def refusal(self, status: int) -> bytes:
         """The whole response to bytes that are no request."""
@@ -286,6 +294,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Read until the end of one request; what follows it waits."""
+        is_at_beginning = self._parser.is_at_beginning
+        if is_at_beginning and self._owner.request_repeated(self, data):
+            self._idle_since = self._loop.time()
+            return
+        piece: bytes | None = data
         try:
             data = self._parser.feed(data)
         except RequestInvalid as problem:
@@ -300,7 +313,9 @@ class ClientConnection(asyncio.Protocol):
             if request.fault is not None:
                 self._is_deaf = True
             self.is_busy = True
-            self._owner.request_arrived(self, request, self._body)
+            if data or not is_at_beginning or not self._body.is_received:
+                piece = None
+            self._owner.request_arrived(self, request, self._body, piece)
         if data and not self._is_deaf:
             self._wait_with(data)
             if not self.is_busy:

@@ -25,6 +25,13 @@ from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_h
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 
 
+def pieces_of(out: Framed, body: bytes) -> tuple[bytes, ...]:
+    """A whole reply as what is to be written: in one piece where that copies little."""
+    if not out.sends_body or not body:
+        return (out.head,)
+    return (out.head + body,) if len(body) <= _ONE_WRITE_BYTES_MAX else (out.head, body)
+
+
 class ClientGone(Exception):
     """There is nobody to answer: the client went, or does not read."""
 
@@ -117,6 +124,12 @@ class ClientExchange:
         protocols = [value.lower() for value in field_values(self.head.headers, b"upgrade")]
         return protocols == [b"websocket"] and request.version == (1, 1) and request.length == 0
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same bytes on another connection are the same request, and leave it open for more."""
+        request = self._request
+        return request.version == (1, 1) and request.keep_alive and not request.asks_upgrade
+
     # -- the reply ----------------------------------------------------------------------------------------------------
 
     def write_now(self, reply: Reply, *, shows_status: bool) -> bool:
@@ -177,13 +190,8 @@ class ClientExchange:
         return not request.asks_upgrade or self._is_switchable()
 
     def _send_whole(self, out: Framed, body: bytes) -> None:
-        if not out.sends_body or not body:
-            self._send(out.head)
-        elif len(body) <= _ONE_WRITE_BYTES_MAX:
-            self._send(out.head + body)
-        else:
-            self._send(out.head)
-            self._send(body)
+        for piece in pieces_of(out, body):
+            self._send(piece)
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
         self._send(out.head)

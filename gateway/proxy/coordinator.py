@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -39,7 +40,7 @@ from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
-from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.proxy.reply import Incoming, Recalled, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import WholeBody
 from gateway.proxy.waiting import Waiting
@@ -124,7 +125,8 @@ class Coordinator:
         in_flight_max: int = 1000,
         recall: Callable[[UUID], Snapshot | None] = lambda _: None,
     ) -> None:
-        """`recall` gives the record of a completed operation, where that needs no waiting."""
+        """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
+        no waiting."""
         self._identifying = identifying
         self._in_flight_max = in_flight_max
         self._recall = recall
@@ -140,6 +142,7 @@ class Coordinator:
         self._arriving = 0
         self._waiters: Counter[str] = Counter()
         self._is_draining = False
+        self._loop = asyncio.get_running_loop()
 
     # -- seen from outside --------------------------------------------------------------------------------------------
 
@@ -158,16 +161,16 @@ class Coordinator:
         """How long the oldest of them has been worked on."""
         if not self._runs:
             return 0.0
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         return now - min(run.started_seconds for run in self._runs.values())
 
-    def answer(self, incoming: Incoming, route: Route) -> _Answer | Coroutine[Any, Any, _Answer]:
+    def answer(self, incoming: Incoming, route: Route) -> _Answer | Recalled | Coroutine[Any, Any, _Answer]:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
         Else the rest of the way is returned. It raises what the request's body raises when it is cut short; then
         nothing was done, and nothing is done as long as nobody walks it.
         """
-        story = _Story(incoming, route, asyncio.get_running_loop().time())
+        story = _Story(incoming, route, self._loop.time())
         refusal = self._overload(route)
         if refusal is not None:
             return self._tell(story, refusal)
@@ -178,11 +181,26 @@ class Coordinator:
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
         reply = self._by_memory(request, story)
-        return self._answer_later(story, request) if reply is None else self._tell(story, reply)
+        if reply is None:
+            return self._answer_later(story, request)
+        self._tell(story, reply)
+        return Recalled(reply, partial(self._again, request, incoming))
+
+    def _again(self, request: KeyedRequest, incoming: Incoming) -> Reply | None:
+        """What a request that was answered out of memory gets when it comes again."""
+        if self._overload(request.route) is not None:
+            return None
+        story = _Story(incoming, request.route, self._loop.time(), request.identity.operation_id)
+        reply = self._by_memory(request, story)
+        if reply is not None:
+            self._tell(story, reply)
+        return reply
 
     async def handle(self, incoming: Incoming, route: Route) -> _Answer:
         """As `answer`, walked to its end."""
         answer = self.answer(incoming, route)
+        if isinstance(answer, Recalled):
+            return answer.reply
         return answer if isinstance(answer, Reply | Untouched) else await answer
 
     def _tell(self, story: _Story, answer: _Answer) -> _Answer:
@@ -193,7 +211,7 @@ class Coordinator:
                     route=story.route.name,
                     word=answer.word,
                     status=answer.status,
-                    duration_seconds=asyncio.get_running_loop().time() - story.arrived,
+                    duration_seconds=self._loop.time() - story.arrived,
                     method=head.method.decode("latin-1"),
                     operation_id=story.operation_id,
                     upstream_status=story.upstream_status,
@@ -322,7 +340,7 @@ class Coordinator:
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
     def _begin(self, request: KeyedRequest) -> _Run:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         run = _Run(request, loop.time(), loop.create_future())
         self._runs[request.identity.operation_id] = run
         task = loop.create_task(self._supervise(run))
@@ -385,7 +403,7 @@ class Coordinator:
         """Rule 15: this caller's request is the one that is executed."""
         attempt, route = run.granted_attempt, run.request.route
         story.attempt = admission.record.attempts
-        patience_seconds = route.target.answer_within_seconds - (asyncio.get_running_loop().time() - story.arrived)
+        patience_seconds = route.target.answer_within_seconds - (self._loop.time() - story.arrived)
         try:
             ending = await attempt.wait_ended(max(0.0, patience_seconds))
         except BaseException:
@@ -500,7 +518,7 @@ class Coordinator:
 
     def _still_running(self, run: _Run, admission: Granted, status: int | None = None) -> Reply:
         """The holder is this process and renews its lease while it lives: a lease is what remains."""
-        ran_seconds = asyncio.get_running_loop().time() - run.started_seconds
+        ran_seconds = self._loop.time() - run.started_seconds
         return in_flight(
             admission.record,
             run.request.route,

@@ -5,7 +5,7 @@ Both are values but for their bodies. The edge makes the one and writes the othe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
@@ -73,6 +73,17 @@ class Reply:
     body: bytes | ResponseStream
     word: Word | None = None
     length: int | None = None
+
+
+@immutable
+class Recalled:
+    """A reply out of memory.
+
+    `again` gives the reply that the same request gets later; None where that takes more than memory.
+    """
+
+    reply: Reply
+    again: Callable[[], Reply | None]
 
 
 @immutable

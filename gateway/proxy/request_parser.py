@@ -89,6 +89,11 @@ class RequestParser:
         self._left = 0
         self._state = _HEAD
 
+    @property
+    def is_at_beginning(self) -> bool:
+        """Whether nothing of the request has come."""
+        return self._state == _HEAD and not self._held and not self._is_begun
+
     def begin(self) -> None:
         """Expect another request. To be called after a whole one only."""
         self._is_begun = False

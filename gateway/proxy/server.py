@@ -23,9 +23,10 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
 from gateway.proxy.client_connection import ClientConnection, EdgeSettings
-from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone
+from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, pieces_of
+from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
-from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.proxy.reply import Incoming, Recalled, Reply, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.strictness import ambiguity, other_readings
 from gateway.proxy.writer import DateClock, framed
@@ -57,7 +58,7 @@ R = TypeVar("R", bound=EdgeRoute)
 # Method, target and `Host` as received to the route that protects, if any.
 Select = Callable[[bytes, bytes, bytes | None], R | None]
 # The answer at once, where nothing has to be waited for; else the rest of the way to it, for a task to walk.
-Protect = Callable[[Incoming, R], Reply | Untouched | Coroutine[Any, Any, Reply | Untouched]]
+Protect = Callable[[Incoming, R], Reply | Recalled | Untouched | Coroutine[Any, Any, Reply | Untouched]]
 # The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
 # request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
@@ -95,6 +96,7 @@ class Edge(Generic[R]):
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._known = KnownRequests()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -197,7 +199,35 @@ class Edge(Generic[R]):
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.discard(connection)
 
-    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
+    def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
+        known = self._known.find(data, connection.peer, connection.scheme)
+        transport = connection.transport
+        if known is None or transport is None or self._is_stopping or connection.is_writing_paused:
+            return False
+        try:
+            pieces = self._pieces_again(known)
+        except Exception:  # noqa: BLE001 - read like any other, it gets an answer all the same
+            _LOG.exception("a known request could not be answered")
+            pieces = None
+        if pieces is None:
+            self._known.forget(data)
+            return False
+        if not transport.is_closing():
+            for piece in pieces:
+                transport.write(piece)
+        return True
+
+    def _pieces_again(self, known: KnownRequest) -> tuple[bytes, ...] | None:
+        reply = known.again()
+        if reply is None or not isinstance(reply.body, bytes):
+            return None
+        shows_status, date = known.shows_status, self._clock.now()
+        out = framed(reply, method=known.method, minor=1, keep_alive=True, shows_status=shows_status, date=date)
+        return pieces_of(out, reply.body)
+
+    def request_arrived(
+        self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
+    ) -> None:
         exchange = ClientExchange(connection, request, body, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
         self._idle.clear()
@@ -205,7 +235,12 @@ class Edge(Generic[R]):
         try:
             route, fault = self._examine(exchange)
             if route is not None and fault is None:
-                answer = self._protect(exchange.incoming(may_upgrade=False), route)
+                found = self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(found, Recalled):
+                    if data is not None and exchange.may_repeat:
+                        self._know(data, connection, request.head.method, route, found)
+                    found = found.reply
+                answer = found
                 if isinstance(answer, Reply) and exchange.write_now(answer, shows_status=route.shows_status):
                     # A replay out of memory, above all: it needs no task.
                     self._end(exchange)
@@ -219,6 +254,10 @@ class Edge(Generic[R]):
         task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault, answer))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
+
+    def _know(self, data: bytes, connection: ClientConnection, method: bytes, route: R, recalled: Recalled) -> None:
+        known = KnownRequest(connection.peer, connection.scheme, method, route.shows_status, recalled.again)
+        self._known.remember(data, known)
 
     def refusal(self, status: int) -> bytes:
         detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."

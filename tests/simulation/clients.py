@@ -79,7 +79,7 @@ class Clients:
                     return
                 herd = dice.choice((1, 1, 1, 1, 2, 3, 7))
                 calls = await asyncio.gather(*[self._call_once(intent) for _ in range(herd)])
-                if any(call.answer is not None and call.answer.is_whole and _is_settled(call) for call in calls):
+                if any(is_settled(call) for call in calls):
                     break
                 await asyncio.sleep(dice.choice((0.0, 0.01, 0.3, 1.0, 2.0)) * (attempt + 1))
             await asyncio.sleep(dice.uniform(0.0, 12.0))
@@ -153,6 +153,7 @@ def _head(call: Call) -> RequestHead:
     return RequestHead(b"POST", call.target.encode(), tuple(fields))
 
 
-def _is_settled(call: Call) -> bool:
+def is_settled(call: Call) -> bool:
     """Whether a client has its answer and stops repeating."""
-    return call.answer is not None and call.answer.status not in (409, 429, 500, 502, 503, 504)
+    answer = call.answer
+    return answer is not None and answer.is_whole and answer.status not in (409, 429, 500, 502, 503, 504)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import yaml
 
 from gateway.app.routes import recipes, route_of, target_of
+from gateway import config as asked
 from gateway.config import Config, parse
 from gateway.core.operation import microseconds
 from gateway.core.recovery import Probe
@@ -74,9 +75,13 @@ ROUTES: dict[str, dict[str, Any]] = {
     "charge": {"outcome": {"preset": "payments"}},
     "order": {"outcome": {"preset": "standard"}, "retention": {"replay": "12s", "remember": "25s"}},
     "note": {"outcome": {"preset": "success_only"}, "retention": {"replay": "10s", "remember": "10s"}},
-    "pay": {"outcome": {"preset": "payments"}, "recovery": "resend"},
+    "pay": {
+        "outcome": {"preset": "payments"},
+        "recovery": "resend",
+    },
     "book": {
         "outcome": {"preset": "payments"},
+        "retention": {"replay": "5m", "remember": "10m"},
         "recovery": {
             "probe": {
                 "path": "/book?operation={operation_id}",
@@ -84,6 +89,12 @@ ROUTES: dict[str, dict[str, Any]] = {
                 "never_happened": [{"status": [404]}],
             }
         },
+    },
+    # Slow work, which outlives its first lease; long runs have it.
+    "haul": {
+        "outcome": {"preset": "payments"},
+        "upstream": {"answer_within": "40s", "response_timeout": "50s"},
+        "retention": {"replay": "60s", "remember": "120s"},
     },
     "ping": {"outcome": {"preset": "standard"}, "store_unavailable": "forward", "key": {"required": False}},
 }
@@ -243,16 +254,28 @@ class GatewayLife:
             prober=prober,
             herald=herald,
         )
-        client = Client(house.service, self.process, house.name, loop=loop, history=history, weather=weather)
-        upstream = cast(Upstream, client)
         self._routes: dict[str, Route] = {
-            route.name: replace(shape, target=replace(shape.target, upstream=upstream))
-            for route, shape in zip(config.routes, route_shapes(), strict=True)
+            shape.name: replace(shape, target=replace(shape.target, upstream=self._upstream(settings)))
+            for shape, settings in zip(route_shapes(), map(config.upstream_for, config.routes), strict=True)
         }
-        self._passthrough = Passthrough(target_of(config, config.upstream, upstream), herald)
+        unmatched = self._upstream(config.upstream)
+        self._passthrough = Passthrough(target_of(config, config.upstream, unmatched), herald)
         self._recovery = RecoveryWorker(store, prober, self._routes, pass_seconds=2.0)
         self._sweeper = Sweeper(store, herald, pass_seconds=4.0, clock=clock)
         self._teller = Teller(store, herald, pass_seconds=10.0)
+
+    def _upstream(self, settings: asked.Upstream) -> Upstream:
+        house = self._house
+        client = Client(
+            house.service,
+            self.process,
+            house.name,
+            response_timeout_seconds=settings.response_timeout,
+            loop=house.loop,
+            history=house.history,
+            weather=house.weather,
+        )
+        return cast(Upstream, client)
 
     def _hear(self, fact: Fact) -> None:
         facts = self._house.history.facts

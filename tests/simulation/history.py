@@ -7,6 +7,7 @@ strings that the contract names. Times are seconds of the run; the store's own t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -194,6 +195,11 @@ class Terms:
     store_timeout_seconds: float
     waiters_max: int
     stored_bytes_max: int = 1024
+    answer_within_by_route: Mapping[str, float] = field(default_factory=dict)
+
+    def answered_within(self, route: str) -> float:
+        """How long a caller of this route is kept waiting at most."""
+        return max(self.wait_seconds_max, self.answer_within_by_route.get(route, self.answer_within_seconds))
 
 
 @dataclass(slots=True)

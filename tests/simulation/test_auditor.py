@@ -13,7 +13,7 @@ from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
 from tests.simulation.history import Answer, Call, Fault, History, Life, Sent, StoreCall, View
-from tests.simulation.scribe import BODY, OPERATION, Scribe, well
+from tests.simulation.scribe import BODY, LEASE_SECONDS, OPERATION, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
 Spoil = Callable[[History, Scribe], None]
@@ -349,6 +349,24 @@ def doubt_without_a_fault(made: History, scribe: Scribe) -> None:
 @breaks("33")
 def an_error_of_our_own_without_a_fault(made: History, scribe: Scribe) -> None:
     scribe.call(3.0, "store-unavailable", status=503)
+
+
+@breaks("33")
+def lapsed_and_completed_in_time_for_nobody_to_see(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    other.complete(3.0 + LEASE_SECONDS, "n2")
+
+
+@breaks("33")
+def a_lease_lost_without_a_fault(made: History, scribe: Scribe) -> None:
+    made.facts.append(("g0", "LeaseLost", ""))
+
+
+@breaks("33")
+def a_waiter_refused_for_a_release_that_was_not(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "released", status=503)
 
 
 @breaks("34")

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.run import judge, repeat_line
+from tests.simulation.auditor import audit
+from tests.simulation.history import History
+from tests.simulation.run import CALM, STORMY, Plan, judge, repeat_line
 from tests.simulation.world import run
 
 _ROOT = Path(__file__).parents[2]
@@ -30,15 +33,16 @@ _WORDS = (
     "stored journaled replayed recovered released in-doubt in-flight key-reused key-expired response-not-stored "
     "store-unavailable store-amnesia overloaded upstream-unreachable unprotected unkeyed"
 )
+_WORDS_OF_A_GOOD_DAY = "stored replayed released in-flight key-reused key-expired response-not-stored unkeyed"
 _EVENTS = "claim renew complete release forget abandon takeover prove disprove sweep settle lost"
 _FAULTS = (
     "crash freeze stall drain store_outage store_failover fast_outage fast_flush fast_restore disk_full disk_failed"
 )
 
 
-def _failures(seeds: range | tuple[int, ...], *, is_calm: bool = False) -> str:
-    found = ((seed, judge(seed, is_calm=is_calm)) for seed in seeds)
-    return "\n".join("\n  ".join([repeat_line(seed, is_calm=is_calm), *faults]) for seed, faults in found if faults)
+def _failures(seeds: range | tuple[int, ...], plan: Plan = STORMY) -> str:
+    found = ((seed, judge(seed, plan)) for seed in seeds)
+    return "\n".join("\n  ".join([repeat_line(seed, plan), *faults]) for seed, faults in found if faults)
 
 
 @pytest.mark.parametrize("first", [pytest.param(first, id=f"from-{first}") for first in range(0, SEEDS, _BATCH)])
@@ -56,8 +60,29 @@ def test_no_invariant_breaks_again() -> None:
 
 def test_without_faults_nothing_is_wrong() -> None:
     """While nothing goes wrong nothing is in doubt, nothing taken over, and no error is the gateway's own."""
-    failures = _failures(range(_CALM_SEEDS), is_calm=True)
+    failures = _failures(range(_CALM_SEEDS), CALM)
     assert not failures, failures
+
+
+def test_an_hour_of_load_without_faults() -> None:
+    """An hour of load, slow operations too, leaves no doubt, no lapse and no error of the gateway's own."""
+    plan = Plan(is_calm=True, load_seconds=3600.0)
+    history = plan.run(0)
+    faults = audit(history)
+    assert not faults, "\n  ".join([repeat_line(0, plan), *faults])
+    _bore_a_load(history)
+
+
+def _bore_a_load(history: History) -> None:
+    """It was one: thousands of operations at several gateways, and leases that had to be renewed again and again."""
+    renewed = Counter(change.operation_id for change in history.changes if change.event == "renew")
+    words = {call.answer.word for call in history.calls if call.answer is not None}
+    assert history.ended > 3600.0
+    assert len({sent.subject for sent in history.sent}) > 2500
+    assert len({life.gateway for life in history.lives}) > 1
+    assert max(renewed.values()) > 5
+    assert len(renewed) > 100
+    assert not set(_WORDS_OF_A_GOOD_DAY.split()) - {word or "" for word in words}
 
 
 def test_a_seed_repeats_itself() -> None:

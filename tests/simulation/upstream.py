@@ -8,7 +8,7 @@ the same answers, the real receiving half. The journal is what the auditor belie
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -58,19 +58,24 @@ class Manner:
 class Service:
     """The service itself, and its ledger."""
 
-    def __init__(self, loop: SimulatedLoop, history: History, weather: Weather, response_timeout: float) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, history: History, weather: Weather, response_timeout: float, *, is_varied: bool
+    ) -> None:
+        """`is_varied`: without faults it says more than that all went well, and on one route works long."""
         self._loop = loop
         self._history = history
         self._weather = weather
+        self._is_varied = is_varied
+        self._heard: dict[tuple[str, str], list[Sent]] = defaultdict(list)
         self.response_timeout_seconds = response_timeout
 
     def manner(self, sent: Sent) -> Manner:
         """Decided when the request is whole."""
         if sent.method == "GET":
             return self._report(sent)
-        if sent.route == "pay" and (known := self._known(sent)) is not None:
-            return known
-        return self._draw(sent)
+        known = self._known(sent) if sent.route == "pay" else None
+        self._heard[sent.route, sent.key].append(sent)
+        return self._draw(sent) if known is None else known
 
     def _report(self, asked: Sent) -> Manner:
         """What became of an operation: done, never heard of, or not known yet."""
@@ -83,11 +88,7 @@ class Service:
 
     def _known(self, sent: Sent) -> Manner | None:
         """A service that deduplicates on the key that it gets: the first answer again, or that it is still at work."""
-        others = [
-            one
-            for one in self._history.sent
-            if one.key == sent.key and one.route == sent.route and one is not sent and one.received is not None
-        ]
+        others = self._heard[sent.route, sent.key]
         done = [one for one in others if one.effect is not None]
         if done and done[0].answered is not None:
             first = done[0]
@@ -100,7 +101,7 @@ class Service:
         weather, dice = self._weather, self._weather.dice
         seconds = dice.choice((0.0, 0.002, 0.01, 0.05, 0.2))
         if weather.is_calm:
-            return Manner(has_effect=True, status=201, seconds=seconds)
+            return self._draw_varied(sent, seconds) if self._is_varied else Manner(True, 201, seconds)
         kind = dice.random()
         if weather.climate.upstream_late and kind < 0.3 and weather.happens("upstream_late", sent.gateway):
             seconds = dice.uniform(0.2, 1.6) * self.response_timeout_seconds
@@ -116,6 +117,20 @@ class Service:
         is_stream = not is_long and dice.random() < 0.03
         return Manner(has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=is_stream)
 
+    def _draw_varied(self, sent: Sent, seconds: float) -> Manner:
+        """What a healthy service says: now and then it refuses, is long, or streams."""
+        dice = self._weather.dice
+        if sent.route == "haul":
+            seconds = dice.uniform(*_HAUL_SECONDS)
+        kind = dice.random()
+        if kind < 0.06:
+            statuses = _NOTHING_DONE_PAYMENTS if _is_payments(sent.route) else _NOTHING_DONE
+            return Manner(has_effect=False, status=dice.choice(statuses), seconds=seconds)
+        return Manner(True, 201, seconds, is_long=0.06 <= kind < 0.09, is_stream=0.09 <= kind < 0.11)
+
+
+# Longer than a lease lasts that is not renewed, up to several times that.
+_HAUL_SECONDS = (7.0, 30.0)
 
 # What a service may say without having done anything, by what the route takes it for.
 _NOTHING_DONE = (400, 401, 403, 404, 409, 422, 429, 408, 425, 503, 500)
@@ -123,9 +138,13 @@ _NOTHING_DONE_PAYMENTS = (400, 401, 403, 422, 423, 429, 429)
 _PERHAPS_DONE = (502, 504, 520)
 
 
+def _is_payments(route: str) -> bool:
+    return route in ("charge", "pay", "book", "haul")
+
+
 def _refusal(route: str, seconds: float, draw: int) -> Manner:
     """A status other than success, with an effect only where the route holds that possible."""
-    is_payments = route in ("charge", "pay", "book")
+    is_payments = _is_payments(route)
     if draw < 300:
         perhaps = (*_PERHAPS_DONE, 500, 503) if is_payments else _PERHAPS_DONE
         return Manner(has_effect=draw % 2 == 0, status=perhaps[draw % len(perhaps)], seconds=seconds)
@@ -146,6 +165,7 @@ class Client:
         process: Process,
         gateway: str,
         *,
+        response_timeout_seconds: float,
         loop: SimulatedLoop,
         history: History,
         weather: Weather,
@@ -153,6 +173,7 @@ class Client:
         self._service = service
         self._process = process
         self._gateway = gateway
+        self._response_timeout_seconds = response_timeout_seconds
         self._loop = loop
         self._history = history
         self._weather = weather
@@ -174,7 +195,7 @@ class Client:
         content = await _content(body)
         if not may_send():
             return NotSent(SentNothing.LEASE_LOST, "the permission to send was gone")
-        timeout = response_timeout_seconds or self._service.response_timeout_seconds
+        timeout = response_timeout_seconds or self._response_timeout_seconds
         started = self._loop.time()
         sent = self._write_down(request, content, protected)
         exchange = _Exchange(self._process, self._loop, started + timeout, timeout)

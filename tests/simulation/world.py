@@ -1,7 +1,8 @@
 """One run: gateways, stores, service, clients, operator and weather put together, from a seed to a history.
 
-The plan of every run: clients live while things go wrong; then it becomes calm, what is under way ends, everybody who
-ever wanted something asks once more, and the gateways are drained.
+The plan of a run: clients live while things go wrong; then it becomes calm, what is under way ends, everybody who ever
+wanted something asks once more, and the gateways are drained. A run under load has another: nothing goes wrong, callers
+come at random for as long as is asked for, and the gateways are drained when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.simulation.fast import FastServer
 from tests.simulation.faults import CALM, Climate, Weather
 from tests.simulation.gateway import SimulatedGateway, configuration
 from tests.simulation.history import History, Terms
+from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
 from tests.simulation.store import Database, view
@@ -30,20 +32,24 @@ _STORM_SECONDS = 40.0
 _SETTLE_SECONDS = 24.0
 
 
-def run(seed: int, *, is_calm: bool = False) -> History:
-    """Everything that happens under this seed; with `is_calm` nothing goes wrong in it."""
+def run(seed: int, *, is_calm: bool = False, load_seconds: float | None = None) -> History:
+    """Everything that happens under this seed.
+
+    With `is_calm` nothing goes wrong in it; with `load_seconds` neither, and callers come and go for so long.
+    """
+    is_loaded = load_seconds is not None
     with _entropy(seed), _complaints() as complaints:
-        world = World(seed, is_calm=is_calm)
-        world.loop.run(world.live())
+        world = World(seed, is_calm=is_calm or is_loaded, is_loaded=is_loaded)
+        world.loop.run(world.live() if load_seconds is None else world.bear(load_seconds))
         world.history.errors.extend([*complaints, *world.loop.complaints])
         world.history.rounds = world.loop.rounds
         return world.history
 
 
 class World:
-    """See the module. `live` is to be run on its loop, once."""
+    """See the module. `live` or `bear` is to be run on its loop, once."""
 
-    def __init__(self, seed: int, *, is_calm: bool) -> None:
+    def __init__(self, seed: int, *, is_calm: bool, is_loaded: bool) -> None:
         dice = random.Random(f"{seed}/world")
         config = configuration()
         store_timeout = dice.choice((1.0, 3.0, 8.0))
@@ -55,6 +61,7 @@ class World:
             store_timeout_seconds=store_timeout,
             waiters_max=config.routes[0].in_flight.max_waiters,
             stored_bytes_max=RESPONSE_BYTES_MAX,
+            answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)
@@ -62,7 +69,7 @@ class World:
         self.weather = weather = Weather(loop, history, climate, random.Random(f"{seed}/weather"))
         self.database = Database(loop, history, weather)
         self.fast = FastServer(loop) if dice.random() < 0.8 else None
-        service = Service(loop, history, weather, config.upstream.response_timeout)
+        service = Service(loop, history, weather, config.upstream.response_timeout, is_varied=is_loaded)
         self.gateways = [
             SimulatedGateway(
                 f"g{number}",
@@ -73,20 +80,19 @@ class World:
                 fast=self.fast,
                 service=service,
             )
-            for number in range(dice.choice((1, 2, 2, 3, 3, 4)))
+            for number in range(dice.choice((3, 4) if is_loaded else (1, 2, 2, 3, 3, 4)))
         ]
         self.clients = Clients(
             self.gateways, loop=loop, history=history, weather=weather, dice=random.Random(f"{seed}/clients")
         )
         self.clients.make_intents(dice.choice((2, 6, 10, 14)))
         self.operator = Operator(self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator"))
+        self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
         self._dice = random.Random(f"{seed}/fate")
 
     async def live(self) -> None:
-        """The whole run."""
-        for gateway in self.gateways:
-            gateway.boot()
-        await asyncio.sleep(0.1)
+        """A whole run in which things go wrong."""
+        await self._begin()
         work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
         work.append(self.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
         clients = [asyncio.create_task(each) for each in work]
@@ -99,6 +105,17 @@ class World:
         await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
         await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
         await self._end()
+
+    async def bear(self, seconds: float) -> None:
+        """A whole run under load, without faults."""
+        await self._begin()
+        await self.load.run(seconds)
+        await self._end()
+
+    async def _begin(self) -> None:
+        for gateway in self.gateways:
+            gateway.boot()
+        await asyncio.sleep(0.1)
 
     async def _end(self) -> None:
         history = self.history

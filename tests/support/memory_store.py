@@ -200,17 +200,22 @@ class MemoryStore:
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()
         now_us = self.memory.clock()
-        found: list[Snapshot] = []
-        for operation_id, kept in sorted(self.memory.records.items()):
+        fitting: list[tuple[UUID, Record]] = []
+        for operation_id, kept in self.memory.records.items():
             record = settle(kept, now_us)
             if record is None or (query.after is not None and operation_id <= query.after):
                 continue
-            if len(found) < query.limit and self._fits(query, record, now_us):
-                response = None if record.response is None else replace(record.response, body=None)
-                found.append(Snapshot(replace(record, response=response), now_us))
+            if self._fits(query, record, now_us):
+                fitting.append((operation_id, record))
+        found: list[Snapshot] = []
+        for _, record in sorted(fitting, key=lambda one: one[0])[: query.limit]:
+            response = None if record.response is None else replace(record.response, body=None)
+            found.append(Snapshot(replace(record, response=response), now_us))
         return found
 
     def _fits(self, query: Query, record: Record, now_us: int) -> bool:
+        if record.state not in query.states:
+            return False
         if query.recoverable:
             leave = self.memory.leaves.get(record.identity.operation_id)
             if record.state is not State.IN_DOUBT:
@@ -221,11 +226,8 @@ class MemoryStore:
                 and max(leave.held_until_us, leave.put_off_until_us) > now_us
             ):
                 return False
-        return (
-            record.state in query.states
-            and (query.routes is None or record.identity.route in query.routes)
-            and record.first_claimed_us <= now_us - query.age_us
-        )
+        is_on_route = query.routes is None or record.identity.route in query.routes
+        return is_on_route and record.first_claimed_us <= now_us - query.age_us
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
         self._check_started()

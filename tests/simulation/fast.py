@@ -1,4 +1,4 @@
-"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and its drivers.
+"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it.
 
 The server keeps entries until a moment of its own clock, refuses what an equal or higher token fences, and forgets
 everything when it is flushed, restored from an old copy or gone: then its era is another and what it holds is not
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import NotApplied, Watch
+from gateway.store.epoch import Seen
 from gateway.store.watching import Watchers
 from tests.simulation.faults import Weather
+from tests.simulation.history import History, NoteRead
 from tests.simulation.loop import Process, SimulatedLoop
 
 T = TypeVar("T")
@@ -39,6 +41,14 @@ class _Entry:
     era: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What gateways saw of the durable store, and when it was first noted of that memory."""
+
+    seen: Seen
+    since: float
+
+
 @dataclass(slots=True)
 class FastServer:
     """What the gateways share."""
@@ -50,6 +60,8 @@ class FastServer:
     slow_until: float = 0.0
     drivers: list[FastDriver] = field(default_factory=list)
     saved: dict[UUID, _Entry] = field(default_factory=dict)
+    note: _Note | None = None
+    saved_note: _Note | None = None
 
     @property
     def is_down(self) -> bool:
@@ -57,14 +69,15 @@ class FastServer:
 
     def flush(self) -> None:
         self.entries.clear()
+        self.note = None
         self.era += 1
 
     def save(self) -> None:
-        self.saved = dict(self.entries)
+        self.saved, self.saved_note = dict(self.entries), self.note
 
     def restore(self) -> None:
         """Come back with what there was at the last save: drops since then are forgotten."""
-        self.entries = dict(self.saved)
+        self.entries, self.note = dict(self.saved), self.saved_note
         self.era += 1
 
     def get(self, operation_id: UUID, era: int) -> Snapshot | None:
@@ -95,6 +108,14 @@ class FastServer:
         for driver in self.drivers:
             driver.hear_news(operation_id)
 
+    def keep_note(self, seen: Seen, instead_of: str) -> None:
+        held = self.note
+        if held is None or held.seen.identity != seen.identity:
+            if held is None or held.seen.identity == instead_of:
+                self.note = _Note(seen, self.loop.time())
+        elif held.seen.token <= seen.token:
+            self.note = _Note(seen, held.since)
+
     def _entry(self, operation_id: UUID) -> _Entry | None:
         entry = self.entries.get(operation_id)
         if entry is not None and entry.expires <= self.loop.time():
@@ -113,6 +134,7 @@ class FastDriver:
         self._process = process
         self._weather = weather
         self._loop = server.loop
+        self._line = _Line(server, process, weather)
         self._up = False
         self._era = 0
         self._era_known = 0.0
@@ -212,6 +234,55 @@ class FastDriver:
         return await self._exchange(seconds, execute)
 
     async def _exchange(self, seconds: float, execute: Callable[[], T]) -> T:
+        try:
+            return await self._line.exchange(seconds, execute)
+        except NotApplied:
+            self._set_up(False)
+            raise
+
+    def _set_up(self, up: bool) -> None:
+        if up == self._up:
+            return
+        self._up = up
+        for listener in self._change_listeners:
+            listener(up)
+
+
+class FastNote:
+    """What gateways share of what they saw of the durable store, as one process has it. Satisfies `SharedNote`."""
+
+    def __init__(
+        self, server: FastServer, process: Process, weather: Weather, history: History, *, gateway: str
+    ) -> None:
+        self._server = server
+        self._line = _Line(server, process, weather)
+        self._history = history
+        self._gateway = gateway
+
+    async def read(self) -> Seen | None:
+        note: _Note | None = None
+        try:
+            note = await self._line.exchange(GET_SECONDS, lambda: self._server.note)
+        finally:
+            since = None if note is None else note.since
+            self._history.note_reads.append(NoteRead(self._gateway, self._server.loop.time(), since))
+        return None if note is None else replace(note.seen, is_compared=True)
+
+    async def write(self, seen: Seen, instead_of: str) -> None:
+        await self._line.exchange(PUT_SECONDS, lambda: self._server.keep_note(seen, instead_of))
+
+
+class _Line:
+    """The way from a process to the server and back, which may be slow or break off."""
+
+    def __init__(self, server: FastServer, process: Process, weather: Weather) -> None:
+        self._server = server
+        self._process = process
+        self._weather = weather
+        self._loop = server.loop
+
+    async def exchange(self, seconds: float, execute: Callable[[], T]) -> T:
+        """The server's answer. Raises NotApplied, also for what was executed."""
         answer: asyncio.Future[T] = self._loop.create_future()
         delay = self._weather.hop_seconds()
         if self._weather.happens("fast_slow", self._process.name):
@@ -224,11 +295,7 @@ class FastDriver:
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            self._set_up(False)
             raise NotApplied("the fast tier did not answer") from None
-        except NotApplied:
-            self._set_up(False)
-            raise
 
     def _serve(self, answer: asyncio.Future[T], execute: Callable[[], T], is_lost_after: bool) -> None:
         back = self._weather.hop_seconds()
@@ -240,13 +307,6 @@ class FastDriver:
             self._process.deliver(back, _fail, answer)
         else:
             self._process.deliver(back, _answer, answer, value)
-
-    def _set_up(self, up: bool) -> None:
-        if up == self._up:
-            return
-        self._up = up
-        for listener in self._change_listeners:
-            listener(up)
 
 
 def _answer(answer: asyncio.Future[T], value: T) -> None:

@@ -53,6 +53,7 @@ class Climate:
     fast_outages: float = 0.0
     fast_flushes: float = 0.0
     fast_restores: float = 0.0
+    note_lost: float = 0.0
 
     @staticmethod
     def draw(dice: random.Random) -> Climate:
@@ -97,6 +98,7 @@ _USUAL = {
     "fast_outages": 1.0,
     "fast_flushes": 1.0,
     "fast_restores": 1.0,
+    "note_lost": 0.3,
 }
 
 CALM = Climate()

@@ -54,7 +54,7 @@ from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import Teller
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
-from tests.simulation.fast import FastDriver, FastServer
+from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.history import History, Life
 from tests.simulation.disk import Disk, DiskJournal, SeenNote
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
@@ -159,7 +159,9 @@ class SimulatedGateway:
         self._lives: list[GatewayLife] = []
 
     def boot(self) -> None:
-        """Begin a life; an earlier one may still be draining."""
+        """Begin a life; an earlier one may still be draining. Where none is, the host's note may be gone."""
+        if self._lives and not self.unfinished_lives and self.weather.happens("note_lost", self.name):
+            self.disk.seen = None
         self.life = GatewayLife(self, f"{self.name}.{len(self._lives) + 1}")
         self._lives.append(self.life)
 
@@ -216,7 +218,10 @@ class GatewayLife:
         loop, history, weather = house.loop, house.history, house.weather
         herald = Herald(self._hear)
         durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
-        fast = None if house.fast is None else FastDriver(house.fast, self.process, weather, clock)
+        fast, shared_note = None, None
+        if house.fast is not None:
+            fast = FastDriver(house.fast, self.process, weather, clock)
+            shared_note = FastNote(house.fast, self.process, weather, history, gateway=house.name)
         store = self._store = Tiered(
             Front(
                 durable,
@@ -225,6 +230,7 @@ class GatewayLife:
                 frozenset(),
                 seen_file=cast(SeenFile, SeenNote(house.disk)),
                 amnesia_window_us=microseconds(AMNESIA_SECONDS),
+                shared_note=shared_note,
             ),
             fast,
             cache_bytes=1 << 20,

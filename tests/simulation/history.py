@@ -161,6 +161,15 @@ class StoreCall:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteRead:
+    """A gateway asked the fast tier what others saw of the store. `noted` is when they first noted it there."""
+
+    gateway: str
+    at: float
+    noted: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something that went wrong, from `at` until `until`. `gateway` None: it concerns all."""
 
@@ -213,6 +222,7 @@ class History:
     sent: list[Sent] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     store_calls: list[StoreCall] = field(default_factory=list)
+    note_reads: list[NoteRead] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
@@ -235,6 +245,7 @@ class History:
             self.sent,
             self.changes,
             self.store_calls,
+            self.note_reads,
             self.faults,
             self.lives,
             self.facts,

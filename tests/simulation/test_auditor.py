@@ -12,7 +12,7 @@ import pytest
 from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
-from tests.simulation.history import Answer, Call, Fault, History, Life, Sent, StoreCall, View
+from tests.simulation.history import Answer, Call, Fault, History, Life, NoteRead, Sent, StoreCall, View
 from tests.simulation.scribe import BODY, LEASE_SECONDS, OPERATION, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
@@ -248,6 +248,15 @@ def claimed_as_absent_after_a_loss(made: History, scribe: Scribe) -> None:
 
 
 @breaks("29")
+def claimed_as_absent_by_a_fresh_host_that_was_told(made: History, scribe: Scribe) -> None:
+    scribe.change(3.0, "lost", None)
+    made.faults.append(Fault("note_lost", 3.1, 3.1, "g0"))
+    made.note_reads.append(NoteRead("g0", 3.2, 0.4))
+    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 3.2, 3.3, 3.4))
+    scribe.claim(4.0, 2)
+
+
+@breaks("29")
 def claimed_on_an_older_release(made: History, scribe: Scribe) -> None:
     other = Scribe(made, OTHER, "k2")
     other.claim(3.0, 2)
@@ -401,6 +410,15 @@ def test_a_lease_may_end_where_something_was_wrong() -> None:
     a_lease_that_ends_by_itself(made, Scribe(made))
     made.faults.append(Fault("freeze", 4.0, 12.0, "g0"))
     assert not any(line.startswith("15_") for line in audit(made))
+
+
+@pytest.mark.parametrize("noted", [None, 3.05], ids=["nothing", "the-new-memory"])
+def test_who_was_told_nothing_of_a_memory_believes_the_next(noted: float | None) -> None:
+    """A host without a note of its own, to which the fast tier told nothing from before the loss, cannot know of it."""
+    made, scribe = well()
+    claimed_as_absent_by_a_fresh_host_that_was_told(made, scribe)
+    made.note_reads[:] = [NoteRead("g0", 3.2, noted)]
+    assert not any(line.startswith("29_") for line in audit(made))
 
 
 def answer(call: Call) -> Answer:

@@ -36,7 +36,8 @@ _WORDS = (
 _WORDS_OF_A_GOOD_DAY = "stored replayed released in-flight key-reused key-expired response-not-stored unkeyed"
 _EVENTS = "claim renew complete release forget abandon takeover prove disprove sweep settle lost"
 _FAULTS = (
-    "crash freeze stall drain store_outage store_failover fast_outage fast_flush fast_restore disk_full disk_failed"
+    "crash freeze stall drain store_outage store_failover fast_outage fast_flush fast_restore disk_full disk_failed "
+    "note_lost"
 )
 
 

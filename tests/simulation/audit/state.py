@@ -194,21 +194,44 @@ def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[
     """After the store forgot something, nothing is granted on what it may have forgotten."""
     losses: dict[str, Change] = {}
     first: Change | None = None
-    # A host that never met the store before has no note of it, and believes it.
-    met: dict[str, float] = {}
-    for call in case.history.store_calls:
-        if call.verb == "look_epoch" and call.acknowledged is not None:
-            met.setdefault(call.gateway, call.acknowledged)
+    asked = {call.change: call.begun for call in case.history.store_calls if call.change is not None}
     for change in case.history.changes:
         if change.event == "lost":
             losses[change.operation_id] = change
             first = first or change
-        elif change.event == "claim" and first is not None and met.get(change.gateway, first.at) < first.at:
+        elif change.event == "claim" and first is not None:
+            known = _known_since(case, change.gateway, asked.get(change.number, change.at))
+            if known is None or known >= first.at:
+                continue
             before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
             if before is None:
                 yield f"{change.operation_id}: claimed as absent at {change.at:.3f}, after a loss at {first.at:.3f}"
             elif lost is not None and change.before == lost.after:
                 yield f"{change.operation_id}: claimed on {before.state}, which was older than what was lost"
+
+
+def _known_since(case: Case, gateway: str, at: float) -> float | None:
+    """Since when a host knows of the memory that it goes by: it met it, or was told when it met the store first.
+
+    A host that has neither a note of its own nor what others noted in the fast tier believes what it meets.
+    """
+    history = case.history
+    wipes = [fault.at for fault in history.faults if fault.kind == "note_lost" and fault.gateway == gateway]
+    wiped = max((wipe for wipe in wipes if wipe <= at), default=0.0)
+    looks = [
+        call.acknowledged
+        for call in history.store_calls
+        if call.verb == "look_epoch"
+        and call.gateway == gateway
+        and call.acknowledged is not None
+        and wiped <= call.begun
+        and call.acknowledged <= at
+    ]
+    if not looks:
+        return None
+    met = min(looks)
+    told = [read.noted for read in history.note_reads if read.gateway == gateway and wiped <= read.at <= met]
+    return met if not told or told[-1] is None else min(met, told[-1])
 
 
 def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:

@@ -98,6 +98,11 @@ def field_values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for field, value in headers if field.lower() == name]
 
 
+def values_by_name(headers: Headers) -> dict[bytes, list[bytes]]:
+    """The values of every field by its name in lower case, in order. Not the caller's to change."""
+    return headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
+
+
 def list_members(values: Iterable[bytes]) -> list[bytes]:
     """The members of a comma-separated list field, in lower case and without empty ones (RFC 9110 section 5.6.1)."""
     return [member for value in values for part in value.split(b",") if (member := part.strip(b" \t").lower())]

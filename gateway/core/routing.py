@@ -184,12 +184,14 @@ class RouteTable(Generic[Value]):
     def __init__(self, rules: Iterable[tuple[Rule, Value]]) -> None:
         self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
         self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
+        self._methods: set[bytes] = set()
         self._names_hosts = False
         for order, (rule, value) in enumerate(rules):
             entry = _Entry(order, rule, value)
             self._names_hosts = self._names_hosts or rule.host is not None
             literal = rule.path.literal
             expression = rule.path.expression()
+            self._methods |= rule.methods
             for method in rule.methods:
                 if literal is not None:
                     self._literal.setdefault((method, literal), []).append(entry)
@@ -202,6 +204,8 @@ class RouteTable(Generic[Value]):
         A target with dot segments falls under the route of either reading, so that the edge gets to refuse it there:
         a service that resolves them must not be reached past its route.
         """
+        if method not in self._methods:
+            return None
         path = normalise_path(target)
         name = b"" if host is None or not self._names_hosts else normalise_host(host)
         found = self._first(method, path, name)

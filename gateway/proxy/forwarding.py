@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Address, IPv6Network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -191,7 +192,7 @@ def _append_forwarded(
     """Adds this hop; what is there already was said by a proxy that is trusted."""
     present = {field.lower(): index for index, (field, _) in enumerate(fields)} if trusted else {}
     if peer is not None:
-        address = str(_unmapped(peer)).encode()
+        address = _text_of(peer)
         last = present.get(b"x-forwarded-for")
         if last is None:
             fields.append((b"X-Forwarded-For", address))
@@ -202,6 +203,11 @@ def _append_forwarded(
         fields.append((b"X-Forwarded-Proto", scheme))
     if b"x-forwarded-host" not in present and caller_host is not None:
         fields.append((b"X-Forwarded-Host", caller_host))
+
+
+@lru_cache(4096)
+def _text_of(peer: IPv4Address | IPv6Address) -> bytes:
+    return str(_unmapped(peer)).encode()
 
 
 def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final, assert_never
 
-from gateway.core.message import ResponseHead
+from gateway.core.message import ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
@@ -41,13 +41,14 @@ class Passthrough:
     """Forwards what is not protected: to the upstream of its route, or to `target` where there is none.
 
     A request that carries one of `key_fields` (lower case) although no route matches is told of, for it may be one that
-    somebody believes to be protected.
+    somebody believes to be protected. To be made with the event loop running.
     """
 
     def __init__(self, target: Target, herald: Herald, key_fields: frozenset[bytes] = frozenset()) -> None:
         self._target = target
         self._herald = herald
         self._key_fields = key_fields
+        self._loop = asyncio.get_running_loop()
 
     async def __call__(
         self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
@@ -56,10 +57,10 @@ class Passthrough:
 
         `word` says why a route's request is not protected.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         started = loop.time()
         target = self._target if route is None else route.target
-        result = await _exchange(incoming, client, target)
+        result = await _exchange(incoming, client, target, loop)
         match result:
             case Answer():
                 status = result.head.status
@@ -87,8 +88,9 @@ class Passthrough:
         key_field: str | None = None
         path: str | None = None
         if word is None:
-            found = next((name for name, _ in incoming.head.headers if name.lower() in self._key_fields), None)
-            if found is not None:
+            headers = incoming.head.headers
+            if not self._key_fields.isdisjoint(values_by_name(headers)):
+                found = next(name for name, _ in headers if name.lower() in self._key_fields)
                 key_field = found.decode("latin-1")
                 path = normalise_path(incoming.head.target).decode("latin-1")
         self._herald.state(
@@ -104,7 +106,9 @@ class Passthrough:
         )
 
 
-async def _exchange(incoming: Incoming, client: Client, target: Target) -> Answer | NotSent | Lost:
+async def _exchange(
+    incoming: Incoming, client: Client, target: Target, loop: asyncio.AbstractEventLoop
+) -> Answer | NotSent | Lost:
     """The exchange with the upstream, given up as soon as the client is gone."""
     head = unprotected_request(incoming.head, incoming.peer, incoming.scheme, target.forwarding)
     body = incoming.body
@@ -112,7 +116,7 @@ async def _exchange(incoming: Incoming, client: Client, target: Target) -> Answe
     sent: bytes | StreamBody
     whole = None if body.length is None else body.whole()
     sent = StreamBody(_watched(body.stream(), cuts), body.length) if whole is None else whole
-    task = asyncio.current_task()
+    task = asyncio.current_task(loop)
     is_gone = False
 
     def give_up() -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gateway.core.message import Headers, IndexedHeaders, RequestHead, connection_options, field_values
+from gateway.core.message import Headers, RequestHead, connection_options, values_by_name
 from gateway.core.routing import has_dot_segments, normalise_path
 
 # Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
@@ -45,9 +45,10 @@ def framing_fault(head: RequestHead, version: tuple[int, int]) -> str | None:
     """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6)."""
     if version not in _VERSIONS:
         return "The HTTP version is neither 1.0 nor 1.1."
-    lengths = field_values(head.headers, b"content-length")
-    codings = field_values(head.headers, b"transfer-encoding")
-    if field_values(head.headers, b"transfer_encoding") or field_values(head.headers, b"content_length"):
+    by_name = values_by_name(head.headers)
+    lengths = by_name.get(b"content-length", ())
+    codings = by_name.get(b"transfer-encoding", ())
+    if b"transfer_encoding" in by_name or b"content_length" in by_name:
         return "A field that says where the request ends is spelt with an underscore."
     if codings:
         if version == (1, 0):
@@ -119,7 +120,7 @@ def _target_fault(target: bytes) -> str | None:
 
 
 def _fields_fault(headers: Headers, once: frozenset[bytes]) -> str | None:
-    by_name = headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
+    by_name = values_by_name(headers)
     if len(by_name) < len(headers):
         for name, values in by_name.items():
             if len(values) > 1 and (name in _SINGLE or name in once):

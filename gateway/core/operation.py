@@ -7,6 +7,7 @@ happen to a record, and when, is not said here but in `lifecycle`.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -180,7 +181,11 @@ class Renew:
 
 @immutable
 class Complete:
-    """Record the answer. `remember_us` is never less than `replay_us`; both count from the moment of recording."""
+    """Record the answer. `remember_us` is never less than `replay_us`; both count from the moment of recording.
+
+    `granted` is the record as it was when the claim was granted, where whoever says this has it: what the answer does
+    not change is known from it, and a store that finds the claim in force need not read the record.
+    """
 
     operation_id: UUID
     token: int
@@ -188,6 +193,7 @@ class Complete:
     response: StoredResponse
     replay_us: int
     remember_us: int
+    granted: Record | None = field(default=None, compare=False, repr=False)
 
 
 @immutable

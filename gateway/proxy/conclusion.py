@@ -167,7 +167,9 @@ class ClaimedRequest:
             case Event.COMPLETE if stored is not None:
                 retention = self.request.route.retention
                 replay_us = retention.replay_us if declared_seconds is None else microseconds(declared_seconds)
-                return Complete(*self._ids, stored, replay_us, max(replay_us, retention.remember_us))
+                return Complete(
+                    *self._ids, stored, replay_us, max(replay_us, retention.remember_us), granted=self.record
+                )
             case Event.RELEASE:
                 return self.release()
             case Event.FORGET:

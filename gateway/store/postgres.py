@@ -250,7 +250,8 @@ class _Opened:
 
 
 def _batcher(executor: Executor) -> Batcher[Command, Answer]:
-    return Batcher(executor.execute, key=operation_id_of, size_max=_BATCH_SIZE_MAX)
+    # As integers operation ids have the same order, and are hashed and compared much faster.
+    return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
 
 
 class Dialer:

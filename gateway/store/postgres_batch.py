@@ -38,7 +38,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import Indefinite, NotApplied, Rejected
 from gateway.store.postgres_link import Refused
-from gateway.store.postgres_rows import NO_VALUES, WIDTH, record_of
+from gateway.store.postgres_rows import WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
 
 # Rows of one statement of the driver.
@@ -49,6 +49,7 @@ _CONTENTION_TRIES: Final = 5
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
 _OPERATIONS_MAX: Final = 10_000
+_OTHER_CHANGES: Final = "PostgreSQL changed other records than the table says: was the schema altered by hand?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,11 @@ class Executor:
 
     async def execute(self, commands: list[Command]) -> Sequence[Answer | Exception]:
         """One answer per command, in order: of operations that are all different."""
+        groups = list(_groups(commands))
+        if len(groups) == 1:
+            return await self._execute_kind(groups[0])
         by_id: dict[UUID, Answer | Exception] = {}
-        for group in _groups(commands):
+        for group in groups:
             ids = map(operation_id_of, group)
             by_id.update(zip(ids, await self._execute_kind(group), strict=True))
         return [by_id[operation_id_of(command)] for command in commands]
@@ -132,9 +136,10 @@ class Executor:
             columns = claim_columns(commands, self._windows.due_in_us)
             return _granted(commands, await self._fetch(STATEMENTS[kind], self._clock_us(), *columns))
         rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *COLUMNS[kind](commands))
-        answers = _changed(commands, rows)
-        if kind is Complete:
-            self._learn(commands, answers)
+        if kind is not Complete:
+            return _changed(commands, rows)
+        answers = _completed(commands, rows)
+        self._learn(commands, answers)
         return answers
 
     def _learn(self, commands: Sequence[Complete], answers: Sequence[Answer | Exception]) -> None:
@@ -166,28 +171,28 @@ def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
 
 def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
     """The answers of a `claim` statement: grants, and records that were seen."""
-    grants: dict[UUID, tuple[int, int, int]] = {}
-    seen: dict[UUID, tuple[Sequence[Any], int]] = {}
+    grants: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
     for row in rows:
-        granted_id, token, attempts, now_us, *values = row
-        if granted_id is not None:
-            grants[granted_id] = (token, attempts, now_us)
+        if row[0] is not None:
+            grants[row[0].int] = row
         else:
-            seen[values[0]] = (values, now_us)
+            seen[row[4].int] = row
     answers: list[Answer | Exception] = []
     for command in commands:
-        operation_id = command.identity.operation_id
-        values, now_us = seen.get(operation_id, (NO_VALUES, 0))
+        operation = command.identity.operation_id.int
+        grant, there = grants.get(operation), seen.get(operation)
         try:
-            before = record_of(values)
+            before = None if there is None else record_of(there[4:])
         except NotApplied as error:
             answers.append(error)
             continue
-        if (grant := grants.get(operation_id)) is not None:
-            answers.append(_grant(command, before, *grant))
-        elif before is None:
+        if grant is not None:
+            answers.append(_grant(command, before, *grant[1:4]))
+        elif there is None:
             answers.append(Unclear())
         else:
+            now_us = there[3]
             answers.append(judge(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
     return answers
 
@@ -199,6 +204,26 @@ def _grant(command: Claim, before: Record | None, token: int, attempts: int, now
     elif before is None or before.attempts + 1 != attempts:
         return Unclear()
     return step(before, command, now_us, lambda: token)[0]
+
+
+def _completed(commands: Sequence[Complete], rows: Rows) -> list[Answer | Exception]:
+    """The answers of a `complete` statement, which tells whom it changed, and may leave out how those were."""
+    now_us, changed = rows[0][0], frozenset(rows[0][1])
+    before = {row[2].int: row for row in rows if row[2] is not None}
+    answers: list[Answer | Exception] = []
+    for ordinal, command in enumerate(commands, start=1):
+        row, is_changed = before.get(command.operation_id.int), ordinal in changed
+        try:
+            record = record_of(row[2:]) if row is not None else command.granted if is_changed else None
+        except NotApplied as error:
+            answers.append(error)
+            continue
+        settled = settle(record, now_us)
+        result, after = step(settled, command, now_us, _no_token)
+        if (after is not settled) is not is_changed:
+            raise Indefinite(_OTHER_CHANGES)
+        answers.append(Unclear() if not is_changed and _lacks_answer(settled) else result)
+    return answers
 
 
 def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception]:
@@ -223,8 +248,12 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception
         else:
             answers.append(Unclear() if _lacks_answer(settled) else result)
     if changed != changed_by_statement:
-        raise Indefinite("PostgreSQL changed other records than the table says: was the schema altered by hand?")
+        raise Indefinite(_OTHER_CHANGES)
     return answers
+
+
+def _no_token() -> int:
+    raise AssertionError("an answer draws no token")
 
 
 def judge(snapshot: Snapshot, command: Command, *, has_answer: bool) -> Answer:

@@ -31,8 +31,6 @@ WIDTH: Final = len(_COLUMNS)
 RECORD: Final = ", ".join(f"o.{column}" for column in _COLUMNS)
 NO_RECORD: Final = ", ".join(["NULL"] * WIDTH)
 
-NO_VALUES: Final = (None,) * WIDTH
-
 _STATES: Final = {state.value: state for state in State if state is not State.ABSENT}
 _EVENTS: Final = {event.value: event for event in Event}
 

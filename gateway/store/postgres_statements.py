@@ -30,7 +30,7 @@ from gateway.core.operation import (
 from gateway.store.base import AUDIT_KEEP_US
 from gateway.store.postgres_rows import NO_RECORD, RECORD, pack_headers, pack_location
 
-Columns = tuple[Sequence[Any], ...]
+Columns = tuple[Any, ...]
 
 # Advisory locks are shared by a whole database; the first number is ours ("igw1"), the second says what for.
 _LOCK_SPACE: Final = 0x69677731
@@ -120,6 +120,11 @@ def _answers(commands: Sequence[Any]) -> Columns:
     )
 
 
+def _are_at_hand(commands: Sequence[Complete]) -> bool:
+    """Whether the records need not come back: everybody has the one of his claim."""
+    return all(command.granted is not None for command in commands)
+
+
 def _remember(commands: Sequence[Any]) -> Columns:
     return ([command.remember_us for command in commands],)
 
@@ -149,7 +154,7 @@ def _audits(commands: Sequence[Any]) -> Columns:
 # The arguments of every verb but `claim`.
 COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
-    Complete: lambda commands: (*_held(commands), *_answers(commands)),
+    Complete: lambda commands: (*_held(commands), *_answers(commands), _are_at_hand(commands)),
     Release: lambda commands: (*_held(commands), *_remember(commands)),
     Forget: lambda commands: (*_held(commands), [FORGOTTEN_REMEMBER_US] * len(commands)),
     Abandon: lambda commands: (*_held(commands), [command.doubt for command in commands]),

@@ -150,6 +150,7 @@ SPEECHES: Final[dict[str, Speech]] = {
     "retry-by-the-attempt-of-the-record": lambda hand: replace(hand.retry(), attempt_id=hand.attempt_id),
     **_fenced("renew", Hand.renew),
     **_fenced("complete", Hand.complete),
+    **_fenced("complete-grant", Hand.complete_grant),
     "complete-with-another-answer": lambda hand: hand.complete(OTHER_ANSWER),
     **_fenced("release", Hand.release),
     **_fenced("forget", Hand.forget),

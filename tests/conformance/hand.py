@@ -91,6 +91,7 @@ class Hand:
     tokens: list[int] = field(default_factory=list)
     attempts: int = 0
     last: Command | None = None
+    granted: Record | None = None
 
     @property
     def operation_id(self) -> UUID:
@@ -129,6 +130,8 @@ class Hand:
         self.look(result.snapshot)
         if isinstance(result, Applied):
             self.last = command
+            if isinstance(command, Claim | Takeover):
+                self.granted = result.snapshot.record
         if isinstance(command, Claim | Takeover | Prove | Disprove):
             self.attempts += 1
 
@@ -153,6 +156,9 @@ class Hand:
 
     def complete(self, response: StoredResponse = ANSWER) -> Complete:
         return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US)
+
+    def complete_grant(self) -> Complete:
+        return replace(self.complete(), granted=self.granted)
 
     def release(self) -> Release:
         return Release(self.operation_id, self.token, self.attempt_id, REMEMBER_US)

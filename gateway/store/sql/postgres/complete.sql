@@ -1,7 +1,8 @@
 -- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
--- A day without a partition fails the whole statement, which is then repeated.
+-- A day without a partition fails the whole statement, which is then repeated. `changed` are places in the input; with the
+-- last argument the records of those stay here, because whoever completes them has them.
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[])
     WITH ORDINALITY AS i (for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, ordinal)
@@ -48,5 +49,7 @@ WITH input AS MATERIALIZED (
         ch.token, ch.drop_day, ($9::bytea[])[ch.ordinal], ($10::bytea[])[ch.ordinal], ($11::bytea[])[ch.ordinal]
     FROM changed ch
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
-FROM clock c LEFT JOIN locked o ON true
+SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}
+FROM clock c LEFT JOIN (
+    SELECT l.* FROM locked l WHERE NOT $12 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
+) o ON true

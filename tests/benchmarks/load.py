@@ -1,20 +1,29 @@
-"""The load: so many connections, each with one request under way, for so long. Runs in the benchmark's own process."""
+"""The load, in the benchmark's own process: so many connections with one request under way each, or so many requests a
+second, for so long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from itertools import count, cycle
+from typing import Any, TypeVar
 
 import uvloop
 
 from tests.benchmarks.messages import Messages
 
+T = TypeVar("T")
+
 # Until connections are open, caches are filled and batches have their size.
-_WARM_SECONDS = 0.4
+WARM_SECONDS = 0.4
+_TICK_SECONDS = 0.001
+# Requests that wait for a connection: more of them than this is no load at a fixed rate any more.
+_DUE_MAX = 20_000
 
 _numbers = count(int(time.time()) << 24)
 
@@ -26,11 +35,15 @@ def new_keys() -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is asked: the path, how long both bodies are, and the word that every answer has to carry, None for none."""
+    """What is asked: the path, how long both bodies are, and the word that every answer has to carry, None for none.
+
+    `more` are further header fields, each with its end of line.
+    """
 
     path: bytes
     body_bytes: int
     word: bytes | None
+    more: bytes = b""
 
     def parts(self) -> tuple[bytes, bytes]:
         """The request before and after its key."""
@@ -38,7 +51,7 @@ class Shape:
         body += b"n" * (self.body_bytes - len(body) - 2) + b'"}'
         before = b"POST %b HTTP/1.1\r\nHost: api.test\r\nUser-Agent: load/1\r\nAccept: */*\r\n" % self.path
         before += b"Content-Type: application/json\r\nX-Tenant: tenant-1\r\n"
-        before += b"X-Answer-Bytes: %d\r\nIdempotency-Key: " % self.body_bytes
+        before += b"X-Answer-Bytes: %d\r\n%bIdempotency-Key: " % (self.body_bytes, self.more)
         return before, b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -55,18 +68,22 @@ class Measured:
     latencies: list[float]
     spent: tuple[float, ...]
 
+    def latency_ms(self, percent: int) -> float:
+        """What so many of a hundred requests were answered within."""
+        return self.latencies[len(self.latencies) * percent // 100] * 1e3
+
 
 class _Caller(Messages):
     def __init__(self, run: _Run) -> None:
         self._run = run
 
-    def say(self) -> None:
-        """Send the next request, if there is to be one."""
+    def say(self, due_seconds: float | None = None) -> None:
+        """Send the next request, if there is to be one; its latency counts from when it was due, if that was before."""
         key = next(self._run.keys, None)
         if key is None or self._run.is_over:
             self._run.left(self)
             return
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if due_seconds is None else due_seconds
         self.transport.write(self._run.before + key + self._run.after)
 
     def message_arrived(self, head: bytes) -> None:
@@ -77,7 +94,7 @@ class _Caller(Messages):
         run.answered += 1
         if run.is_measuring:
             run.latencies.append(time.perf_counter() - self._began)
-        self.say()
+        run.freed(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self in self._run.busy:
@@ -97,15 +114,23 @@ class _Run:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, port: int, connections: int) -> None:
-        """Open all connections and let each say its first."""
+        """Open all connections and begin."""
         loop = asyncio.get_running_loop()
         callers = []
         for _ in range(connections):
             _, caller = await loop.create_connection(lambda: _Caller(self), "127.0.0.1", port)
             callers.append(caller)
         self.busy.update(callers)
+        self.begin(callers)
+
+    def begin(self, callers: list[_Caller]) -> None:
+        """Each says its first."""
         for caller in callers:
             caller.say()
+
+    def freed(self, caller: _Caller) -> None:
+        """A connection has its answer."""
+        caller.say()
 
     def left(self, caller: _Caller) -> None:
         """A connection is done."""
@@ -121,6 +146,47 @@ class _Run:
             self.ended.set_exception(AssertionError(text))
 
 
+class _PacedRun(_Run):
+    """Requests are due at a fixed rate, whether or not the earlier ones were answered."""
+
+    def __init__(self, shape: Shape, keys: Iterator[bytes], rate: float) -> None:
+        super().__init__(shape, keys)
+        self._rate = rate
+        self._said = 0
+        self._started = 0.0
+        self._idle: list[_Caller] = []
+        self._due: deque[float] = deque()
+
+    def begin(self, callers: list[_Caller]) -> None:
+        self._idle = callers
+        self._started = time.perf_counter()
+        self._tick()
+
+    def freed(self, caller: _Caller) -> None:
+        if self._due or self.is_over:
+            caller.say(self._due.popleft() if self._due else None)
+        else:
+            self._idle.append(caller)
+
+    def _tick(self) -> None:
+        idle, now = self._idle, time.perf_counter()
+        if self.is_over:
+            while idle:
+                self.left(idle.pop())
+            return
+        owed = int((now - self._started) * self._rate) - self._said
+        self._said += owed
+        for _ in range(owed):
+            if idle:
+                idle.pop().say(now)
+            else:
+                self._due.append(now)
+        if len(self._due) > _DUE_MAX:
+            self.fail(f"{self._rate:.0f} requests a second are more than can be answered")
+            return
+        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+
 def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = 64) -> None:
     """Send one request under each key."""
 
@@ -132,38 +198,66 @@ def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = 64) 
     uvloop.run(run())
 
 
+Keys = Iterator[bytes]
+Read = Callable[[], tuple[float, ...]]
+
+
+def nothing() -> tuple[float, ...]:
+    """A `read` that reads nothing."""
+    return ()
+
+
 def measure(
+    port: int, shape: Shape, keys: Iterator[bytes], *, connections: int, seconds: float, read: Read = nothing
+) -> Measured:
+    """Load the port for that long after a warm-up; `read` is asked at both ends of it."""
+    return undisturbed(lambda: full(port, shape, keys, connections=connections, seconds=seconds, read=read))
+
+
+def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run the work on a loop of its own, without looks for garbage that would hold it up."""
+    gc.collect()
+    gc.disable()
+    try:
+        return uvloop.run(work())
+    finally:
+        gc.enable()
+
+
+async def full(
+    port: int, shape: Shape, keys: Iterator[bytes], *, connections: int, seconds: float, read: Read = nothing
+) -> Measured:
+    """As `measure`, on the running loop: each connection says its next request when it has its answer."""
+    return await _measured(_Run(shape, keys), port, connections, seconds, read)
+
+
+async def paced(
     port: int,
     shape: Shape,
     keys: Iterator[bytes],
     *,
+    rate: float,
     connections: int,
     seconds: float,
-    read: Callable[[], tuple[float, ...]],
+    read: Read = nothing,
 ) -> Measured:
-    """Load the port for that long after a warm-up; `read` is asked at both ends of it."""
+    """As `full`, with so many requests a second. One that finds every connection busy waits, and its wait counts."""
+    return await _measured(_PacedRun(shape, keys, rate), port, connections, seconds, read)
 
-    async def run() -> Measured:
-        said = _Run(shape, keys)
-        await said.open(port, connections)
-        try:
-            await asyncio.wait((said.ended,), timeout=_WARM_SECONDS)
-            before, answered, began = read(), said.answered, time.perf_counter()
-            said.is_measuring = True
-            await asyncio.wait((said.ended,), timeout=seconds)
-            after, requests, ended = read(), said.answered - answered, time.perf_counter()
-        finally:
-            said.is_over = True
-        await asyncio.wait_for(said.ended, 30.0)
-        spent = tuple(late - early for early, late in zip(before, after, strict=True))
-        return Measured(requests, said.answered, ended - began, sorted(said.latencies), spent)
 
-    gc.collect()
-    gc.disable()
+async def _measured(said: _Run, port: int, connections: int, seconds: float, read: Read) -> Measured:
+    await said.open(port, connections)
     try:
-        return uvloop.run(run())
+        await asyncio.wait((said.ended,), timeout=WARM_SECONDS)
+        before, answered, began = read(), said.answered, time.perf_counter()
+        said.is_measuring = True
+        await asyncio.wait((said.ended,), timeout=seconds)
+        after, requests, ended = read(), said.answered - answered, time.perf_counter()
     finally:
-        gc.enable()
+        said.is_over = True
+    await asyncio.wait_for(said.ended, 60.0)
+    spent = tuple(late - early for early, late in zip(before, after, strict=True))
+    return Measured(requests, said.answered, ended - began, sorted(said.latencies), spent)
 
 
 def again(keys: list[bytes]) -> Iterator[bytes]:

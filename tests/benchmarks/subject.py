@@ -1,4 +1,4 @@
-"""What is measured: a proxy in processes of its own, pinned to one core, and what the system says of them."""
+"""What is measured: a proxy in processes of its own, pinned to one core, and what the system and it say of that."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.ports import free_port
-from tests.support.processes import descendants, end, spawn
+from tests.support.processes import descendants, end, pause, resume, spawn
 
 _ROOT = Path(__file__).parents[2]
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -28,10 +30,10 @@ PROTECTED, UNPROTECTED = b"/charges", b"/other"
 
 
 @contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """Processes started in here run on that core alone."""
+def pinned(*cores: int) -> Iterator[None]:
+    """Processes started in here run on these cores alone."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
@@ -41,17 +43,17 @@ def pinned(core: int) -> Iterator[None]:
 class Program:
     """A program that listens on `port`, from `start` to `stop`."""
 
-    def __init__(self, name: str, command: list[str], port: int, directory: Path, core: int) -> None:
+    def __init__(self, name: str, command: list[str], port: int, directory: Path, cores: set[int]) -> None:
         self.name = name
         self.port = port
         self._command = command
         self._log = directory / f"{name}.log"
-        self._core = core
+        self._cores = cores
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and return when it listens."""
-        with pinned(self._core):
+        with pinned(*self._cores):
             self._process = spawn(self._command, output=self._log, directory=_ROOT)
         deadline = time.monotonic() + _START_SECONDS
         while not _listens(self.port):
@@ -65,6 +67,21 @@ class Program:
         if process is not None:
             end(process, signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Let it do nothing until `thaw`."""
+        assert self._process is not None
+        pause(self._process.pid)
+
+    def thaw(self) -> None:
+        """Undo `freeze`."""
+        assert self._process is not None
+        resume(self._process.pid)
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     @property
     def _pids(self) -> list[int]:
         assert self._process is not None
@@ -72,7 +89,20 @@ class Program:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes and threads so far."""
-        return sum(_cpu_ticks(pid) for pid in self._pids) / _TICKS
+        return cpu_seconds(self._pids)
+
+    def cpu_seconds_of_each(self) -> dict[int, float]:
+        """The same by process."""
+        return {pid: cpu_seconds([pid]) for pid in self._pids}
+
+    def peak_bytes(self) -> int:
+        """The most that it held in memory since `forget_peak`."""
+        return sum(_status_bytes(pid, "VmHWM") for pid in self._pids)
+
+    def forget_peak(self) -> None:
+        """Let the peak be what it holds now."""
+        for pid in self._pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def rss_bytes(self) -> int:
         """What it holds in memory now."""
@@ -90,20 +120,57 @@ class Program:
         return total
 
 
+class GatewayProgram(Program):
+    """A gateway, and what it tells of itself."""
+
+    def __init__(
+        self, name: str, command: list[str], port: int, directory: Path, cores: set[int], status_port: int
+    ) -> None:
+        super().__init__(name, command, port, directory, cores)
+        self._status_port = status_port
+
+    def told(self) -> dict[str, float]:
+        """Its metrics by name, each the sum over all labels but `verb`, which follows the name."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._status_port}/metrics", timeout=10.0) as answer:
+            text = answer.read().decode()
+        totals: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if not sample.name.endswith("_bucket"):
+                    name = f"{sample.name} {sample.labels['verb']}" if "verb" in sample.labels else sample.name
+                    totals[name] = totals.get(name, 0.0) + sample.value
+        return totals
+
+
 def python(name: str, module: str, arguments: list[str], port: int, directory: Path, core: int) -> Program:
     """A module of ours as a program."""
-    return Program(name, [sys.executable, "-m", module, str(port), *arguments], port, directory, core)
+    return Program(name, [sys.executable, "-m", module, str(port), *arguments], port, directory, {core})
 
 
-def gateway(name: str, store: Mapping[str, Any], upstream_port: int, directory: Path, service: str) -> Program:
-    """A gateway with that store. Its log of requests is off, as is the baseline's."""
+def gateway(
+    name: str,
+    store: Mapping[str, Any],
+    upstream_port: int,
+    directory: Path,
+    *,
+    service: str = "bench",
+    route: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    cores: set[int] | None = None,
+    program: tuple[str, ...] = ("gateway",),
+) -> GatewayProgram:
+    """A gateway with that store. Its log of requests is off, as is the baseline's.
+
+    `route` and `settings` are added to the configuration of its route and to that of the whole. `program` is the module
+    to run, and what comes before the command.
+    """
     home = directory / name
     home.mkdir()
-    port = free_port()
+    port, status_port = free_port(), free_port()
     config = {
         "service": service,
         "listen": f"127.0.0.1:{port}",
-        "status": {"listen": f"127.0.0.1:{free_port()}"},
+        "status": {"listen": f"127.0.0.1:{status_port}"},
         "state_dir": str(home / "state"),
         "upstream": {"url": f"http://127.0.0.1:{upstream_port}"},
         "store": dict(store),
@@ -117,13 +184,15 @@ def gateway(name: str, store: Mapping[str, Any], upstream_port: int, directory: 
                 "scope": {"header": "X-Tenant", "from": "any"},
                 "outcome": {"preset": "standard"},
                 "response": {"max_stored_bytes": "2MiB"},
+                **(route or {}),
             }
         ],
+        **(settings or {}),
     }
     file = home / "gateway.yaml"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "gateway", "run", "--config", str(file)]
-    return Program(name, command, port, directory, SERVING_CORE)
+    command = [sys.executable, "-m", *program, "run", "--config", str(file)]
+    return GatewayProgram(name, command, port, directory, cores or {SERVING_CORE}, status_port)
 
 
 def _listens(port: int) -> bool:
@@ -134,6 +203,16 @@ def _listens(port: int) -> bool:
     return True
 
 
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time of these processes so far, with all their threads, those that ended included."""
+    return sum(_cpu_ticks(pid) for pid in pids) / _TICKS
+
+
 def _cpu_ticks(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

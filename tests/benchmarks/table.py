@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -47,31 +47,47 @@ def line_of(name: str, target: float | None, rounds: Sequence[Figures], baseline
         *(median(getattr(each, name) for each in rounds) for name in (
             "cpu_us", "requests_per_second", "p50_ms", "p99_ms", "rss_mib"
         )),
-        (writes[0], writes[1]),
+        writes=(writes[0], writes[1]),
     )  # fmt: skip
     return Line(name, target, ratio, figures)
 
 
 def written(lines: Sequence[Line]) -> str:
     """The table, in Markdown."""
-    rows = [
-        "| work | CPU µs | ratio | target | requests/s | p50 ms | p99 ms | RSS MiB | statements | bytes written |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for line in lines:
         figures = line.figures
         statements, size = figures.writes
-        cells = (
-            line.name,
-            f"{figures.cpu_us:.1f}",
-            f"{line.ratio:.2f}",
-            "" if line.target is None else f"≤ {line.target:.2f}",
-            f"{figures.requests_per_second:,.0f}",
-            f"{figures.p50_ms:.2f}",
-            f"{figures.p99_ms:.2f}",
-            f"{figures.rss_mib:.0f}",
-            "" if statements is None else f"{statements:.2f}",
-            "" if size is None else f"{size:,.0f}",
+        rows.append(
+            (
+                line.name,
+                f"{figures.cpu_us:.1f}",
+                f"{line.ratio:.2f}",
+                "" if line.target is None else f"≤ {line.target:.2f}",
+                f"{figures.requests_per_second:,.0f}",
+                f"{figures.p50_ms:.2f}",
+                f"{figures.p99_ms:.2f}",
+                f"{figures.rss_mib:.0f}",
+                "" if statements is None else f"{statements:.2f}",
+                "" if size is None else f"{size:,.0f}",
+            )
         )
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    names = (
+        "work",
+        "CPU µs",
+        "ratio",
+        "target",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "RSS MiB",
+        "statements",
+        "bytes written",
+    )
+    return markdown(names, rows)
+
+
+def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is words, and whose others are numbers."""
+    lines = [names, ["---", *(["---:"] * (len(names) - 1))], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

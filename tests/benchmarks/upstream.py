@@ -1,7 +1,7 @@
 """The service behind the proxies of a benchmark: it gives the same answer to everything, at next to no cost.
 
 `python -m tests.benchmarks.upstream PORT`. The answer's body is as long as the `X-Answer-Bytes` of its request says,
-200 bytes without it.
+200 bytes without it, and comes after as many milliseconds as `X-Answer-After` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import uvloop
 
 from tests.benchmarks.messages import Messages
 
-_FIELD = b"\nx-answer-bytes:"
+_BYTES = b"\nx-answer-bytes:"
+_AFTER = b"\nx-answer-after:"
 
 
 @cache
@@ -28,9 +29,18 @@ class Service(Messages):
     """One connection of a proxy."""
 
     def message_arrived(self, head: bytes) -> None:
-        found = head.lower().find(_FIELD)
-        body_bytes = int(head[found + len(_FIELD) :].split(b"\r\n", 1)[0]) if found > 0 else 200
-        self.transport.write(answer(body_bytes))
+        lowered = head.lower()
+        whole = answer(_number(lowered, _BYTES) or 200)
+        after_ms = _number(lowered, _AFTER)
+        if after_ms:
+            asyncio.get_running_loop().call_later(after_ms / 1000, self.transport.write, whole)
+        else:
+            self.transport.write(whole)
+
+
+def _number(head: bytes, field: bytes) -> int:
+    found = head.find(field)
+    return int(head[found + len(field) :].split(b"\r\n", 1)[0]) if found > 0 else 0
 
 
 async def main() -> None:

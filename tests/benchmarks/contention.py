@@ -1,0 +1,167 @@
+"""What 2,000 simultaneous duplicates of one key cost, and whether a hot key slows the others.
+
+The duplicates are sent on connections that are open already, to a service that takes a second; what they were answered
+is counted, and what the gateway holds in memory before and at the most. Beside them other keys are asked for at a
+quarter of the rate that the gateway can take: alone, while the duplicates wait, and beside replays of one key or of
+many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections import Counter
+from itertools import islice
+from statistics import median
+from typing import Final
+
+from tests.benchmarks import load
+from tests.benchmarks.messages import Messages
+from tests.benchmarks.place import Place
+from tests.benchmarks.subject import PROTECTED, GatewayProgram
+from tests.benchmarks.table import markdown
+
+TARGET: Final = 1.2
+_DUPLICATES: Final = 2_000
+_HOLD_MS: Final = 1_000
+_STORED: Final = load.Shape(PROTECTED, 200, b"stored")
+_REPLAYED: Final = load.Shape(PROTECTED, 200, b"replayed")
+_CONNECTIONS: Final = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this measurement."""
+    parser.add_argument("--duplicates", type=int, default=_DUPLICATES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+
+
+def run(place: Place, asked: argparse.Namespace) -> bool:
+    """Measure, and print; whether there was one claim, and no ratio is above its target."""
+    roomy = {"in_flight": {"wait": "30s", "max_wait": "30s", "max_waiters": 100_000}}
+    by_default = place.gateway("by-default", place.postgres())
+    with_room = place.gateway("with-room", place.postgres(), route=roomy)
+    rows, is_one = [], True
+    for name, program in (("by default", by_default), ("room for all to wait", with_room)):
+        # The first time the connections themselves take memory, which is kept.
+        _herd(program, asked.duplicates, _HOLD_MS)
+        is_first, row = _counted(program, asked.duplicates)
+        is_one = is_one and is_first
+        rows.append((name, *row))
+    names = "waiters", "claims", "forwarded", "answers", "MiB before", "MiB at the most", "KiB each"
+    print(f"\n{asked.duplicates:,} duplicates of one key\n\n{markdown(names, rows)}", flush=True)
+    text, worst = _others(with_room, asked)
+    print(f"\n{text}", flush=True)
+    return is_one and worst <= 1.2 * TARGET
+
+
+def _counted(program: GatewayProgram, duplicates: int) -> tuple[bool, tuple[str, ...]]:
+    program.forget_peak()
+    before, held = program.told(), program.peak_bytes()
+    words = _herd(program, duplicates, _HOLD_MS)
+    after, peak = program.told(), program.peak_bytes()
+    claims, forwarded = (
+        after[name] - before[name]
+        for name in ("idempotency_claims_total", "idempotency_upstream_duration_seconds_count")
+    )
+    row = (
+        f"{claims:.0f}",
+        f"{forwarded:.0f}",
+        ", ".join(f"{count:,} {word}" for word, count in sorted(words.items())),
+        f"{held / 2**20:.0f}",
+        f"{peak / 2**20:.0f}",
+        f"{(peak - held) / 2**10 / duplicates:.1f}",
+    )
+    return claims == forwarded == words["stored"] == 1, row
+
+
+def _others(program: GatewayProgram, asked: argparse.Namespace) -> tuple[str, float]:
+    saturation = load.measure(program.port, _STORED, load.new_keys(), connections=_CONNECTIONS, seconds=2.0)
+    rate = saturation.requests / saturation.seconds / 4
+    keys = list(islice(load.new_keys(), 512))
+    load.say_once(program.port, _STORED, keys)
+    alone, waiting, many, one = "alone", "while duplicates of one key wait", "beside replays of many", "beside one"
+    found: dict[str, list[load.Measured]] = {name: [] for name in (alone, waiting, many, one)}
+    for _ in range(asked.rounds):
+        found[alone].append(_paced(program, rate, asked.seconds))
+        found[waiting].append(_paced(program, rate, asked.seconds, herd=asked.duplicates))
+        found[many].append(_paced(program, rate, asked.seconds, replayed=keys))
+        found[one].append(_paced(program, rate, asked.seconds, replayed=keys[:1]))
+    rows, worst = [], 0.0
+    for name, to in ((alone, alone), (waiting, alone), (many, many), (one, many)):
+        ratios = {
+            percent: median(
+                mine.latency_ms(percent) / its.latency_ms(percent)
+                for mine, its in zip(found[name], found[to], strict=True)
+            )
+            for percent in (50, 99)
+        }
+        worst = max(worst, ratios[99])
+        rows.append(
+            (
+                name,
+                *(f"{median(each.latency_ms(percent) for each in found[name]):.2f}" for percent in (50, 99)),
+                *(f"{ratio:.2f}" for ratio in ratios.values()),
+                "" if name == to else f"≤ {TARGET:.2f}",
+                "" if name == to else to,
+            )
+        )
+    names = f"other keys, {rate:,.0f}/s", "p50 ms", "p99 ms", "ratio of p50", "ratio of p99", "target", "to"
+    return markdown(names, rows), worst
+
+
+def _paced(
+    program: GatewayProgram, rate: float, seconds: float, *, herd: int = 0, replayed: list[bytes] | None = None
+) -> load.Measured:
+    """Other keys at this rate, beside a herd that waits all the time, or replays of these keys at the same rate."""
+
+    async def together() -> load.Measured:
+        beside: list[asyncio.Task[object]] = []
+        if herd:
+            hold_ms = round((seconds + 2 * load.WARM_SECONDS) * 1000)
+            beside.append(asyncio.ensure_future(_duplicates(program.port, herd, hold_ms)))
+            await asyncio.sleep(load.WARM_SECONDS)
+        if replayed is not None:
+            paced = load.paced(
+                program.port, _REPLAYED, load.again(replayed), rate=rate, connections=_CONNECTIONS, seconds=seconds
+            )
+            beside.append(asyncio.ensure_future(paced))
+        mine = await load.paced(
+            program.port, _STORED, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
+        )
+        await asyncio.gather(*beside)
+        return mine
+
+    return load.undisturbed(together)
+
+
+class _Duplicate(Messages):
+    def __init__(self, answered: asyncio.Queue[bytes]) -> None:
+        self._answered = answered
+
+    def message_arrived(self, head: bytes) -> None:
+        _, _, rest = head.partition(b"\r\nIdempotency-Status: ")
+        self._answered.put_nowait(rest.split(b"\r\n", 1)[0] or head.split(b"\r\n", 1)[0])
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._answered.put_nowait(b"lost")
+
+
+def _herd(program: GatewayProgram, duplicates: int, hold_ms: int) -> Counter[str]:
+    return load.undisturbed(lambda: _duplicates(program.port, duplicates, hold_ms))
+
+
+async def _duplicates(port: int, duplicates: int, hold_ms: int) -> Counter[str]:
+    """The words of the answers to so many requests under one new key."""
+    before, after = load.Shape(PROTECTED, 200, None, b"X-Answer-After: %d\r\n" % hold_ms).parts()
+    request = before + next(load.new_keys()) + after
+    answered: asyncio.Queue[bytes] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    opened = [
+        (await loop.create_connection(lambda: _Duplicate(answered), "127.0.0.1", port))[0] for _ in range(duplicates)
+    ]
+    for transport in opened:
+        transport.write(request)
+    return Counter([(await answered.get()).decode() for _ in range(duplicates)])

@@ -1,0 +1,173 @@
+"""What a request costs: CPU time of the gateway per request beside a plain proxy's, in the same run.
+
+The proxies are pinned to one core; the load, the service, Postgres and Redis to another, so that the time of the
+servers is in no figure. All proxies are started first and then loaded in turn, round after round, so that what else
+happens on the machine meets each of them alike. Of each work the table has the median over the rounds, and as ratio the
+median of its CPU time per request (user and system, all processes and threads) over the baseline's in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tests.benchmarks import load
+from tests.benchmarks.place import Place, ask
+from tests.benchmarks.subject import PROTECTED, UNPROTECTED, Program
+from tests.benchmarks.table import BASELINE, Figures, Line, line_of, written
+
+# Statements and bytes so far; None where the store does not tell.
+Writes = tuple[float | None, float | None]
+
+# Enough that a cold replay meets a key again only after all the others.
+_KEYS = 512
+
+_SHORT_ROUNDS = 5
+_SHORT_SECONDS = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is measured: a program under requests of one shape. `store_read` gives statements and bytes so far."""
+
+    name: str
+    target: float | None
+    program: Program
+    path: bytes
+    word: bytes | None
+    is_repeated: bool = False
+    store_read: Callable[[], Writes] | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this measurement."""
+    parser.add_argument("--body", type=int, nargs="+", default=[200], help="bytes of request and answer (200)")
+    parser.add_argument("--connections", type=int, nargs="+", default=[64], help="at once (64)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--only", nargs="*", default=[], help="works whose name contains one of these")
+    parser.add_argument("--short", action="store_true", help="few seconds: many short rounds")
+
+
+def run(place: Place, asked: argparse.Namespace) -> bool:
+    """Measure, and print; whether every ratio is within its target."""
+    rounds, seconds = (_SHORT_ROUNDS, _SHORT_SECONDS) if asked.short else (asked.rounds, asked.seconds)
+    works = _works(place, asked.only)
+    is_within = True
+    for body_bytes in asked.body:
+        for connections in asked.connections:
+            lines = _measure(works, body_bytes, connections, rounds, seconds)
+            print(f"\n{body_bytes} bytes each way, {connections} connections\n\n{written(lines)}", flush=True)
+            is_within = is_within and all(line.is_within for line in lines)
+    return is_within
+
+
+def _works(place: Place, only: list[str]) -> list[Work]:
+    """Everything that is to be measured, started."""
+
+    def is_asked(name: str) -> bool:
+        return not only or any(word in name for word in only)
+
+    works = [Work(BASELINE, None, place.plain(), PROTECTED, None)]
+    if is_asked("passed through, unprotected replay, hot new key, SQLite"):
+        sqlite = place.gateway("sqlite", place.sqlite())
+        works += [
+            Work("passed through, unprotected", 0.45, sqlite, UNPROTECTED, None),
+            Work("replay, hot", 0.22, sqlite, PROTECTED, b"replayed", is_repeated=True),
+            Work(
+                "new key, SQLite", 0.75, sqlite, PROTECTED, b"stored",
+                store_read=lambda: (None, float(sqlite.written_bytes())),
+            ),
+        ]  # fmt: skip
+    if is_asked("new key, Postgres"):
+        store = place.postgres()
+        alone = place.gateway("postgres", store)
+        works.append(_on_postgres("new key, Postgres", alone, store["durable"]))
+    if is_asked("replay, from Redis new key, Postgres and Redis"):
+        store = {**place.postgres(), "fast": place.redis_url}
+        # Nothing stays in the memory of this one, so each of its replays comes from Redis.
+        cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
+        tiered = place.gateway("tiered", store)
+        works.append(Work("replay, from Redis", 0.40, cold, PROTECTED, b"replayed", is_repeated=True))
+        works.append(_on_postgres("new key, Postgres and Redis", tiered, store["durable"]))
+    return [work for work in works if work.name == BASELINE or is_asked(work.name)]
+
+
+def _on_postgres(name: str, program: Program, url: str) -> Work:
+    return Work(name, 0.75, program, PROTECTED, b"stored", store_read=lambda: _postgres_writes(url))
+
+
+def _postgres_writes(url: str) -> Writes:
+    """Transactions of this database, and bytes of WAL of the server, so far."""
+    row = ask(
+        url,
+        "SELECT xact_commit, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database"
+        " WHERE datname = current_database()",
+    )
+    return float(row[0]), float(row[1])
+
+
+def _measure(works: list[Work], body_bytes: int, connections: int, rounds: int, seconds: float) -> list[Line]:
+    keys = {work.name: _remembered(work, body_bytes) for work in works if work.is_repeated}
+    found: dict[str, list[Figures]] = {work.name: [] for work in works}
+    # The first of each opens connections and fills caches, which can take longer than a short round.
+    for work in works:
+        load.say_once(work.program.port, load.Shape(work.path, body_bytes, None), list(islice(load.new_keys(), _KEYS)))
+    for number in range(rounds):
+        for work in works:
+            repeated = keys.get(work.name)
+            stream = load.new_keys() if repeated is None else load.again(repeated)
+            figures = _figures(work, stream, body_bytes, connections, seconds)
+            found[work.name].append(figures)
+            if sys.stderr.isatty():
+                print(f"\r{number + 1}/{rounds} {work.name}: {figures.cpu_us:.1f} µs\033[K", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    baselines = found[BASELINE]
+    return [line_of(work.name, work.target, found[work.name], baselines) for work in works]
+
+
+def _remembered(work: Work, body_bytes: int) -> list[bytes]:
+    """Keys that are completed, so that each further request under one of them is a replay."""
+    keys = list(islice(load.new_keys(), _KEYS))
+    load.say_once(work.program.port, load.Shape(work.path, body_bytes, b"stored"), keys)
+    return keys
+
+
+def _figures(work: Work, keys: Iterator[bytes], body_bytes: int, connections: int, seconds: float) -> Figures:
+    program = work.program
+    before = work.store_read() if work.store_read is not None else None
+    measured = load.measure(
+        program.port,
+        load.Shape(work.path, body_bytes, work.word),
+        keys,
+        connections=connections,
+        seconds=seconds,
+        read=lambda: (program.cpu_seconds(),),
+    )
+    (cpu_seconds,) = measured.spent
+    requests = measured.requests
+    if not requests:
+        raise AssertionError(f"{work.name}: nothing was answered in {seconds:g} s")
+    writes: Writes = (None, None)
+    if before is not None and work.store_read is not None:
+        writes = _per(measured.requests_in_all, before, work.store_read())
+    return Figures(
+        cpu_us=cpu_seconds / requests * 1e6,
+        requests_per_second=requests / measured.seconds,
+        p50_ms=measured.latency_ms(50),
+        p99_ms=measured.latency_ms(99),
+        rss_mib=program.rss_bytes() / 2**20,
+        writes=writes,
+    )
+
+
+def _per(operations: int, before: Writes, after: Writes) -> Writes:
+    first, second = (
+        None if early is None or late is None else (late - early) / operations
+        for early, late in zip(before, after, strict=True)
+    )
+    return first, second

@@ -1,0 +1,164 @@
+"""Where a measurement happens: a directory, the service, the servers of the stores, and the programs under load.
+
+Owns what is started and that it ends. The service, Postgres, Redis and the load share one core; what is measured has
+the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram, Program, gateway, pinned, python
+from tests.support.ports import free_port
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.processes import descendants
+from tests.support.redis import RedisServer
+
+# What anybody gives a server that stores something for many, and what makes it tell where time goes.
+_SETTINGS: Final = {
+    "shared_buffers": "4GB",
+    # None in a measurement: the first change of a page after one writes all of it, which minutes of traffic share.
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "32GB",
+    "wal_buffers": "16MB",
+    "track_wal_io_timing": "on",
+    "log_lock_waits": "on",
+    # Whoever waits for a lock for longer than this is in the log.
+    "deadlock_timeout": "10ms",
+}
+
+
+class _Server(PostgresServer):
+    def __init__(self, installation: PostgresInstallation, directory: Path) -> None:
+        super().__init__(installation, directory)
+        self._settings = dict(_SETTINGS)
+
+    def session_seconds(self, url: str) -> float:
+        """CPU time of the sessions that a database has now, so far."""
+        assert self._process is not None
+        name = urlsplit(url).path.removeprefix("/")
+        total = 0
+        for pid in descendants(self._process.pid):
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            if f" {name} " in title:
+                # What the scheduler counts is in nanoseconds; the ticks of `stat` are too coarse for a session.
+                total += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def lock_waits(self) -> list[str]:
+        """Which locks were waited for so far, as the log says it."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line.partition("still waiting for ")[2] for line in lines if "still waiting for" in line]
+
+
+class Place:
+    """A context: what was started in it is ended with it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._postgres: _Server | None = None
+        self._redis: RedisServer | None = None
+        self._names = 0
+
+    def __enter__(self) -> Self:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
+        os.sched_setaffinity(0, {OTHER_CORE})
+        if SERVING_CORE == OTHER_CORE:
+            print("one core only: load and proxies take turns on it, and only the ratios mean anything")
+        self.directory = self._stack.enter_context(workspace("gateway-bench"))
+        self.service = self.started(
+            python("service", "tests.benchmarks.upstream", [], free_port(), self.directory, OTHER_CORE)
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def started(self, program: Program) -> Program:
+        """Start it; it ends with this place."""
+        self._stack.callback(program.stop)
+        program.start()
+        return program
+
+    def plain(self) -> Program:
+        """The baseline, started."""
+        return self.started(
+            python(
+                "plain", "tests.benchmarks.plain", [str(self.service.port)], free_port(), self.directory, SERVING_CORE
+            )
+        )
+
+    def gateway(self, name: str, store: Mapping[str, Any], **details: Any) -> GatewayProgram:
+        """A gateway with that store, started; `details` as `subject.gateway` takes them."""
+        program = gateway(name, store, self.service.port, self.directory, **details)
+        self.started(program)
+        return program
+
+    def sqlite(self) -> dict[str, str]:
+        """A new file as a store's settings."""
+        self._names += 1
+        return {"durable": f"sqlite://{self.directory}/sqlite-{self._names}/operations.db"}
+
+    def postgres(self) -> dict[str, str]:
+        """A new database as a store's settings."""
+        return {"durable": asyncio.run(self.server.new_database())}
+
+    @property
+    def server(self) -> _Server:
+        """Postgres, started when it is first asked for."""
+        if self._postgres is None:
+            programs = self.directory / "programs"
+            programs.mkdir()
+            with pinned(OTHER_CORE):
+                self._postgres = _Server(PostgresInstallation(programs), self.directory / "pg")
+                # Nothing of it is wanted any more, and so no last checkpoint.
+                self._stack.callback(self._postgres.crash)
+                self._postgres.start()
+        return self._postgres
+
+    @property
+    def redis_url(self) -> str:
+        """A Redis, started when it is first asked for."""
+        if self._redis is None:
+            with pinned(OTHER_CORE):
+                self._redis = RedisServer(self.directory / "redis")
+                self._stack.callback(self._redis.stop)
+                self._redis.start()
+        return self._redis.url
+
+
+def ask(url: str, query: str, *arguments: Any) -> Any:
+    """The only row of the answer of a database, in a session of its own."""
+
+    async def asked() -> Any:
+        connection = await asyncpg.connect(url, timeout=60.0)
+        try:
+            return await connection.fetchrow(query, *arguments)
+        finally:
+            await connection.close()
+
+    return asyncio.run(asked())
+
+
+def where() -> str:
+    """The date, the machine, and the command that repeats this."""
+    cpus = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in cpus if "model name" in line), platform.machine())
+    command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
+    return f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} × {model}, `{command}`"

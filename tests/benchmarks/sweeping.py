@@ -1,0 +1,173 @@
+"""What a sweep of a million expired records, and a day of answers that leaves, do to the requests beside it.
+
+For each store there are two gateways on stores of the same size, one with expired records and one without. They have
+their turns, the other one frozen, under new keys at half of the rate that they can take. The ratio is that of the p99s
+of the same round. Of Postgres the log says who waited for a lock for longer than 10 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import islice
+from statistics import median
+from typing import Any, Final, cast
+
+import asyncpg
+
+from gateway.store.postgres_link import Connection
+from gateway.store.postgres_schema import drop_partition
+from tests.benchmarks import load
+from tests.benchmarks.filling import ALIVE, EXPIRED, fill
+from tests.benchmarks.place import Place
+from tests.benchmarks.subject import PROTECTED, GatewayProgram
+from tests.benchmarks.table import markdown
+from tests.support.eventually import eventually_blocking
+
+TARGET: Final = 1.5
+_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
+_CONNECTIONS: Final = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this measurement."""
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--stores", nargs="+", default=["postgres", "sqlite"], choices=["postgres", "sqlite"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+
+
+def run(place: Place, asked: argparse.Namespace) -> bool:
+    """Measure, and print; whether every ratio is within its target and nobody waited for a lock."""
+    is_within = True
+    for kind in asked.stores:
+        is_within = _swept(place, kind, asked) and is_within
+        if kind == "postgres":
+            is_within = _dropped(place, asked) and is_within
+    return is_within
+
+
+def _gateway(place: Place, kind: str, records: int, *, expired: bool) -> GatewayProgram:
+    """On a store with that many records, and frozen: what is expired has not been swept."""
+    began = time.perf_counter()
+    name = f"{kind}-{'expired' if expired else 'alive'}"
+    store = place.postgres() if kind == "postgres" else place.sqlite()
+    program = place.gateway(name, store)
+    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 100)))
+    program.freeze()
+    fill(store, records, EXPIRED if expired else ALIVE)
+    print(f"filled {name} with {records:,} records in {time.perf_counter() - began:.0f} s", flush=True)
+    return program
+
+
+def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
+    calm = _gateway(place, kind, asked.records, expired=False)
+    swept = _gateway(place, kind, asked.records, expired=True)
+    for program in (calm, swept):
+        program.thaw()
+        # A gateway that was frozen for long takes nothing until it knows that its loop runs; the first sweep begins.
+        eventually_blocking(lambda program=program: _is_awake(program), 60.0)  # type: ignore[misc]
+        program.freeze()
+    calm.thaw()
+    rate = _saturation(calm) / 2
+    calm.freeze()
+    waits = _lock_waits(place, kind)
+    before = _swept_so_far(swept)
+    found: dict[GatewayProgram, list[load.Measured]] = {calm: [], swept: []}
+    for _ in range(asked.rounds):
+        for program, rounds in found.items():
+            program.thaw()
+            rounds.append(_paced(program, rate, asked.seconds))
+            program.freeze()
+    rows, ratio = [], 1.0
+    for name, rounds in zip(("without", "with a sweep"), found.values(), strict=True):
+        ratio = median(mine.latency_ms(99) / its.latency_ms(99) for mine, its in zip(rounds, found[calm], strict=True))
+        target = f"< {TARGET:.2f}" if rounds is found[swept] else ""
+        p50, p99 = (median(one.latency_ms(percent) for one in rounds) for percent in (50, 99))
+        rows.append((name, f"{p50:.2f}", f"{p99:.2f}", f"{ratio:.2f}", target))
+    text = markdown(("new keys", "p50 ms", "p99 ms", "ratio", "target"), rows)
+    moved = _swept_so_far(swept) - before
+    locks = _lock_waits(place, kind)[len(waits) :]
+    print(f"\n{kind}, {rate:,.0f} new keys a second beside {asked.records:,} expired records\n\n{text}")
+    print(f"\n{moved:,.0f} records were swept meanwhile; waits for locks: {_told(locks)}", flush=True)
+    for program in found:
+        program.stop()
+    return ratio < 1.2 * TARGET and not locks
+
+
+def _dropped(place: Place, asked: argparse.Namespace) -> bool:
+    """A day of answers leaves under load, by what the sweep calls for that."""
+    store = place.postgres()
+    url = store["durable"]
+    program = place.gateway("postgres-day", store)
+    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 100)))
+    rate = _saturation(program) / 2
+    # The gateway has looked for a past day just now, and does so once a minute.
+    fill(store, asked.records // 4, left_days_ago=1)
+    waits = _lock_waits(place, "postgres")
+    calm = _paced(program, rate, asked.seconds)
+    went: list[float] = []
+
+    async def drop() -> None:
+        connection: Any = await asyncpg.connect(url, timeout=60.0)
+        await asyncio.sleep(load.WARM_SECONDS + asked.seconds / 4)
+        began = time.perf_counter()
+        assert await drop_partition(cast(Connection, connection), None, is_session=True)
+        went.append(time.perf_counter() - began)
+        await connection.close()
+
+    beside = _paced(program, rate, asked.seconds, drop)
+    locks = _lock_waits(place, "postgres")[len(waits) :]
+    rows = [
+        (name, f"{one.latency_ms(50):.2f}", f"{one.latency_ms(99):.2f}", f"{one.latencies[-1] * 1e3:.1f}")
+        for name, one in (("without", calm), (f"while it leaves ({went[0]:.2f} s)", beside))
+    ]
+    text = markdown(("new keys", "p50 ms", "p99 ms", "longest ms"), rows)
+    print(f"\na day of {asked.records // 4:,} answers leaves\n\n{text}\n\nwaits for locks: {_told(locks)}", flush=True)
+    program.stop()
+    return not locks
+
+
+def _is_awake(program: GatewayProgram) -> bool:
+    try:
+        load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 1)), connections=1)
+    except AssertionError:
+        return False
+    return True
+
+
+def _saturation(program: GatewayProgram) -> float:
+    measured = load.measure(program.port, _SHAPE, load.new_keys(), connections=_CONNECTIONS, seconds=2.0)
+    return measured.requests / measured.seconds
+
+
+def _paced(
+    program: GatewayProgram, rate: float, seconds: float, beside: Callable[[], Any] | None = None
+) -> load.Measured:
+    async def both() -> load.Measured:
+        task = None if beside is None else asyncio.ensure_future(beside())
+        measured = await load.paced(
+            program.port, _SHAPE, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
+        )
+        if task is not None:
+            await task
+        return measured
+
+    return load.undisturbed(both)
+
+
+def _swept_so_far(program: GatewayProgram) -> float:
+    program.thaw()
+    told = program.told()
+    program.freeze()
+    return told["idempotency_swept_total"]
+
+
+def _lock_waits(place: Place, kind: str) -> list[str]:
+    return place.server.lock_waits() if kind == "postgres" else []
+
+
+def _told(locks: list[str]) -> str:
+    return f"{len(locks)}, such as {locks[0]}" if locks else "none"

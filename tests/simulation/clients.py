@@ -87,12 +87,16 @@ class Clients:
     async def _call_once(self, intent: Intent) -> Call:
         dice = self._dice
         body = intent.body
-        if dice.random() < 0.08:
+        other = dice.random()
+        if other < 0.06:
             body = body.replace(b"eur", b"usd")
+        query = "?again=1" if other >= 0.98 else ""
         patience = dice.choice((0.05, 1.0, 5.0, 5.0, 20.0)) if self._weather.climate.client_gone else 20.0
         if dice.random() < 0.3:
             await asyncio.sleep(dice.choice((0.001, 0.01, 0.1)))
-        return await self.call(intent, body, patience, has_key=intent.route != "ping" or dice.random() < 0.8)
+        return await self.call(
+            intent, body, patience, has_key=intent.route != "ping" or dice.random() < 0.8, query=query
+        )
 
     async def check(self, intent: Intent) -> None:
         """After all faults: whoever asks gets to know."""
@@ -106,6 +110,7 @@ class Clients:
         patience_seconds: float,
         *,
         has_key: bool = True,
+        query: str = "",
         is_final_check: bool = False,
     ) -> Call:
         """One request at some gateway."""
@@ -117,14 +122,15 @@ class Clients:
             scope=intent.scope,
             key=intent.key if has_key else "",
             body=body,
-            target=f"/{intent.route}",
+            target=f"/{intent.route}{query}",
             begun=self._loop.time(),
             is_final_check=is_final_check,
         )
         self._history.calls.append(call)
-        connection = Connection(self._loop, self._weather, call, _head(call))
+        connection = Connection(self._loop, self._weather, call, _head(call, self._dice))
         is_cut = self._weather.happens("client_body_cut")
-        process = gateway.connect(connection, Body(self._loop, self._weather, body, is_cut=is_cut))
+        cut_at = self._dice.randrange(len(body) + 1)
+        process = gateway.connect(connection, Body(self._loop, self._weather, body, cut_at=cut_at, is_cut=is_cut))
         if process is None:
             await asyncio.sleep(self._weather.hop_seconds())
             connection.break_off()
@@ -139,17 +145,21 @@ class Clients:
         return call
 
 
-def _head(call: Call) -> RequestHead:
+def _head(call: Call, dice: random.Random) -> RequestHead:
+    """The fields as this client happens to order and spell them; repeats of one stay in their order."""
     fields = [
         (b"Host", b"shop.example"),
         (b"Content-Type", b"application/json"),
         (b"Content-Length", b"%d" % len(call.body)),
         (b"X-Tenant", call.scope.encode()),
-        (b"X-Call", b"%d" % call.number),
-        (b"X-Call", b"again"),
     ]
     if call.key:
         fields.append((b"Idempotency-Key", call.key.encode()))
+    dice.shuffle(fields)
+    spell = dice.choice((bytes, bytes.lower, bytes.upper))
+    fields = [(spell(name), value) for name, value in fields]
+    fields[dice.randrange(len(fields)) : 0] = [(b"X-Call", b"%d" % call.number)]
+    fields.append((b"X-Call", b"again"))
     return RequestHead(b"POST", call.target.encode(), tuple(fields))
 
 

@@ -54,6 +54,8 @@ class Climate:
     fast_flushes: float = 0.0
     fast_restores: float = 0.0
     note_lost: float = 0.0
+    clock_jumps: float = 0.0
+    purges: float = 0.0
 
     @staticmethod
     def draw(dice: random.Random) -> Climate:
@@ -99,6 +101,8 @@ _USUAL = {
     "fast_flushes": 1.0,
     "fast_restores": 1.0,
     "note_lost": 0.3,
+    "clock_jumps": 1.5,
+    "purges": 6.0,
 }
 
 CALM = Climate()

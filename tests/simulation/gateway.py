@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -16,6 +16,9 @@ from typing import Any, cast
 
 import yaml
 
+from gateway.admin.operations import Operations
+from gateway.admin.resolution import Changed, Refused
+from gateway.app.operating import policies_of
 from gateway.app.routes import recipes, route_of, target_of
 from gateway import config as asked
 from gateway.config import Config, parse
@@ -66,8 +69,8 @@ _PEER = IPv4Address("192.0.2.7")
 _EDGE_GRACE_SECONDS = 1.0
 _DRAIN_SECONDS = 4.0
 _FLUSH_SECONDS = 2.0
-AMNESIA_SECONDS = 3600.0
-"""Longer than any run: what was forgotten stays so."""
+AMNESIA_SECONDS = 3 * 3600.0
+"""Longer than any run, wherever the store's clock jumps: what was forgotten stays so."""
 # As the configuration asks for it: the longest that an attempt lasts, and the longest that the network holds a request.
 _PROBE_SETTLE_SECONDS = 8.0 + REQUEST_LATE_SECONDS_MAX + 1.0
 
@@ -206,6 +209,7 @@ class GatewayLife:
         self._connections: dict[NumberedTask, Connection] = {}
         self._accepted: set[int] = set()
         self._upkeep: list[asyncio.Task[None]] = []
+        self._commands: set[asyncio.Task[Changed | Refused]] = set()
         self.over: asyncio.Future[None] = house.loop.create_future()
         # Boot clocks of different machines have nothing to do with each other.
         offset = float(sum(holder.encode()) * 1000)
@@ -237,6 +241,7 @@ class GatewayLife:
             cache_max_age_seconds=config.store.cache_max_age,
             clock=clock,
         )
+        self._operations = Operations(store, policies_of(config), drops_owed=lambda: store.drops_owed)
         self._leases = Leases(store, herald, lease_seconds=config.store.lease, clock=clock)
         self._claiming = Claiming(
             store,
@@ -338,6 +343,19 @@ class GatewayLife:
         self.is_leaving = True
         return self.process.start(self._drain())
 
+    def operate(self, say: Callable[[Operations], Coroutine[Any, Any, Changed | Refused]]) -> asyncio.Task[Any]:
+        """An operator's command arrives at the admin port. It ends as the gateway does, or never."""
+        task = self.process.start(say(self._operations))
+        self._commands.add(task)
+        task.add_done_callback(self._operated)
+        return task
+
+    def _operated(self, task: asyncio.Task[Changed | Refused]) -> None:
+        self._commands.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StoreError):
+            self._house.history.errors.append(f"a command failed: {error!r}")
+
     async def _drain(self) -> None:
         unsaid = 0
         try:
@@ -356,7 +374,7 @@ class GatewayLife:
         waiting = self._journal.tally.waiting
         if self._connections:
             await asyncio.wait(list(self._connections), timeout=_EDGE_GRACE_SECONDS)
-        left: list[asyncio.Task[Any]] = [*self._connections, *self._upkeep, self._main]
+        left: list[asyncio.Task[Any]] = [*self._connections, *self._upkeep, *self._commands, self._main]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)

@@ -7,6 +7,8 @@ strings that the contract names. Times are seconds of the run; the store's own t
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -62,6 +64,11 @@ class Call:
         """Which operation it is about."""
         return self.route, self.scope, self.key
 
+    @property
+    def request(self) -> tuple[str, bytes]:
+        """What is asked for; the rest of a request may be spelt in many ways."""
+        return self.target, self.body
+
 
 @dataclass(slots=True)
 class Sent:
@@ -100,6 +107,10 @@ class Sent:
     @property
     def subject(self) -> tuple[str, str, str]:
         return self.route, self.scope, self.key
+
+    @property
+    def request(self) -> tuple[str, bytes]:
+        return self.target, self.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +192,23 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Jump:
+    """The store's clock was set: after `at` it is `offset_us` ahead of the run's time."""
+
+    at: float
+    offset_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """An operator was told, at `at`, that the answer is dropped, or the key forgotten, and that no copy is left."""
+
+    operation_id: str
+    at: float
+    is_erasure: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """One life of a gateway process. `ending` is `running`, `crashed` or `drained`."""
 
@@ -204,6 +232,8 @@ class Terms:
     store_timeout_seconds: float
     waiters_max: int
     stored_bytes_max: int = 1024
+    resent: frozenset[str] = frozenset()
+    """Routes on which an operation in doubt is sent again, because the service deduplicates."""
     answer_within_by_route: Mapping[str, float] = field(default_factory=dict)
 
     def answered_within(self, route: str) -> float:
@@ -224,6 +254,8 @@ class History:
     store_calls: list[StoreCall] = field(default_factory=list)
     note_reads: list[NoteRead] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    jumps: list[Jump] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -235,7 +267,24 @@ class History:
 
     def store_us(self, seconds: float) -> int:
         """What the store's clock showed at a moment of the run."""
-        return self.epoch_us + round(seconds * 1_000_000)
+        return self.epoch_us + round(seconds * 1_000_000) + self.offset_us(seconds)
+
+    def offset_us(self, seconds: float) -> int:
+        """How far the store's clock was ahead of the run's time."""
+        passed = bisect_left(self.jumps, seconds, key=lambda jump: jump.at)
+        return self.jumps[passed - 1].offset_us if passed else 0
+
+    def was_set(self, since: float, until: float) -> bool:
+        """Whether the store's clock was set between two moments of the run."""
+        return any(since <= jump.at <= until for jump in self.jumps)
+
+    def clock_since(self, seconds: float) -> list[tuple[float, float, int]]:
+        """From when until when the store's clock was how far ahead, from a moment of the run on."""
+        later = [jump for jump in self.jumps if jump.at >= seconds]
+        begun = [seconds, *(jump.at for jump in later)]
+        ended = [*begun[1:], math.inf]
+        offsets = [self.offset_us(seconds), *(jump.offset_us for jump in later)]
+        return list(zip(begun, ended, offsets, strict=True))
 
     def digest(self) -> str:
         """Equal for equal histories."""
@@ -247,6 +296,8 @@ class History:
             self.store_calls,
             self.note_reads,
             self.faults,
+            self.jumps,
+            self.drops,
             self.lives,
             self.facts,
             self.errors,

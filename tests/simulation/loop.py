@@ -171,6 +171,11 @@ def current_process() -> Process:
     return _process.get()
 
 
+def running_process() -> Process | None:
+    """The process as which the caller runs; None outside of all of them."""
+    return _process.get(None)
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. `run` it once; it is closed afterwards."""
 

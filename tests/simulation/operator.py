@@ -19,6 +19,9 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
 
 _NAME = "operator"
+_GRANTS = frozenset(("claim", "takeover"))
+# On his own watch: as long as a gateway may believe in a claim that the store's clock has ended.
+_PATIENCE_SECONDS = 6.0
 
 
 class Operator:
@@ -50,10 +53,15 @@ class Operator:
         sent = [one for one in self._history.sent if one.operation_id == asked and one.is_protected]
         if any(not one.is_closed for one in sent):
             return
+        granted = [
+            change for change in self._history.changes if change.operation_id == asked and change.event in _GRANTS
+        ]
+        if granted[-1].at + _PATIENCE_SECONDS > self._loop.time():
+            return
         retention = self._routes[record.identity.route].retention
         # What was before the record came into being is another window's.
-        born_us = record.first_claimed_us
-        done = [one for one in sent if one.effect is not None and self._history.store_us(one.sent) >= born_us]
+        born = max(change.at for change in granted if change.at_us == record.first_claimed_us)
+        done = [one for one in sent if one.effect is not None and one.sent >= born]
         command: Command
         if done:
             command = Prove(

@@ -11,6 +11,7 @@ EPOCH_US = 1_800_000_000_000_000
 REPLAY_SECONDS = 100.0
 REMEMBER_SECONDS = 200.0
 LEASE_SECONDS = 6.0
+CACHE_SECONDS = 5.0
 BODY = b'{"amount":1}'
 
 
@@ -18,7 +19,7 @@ def blank() -> History:
     """A history in which nothing happened."""
     terms = Terms(
         lease_seconds=LEASE_SECONDS,
-        cache_max_age_seconds=5.0,
+        cache_max_age_seconds=CACHE_SECONDS,
         wait_seconds_max=4.0,
         answer_within_seconds=3.0,
         store_timeout_seconds=1.0,

@@ -26,7 +26,6 @@ from gateway.core.operation import (
     Result,
     Snapshot,
     Takeover,
-    microseconds,
     operation_id_of,
 )
 from gateway.store.base import (
@@ -44,22 +43,23 @@ from gateway.store.base import (
 )
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
-from tests.simulation.history import Change, History, StoreCall, View
+from tests.simulation.history import Change, History, Jump, StoreCall, View
 from tests.simulation.loop import Process, SimulatedLoop
-from tests.support.memory_store import EPOCH_US, ManualClock, Memory, MemoryStore
+from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
 T = TypeVar("T")
 
 
 class _Clock(ManualClock):
-    """The store's own clock: the run's time, from another beginning."""
+    """The store's own clock: the run's time, from another beginning, and as far off as it was set last."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, history: History) -> None:
         super().__init__()
         self._loop = loop
+        self._history = history
 
     def __call__(self) -> int:
-        return EPOCH_US + microseconds(self._loop.time())
+        return self._history.store_us(self._loop.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Database:
         self._loop = loop
         self._history = history
         self._weather = weather
-        self.memory = Memory(clock=_Clock(loop))
+        self.memory = Memory(clock=_Clock(loop, history))
         self.store = MemoryStore(self.memory)
         _at_once(self.store.start())
         self.down_until = 0.0
@@ -94,6 +94,10 @@ class Database:
         """What is under way is lost, before its effect or after; what comes is refused."""
         self.outages += 1
         self.down_until = self._loop.time() + seconds
+
+    def set_clock(self, offset_seconds: float) -> None:
+        """From the next moment on the store's clock is so far ahead of the time of the run."""
+        self._history.jumps.append(Jump(self._loop.time(), round(offset_seconds * 1_000_000)))
 
     def copy_to_standby(self) -> None:
         """What a standby that follows at a distance has by now."""
@@ -181,7 +185,7 @@ class Database:
                 str(operation_id),
                 event,
                 now,
-                EPOCH_US + microseconds(now),
+                self._history.store_us(now),
                 view(before),
                 view(after),
                 gateway,

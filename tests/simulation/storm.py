@@ -9,8 +9,12 @@ from collections.abc import Callable
 from tests.simulation.fast import FastServer
 from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
+from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
+
+
+_HOUR_SECONDS = 3600.0
 
 
 class Storm:
@@ -22,6 +26,7 @@ class Storm:
         database: Database,
         fast: FastServer | None,
         weather: Weather,
+        history: History,
         loop: SimulatedLoop,
         dice: random.Random,
     ) -> None:
@@ -29,13 +34,17 @@ class Storm:
         self._database = database
         self._fast = fast
         self._weather = weather
+        self._history = history
         self._loop = loop
         self._dice = dice
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
         climate = self._weather.climate
-        strikes: list[tuple[float, Callable[[], None]]] = [(climate.store_outages, self._break_store)]
+        strikes: list[tuple[float, Callable[[], None]]] = [
+            (climate.store_outages, self._break_store),
+            (climate.clock_jumps, self._set_clock),
+        ]
         if self._fast is not None:
             strikes += [
                 (climate.fast_outages, self._break_fast),
@@ -61,6 +70,8 @@ class Storm:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         now = self._loop.time()
         self._database.down_until = now
+        if self._history.jumps and self._dice.random() < 0.5:
+            self._note_clock(0.0)
         if self._fast is not None:
             self._fast.down_until = self._fast.slow_until = now
         for gateway in self._gateways:
@@ -119,6 +130,15 @@ class Storm:
         seconds = self._dice.choice((0.05, 1.0, 4.0, 12.0))
         self._weather.note("store_outage", seconds)
         self._database.break_down(seconds)
+
+    def _set_clock(self) -> None:
+        """Somebody sets the store's clock, for better or worse."""
+        farthest = self._dice.choice((2.0, 10.0, 60.0, _HOUR_SECONDS))
+        self._note_clock(self._dice.choice((0.0, 1.0, 1.0, -1.0, -1.0)) * farthest * self._dice.random())
+
+    def _note_clock(self, offset_seconds: float) -> None:
+        self._weather.note("clock_jump", detail=f"{offset_seconds:.6f} s ahead")
+        self._database.set_clock(offset_seconds)
 
     def _fail_over(self) -> None:
         self._weather.note("store_failover", 10.0)

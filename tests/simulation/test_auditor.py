@@ -12,10 +12,11 @@ import pytest
 from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
-from tests.simulation.history import Answer, Call, Fault, History, Life, NoteRead, Sent, StoreCall, View
-from tests.simulation.scribe import BODY, LEASE_SECONDS, OPERATION, Scribe, well
+from tests.simulation.history import Answer, Call, Drop, Fault, History, Jump, Life, NoteRead, Sent, StoreCall, View
+from tests.simulation.scribe import BODY, CACHE_SECONDS, LEASE_SECONDS, OPERATION, REPLAY_SECONDS, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
+HOUR_US = 3_600_000_000
 Spoil = Callable[[History, Scribe], None]
 
 _SPOILS: list[tuple[str, str, Spoil]] = []
@@ -136,6 +137,18 @@ def the_answer_to_another_request(made: History, scribe: Scribe) -> None:
     made.calls[1].body = b"other"
 
 
+@breaks("10")
+def refused_as_another_request_although_it_is_the_same(made: History, scribe: Scribe) -> None:
+    scribe.call(3.0, "key-reused", status=422)
+
+
+@breaks("10")
+def another_request_with_the_same_fingerprint(made: History, scribe: Scribe) -> None:
+    scribe.say(3.0, "release", "released")
+    scribe.claim(3.1, 2)
+    scribe.send(3.2, 2, "n2").target = "/charge?again=1"
+
+
 @breaks("25")
 def a_truncated_answer_in_the_record(made: History, scribe: Scribe) -> None:
     made.sent[0].cut, made.sent[0].is_kept_whole = 1, False
@@ -240,6 +253,18 @@ def replayed_after_its_window(made: History, scribe: Scribe) -> None:
     scribe.call(150.0, "replayed", "n1")
 
 
+@breaks("20")
+def replayed_after_a_purge(made: History, scribe: Scribe) -> None:
+    purge(made, scribe, told=3.1)
+    scribe.call(3.1 + CACHE_SECONDS, "replayed", "n1")
+
+
+@breaks("20")
+def replayed_after_its_window_although_the_clock_was_set(made: History, scribe: Scribe) -> None:
+    made.jumps.append(Jump(2.0, HOUR_US))
+    scribe.call(1.06 + REPLAY_SECONDS, "replayed", "n1")
+
+
 @breaks("29")
 def claimed_as_absent_after_a_loss(made: History, scribe: Scribe) -> None:
     made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 0.1, 0.2, 0.3))
@@ -300,6 +325,16 @@ def two_subjects_under_one_operation(made: History, scribe: Scribe) -> None:
 @breaks("22")
 def two_operations_for_one_subject(made: History, scribe: Scribe) -> None:
     Scribe(made, OTHER).send(3.0, 1, "n2")
+
+
+@breaks("23")
+def somebody_else_got_what_was_said_to_this_call(made: History, scribe: Scribe) -> None:
+    made.sent[0].call = 1
+
+
+@breaks("23")
+def the_answer_to_another_operation(made: History, scribe: Scribe) -> None:
+    Scribe(made, OTHER, "k2").call(3.0, "replayed", "n1")
 
 
 @breaks("24")
@@ -384,6 +419,29 @@ def drained_and_still_claimed(made: History, scribe: Scribe) -> None:
     Scribe(made, OTHER, "k2").claim(3.0, 2)
 
 
+@breaks("35")
+def free_again_after_the_clock_was_set(made: History, scribe: Scribe) -> None:
+    clock_set_while_open(made).change(3.3, "sweep", None)
+
+
+@breaks("35")
+def claimed_again_after_the_clock_was_set(made: History, scribe: Scribe) -> None:
+    clock_set_while_open(made).claim(3.3, 3)
+
+
+@breaks("35")
+def taken_over_where_nothing_may_be_sent_again(made: History, scribe: Scribe) -> None:
+    clock_set_while_open(made).claim(3.3, 3, event="takeover")
+
+
+@breaks("35")
+def sent_after_it_was_said_not_to_be(made: History, scribe: Scribe) -> None:
+    clock_set_while_open(made).change(
+        3.3, "disprove", replace(made.changes[-1].after or view(scribe), state="released")
+    )
+    made.sent[1].sent = 3.4
+
+
 @breaks("36")
 def a_task_is_left(made: History, scribe: Scribe) -> None:
     made.lives.append(Life("g0", "g0.2", 0.0, 59.0, "drained", leftovers=("1 runs",)))
@@ -421,6 +479,34 @@ def test_who_was_told_nothing_of_a_memory_believes_the_next(noted: float | None)
     assert not any(line.startswith("29_") for line in audit(made))
 
 
+def test_who_claimed_need_not_hear_of_a_clock_that_was_set() -> None:
+    """A request may leave for as long as its lease was given, also when the store's clock has ended it meanwhile."""
+    made, _ = well()
+    other = clock_set_while_open(made)
+    made.sent[1].sent = 3.5
+    assert made.store_us(3.5) > view(other).lease_until_us
+    other.complete(3.6, "n2")
+    assert audit(made) == []
+
+
+def test_a_copy_may_outlive_a_purge_for_a_while() -> None:
+    """A gateway that missed the news may answer from its memory until its entry is too old."""
+    made, scribe = well()
+    purge(made, scribe, told=3.1)
+    scribe.call(3.0 + CACHE_SECONDS, "replayed", "n1")
+    assert audit(made) == []
+
+
+def test_a_copy_keeps_the_window_that_it_was_made_in() -> None:
+    """The store's clock ends a window early for its own record, and for no copy."""
+    made, scribe = well()
+    made.jumps.append(Jump(2.5, HOUR_US))
+    scribe.call(3.0, "replayed", "n1")
+    scribe.call(3.0, "key-expired", status=410)
+    made.final.clear()
+    assert audit(made) == []
+
+
 def answer(call: Call) -> Answer:
     assert call.answer is not None
     return call.answer
@@ -438,6 +524,23 @@ def in_doubt(made: History) -> Scribe:
     other.send(3.1, 2, "n2")
     other.say(3.3, "abandon", "in_doubt")
     return other
+
+
+def clock_set_while_open(made: History) -> Scribe:
+    """Another operation, sent with an effect, under whose lease the store's clock was set an hour ahead."""
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    made.jumps.append(Jump(3.2, HOUR_US))
+    made.faults.append(Fault("clock_jump", 3.2, 3.2))
+    return other
+
+
+def purge(made: History, scribe: Scribe, told: float) -> None:
+    """An operator drops the answer, and hears at `told` that no copy is left."""
+    scribe.change(3.0, "purge", replace(view(scribe), state="tombstone", last_event="purge", replay_until_us=0))
+    made.final[OPERATION] = view(scribe)
+    made.drops.append(Drop(OPERATION, told, is_erasure=False))
 
 
 def unprotected(scribe: Scribe) -> Sent:

@@ -118,10 +118,12 @@ class Connection:
 class Body:
     """A request body that comes in two pieces, or not to its end. Satisfies `RequestBody`."""
 
-    def __init__(self, loop: SimulatedLoop, weather: Weather, content: bytes, *, is_cut: bool) -> None:
+    def __init__(self, loop: SimulatedLoop, weather: Weather, content: bytes, *, cut_at: int, is_cut: bool) -> None:
+        """The first piece has `cut_at` bytes."""
         self._loop = loop
         self._weather = weather
         self._content = content
+        self._cut_at = cut_at
         self._is_cut = is_cut
         self.length: int | None = len(content)
 
@@ -129,14 +131,15 @@ class Body:
         return None
 
     async def stream(self) -> AsyncIterator[bytes]:
-        middle = len(self._content) // 2
-        yield self._content[:middle]
+        if self._cut_at:
+            yield self._content[: self._cut_at]
         arrived: asyncio.Future[None] = self._loop.create_future()
         current_process().deliver(self._weather.hop_seconds(), _resolve, arrived)
         await arrived
         if self._is_cut:
             raise RequestCut(Cut.GONE)
-        yield self._content[middle:]
+        if self._cut_at < len(self._content):
+            yield self._content[self._cut_at :]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.simulation.clients import Clients
+from tests.simulation.clocks import jumping_wall, shown, steady_wall
 from tests.simulation.fast import FastServer
 from tests.simulation.faults import CALM, Climate, Weather
 from tests.simulation.gateway import SimulatedGateway, configuration
@@ -22,6 +23,7 @@ from tests.simulation.history import History, Terms
 from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
+from tests.simulation.purger import Purger
 from tests.simulation.store import Database, view
 from tests.simulation.storm import Storm
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service
@@ -30,17 +32,21 @@ from tests.support.memory_store import EPOCH_US
 _STORM_SECONDS = 40.0
 # Longer than anything that went wrong may last: the latest statement to a store, and a lease after it.
 _SETTLE_SECONDS = 24.0
+# For as long their clocks jump.
+_WALLS_SECONDS = 300.0
 
 
-def run(seed: int, *, is_calm: bool = False, load_seconds: float | None = None) -> History:
+def run(seed: int, *, is_calm: bool = False, load_seconds: float | None = None, walls_jump: bool = True) -> History:
     """Everything that happens under this seed.
 
-    With `is_calm` nothing goes wrong in it; with `load_seconds` neither, and callers come and go for so long.
+    With `is_calm` nothing goes wrong in it; with `load_seconds` neither, and callers come and go for so long. With
+    `walls_jump` False the wall clocks of the gateways are right, and everything else is the same.
     """
     is_loaded = load_seconds is not None
     with _entropy(seed), _complaints() as complaints:
         world = World(seed, is_calm=is_calm or is_loaded, is_loaded=is_loaded)
-        world.loop.run(world.live() if load_seconds is None else world.bear(load_seconds))
+        with shown(world.wall if walls_jump else steady_wall(world.loop)):
+            world.loop.run(world.live() if load_seconds is None else world.bear(load_seconds))
         world.history.errors.extend([*complaints, *world.loop.complaints])
         world.history.rounds = world.loop.rounds
         return world.history
@@ -61,6 +67,7 @@ class World:
             store_timeout_seconds=store_timeout,
             waiters_max=config.routes[0].in_flight.max_waiters,
             stored_bytes_max=RESPONSE_BYTES_MAX,
+            resent=frozenset(route.name for route in config.routes if route.recovery == "resend"),
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
@@ -88,6 +95,11 @@ class World:
         self.clients.make_intents(dice.choice((2, 6, 10, 14)))
         self.operator = Operator(self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator"))
         self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
+        names = [gateway.name for gateway in self.gateways]
+        self.wall = jumping_wall(loop, random.Random(f"{seed}/walls"), names, _WALLS_SECONDS)
+        self.purger = Purger(
+            self.gateways, self.database, loop=loop, history=history, dice=random.Random(f"{seed}/purger")
+        )
         self._dice = random.Random(f"{seed}/fate")
 
     async def live(self) -> None:
@@ -95,8 +107,9 @@ class World:
         await self._begin()
         work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
         work.append(self.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
+        work.append(self.purger.work(_STORM_SECONDS, self.weather.climate.purges))
         clients = [asyncio.create_task(each) for each in work]
-        storm = Storm(self.gateways, self.database, self.fast, self.weather, self.loop, self._dice)
+        storm = Storm(self.gateways, self.database, self.fast, self.weather, self.history, self.loop, self._dice)
         storm.begin()
         await asyncio.sleep(_STORM_SECONDS)
         await storm.end()

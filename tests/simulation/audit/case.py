@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -34,19 +35,29 @@ def settled(view: View | None, now_us: int) -> View | None:
     return view
 
 
+def lease_end(change: Change, view: View) -> float:
+    """The moment of the run at which a lease ends that a change wrote, unless the store's clock is set meanwhile."""
+    return change.at + (view.lease_until_us - change.at_us) / 1e6
+
+
 def state_of(view: View | None) -> str:
     return "absent" if view is None else view.state
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer that got into the record: which, when, and until when it may be given again."""
+    """An answer that got into the record: which, when, and until when it is given again.
+
+    Before `sure_until` everybody gets it: nobody purged it, and its window was not over on the store's clock. From
+    `surely_gone` on nobody does: no copy can be left, wherever the store's clock stood when one was made.
+    """
 
     operation_id: str
     nonce: str | None
     window: int
     at: float
-    expires: float
+    sure_until: float
+    surely_gone: float
     event: str
     has_body: bool
 
@@ -86,8 +97,10 @@ class Case:
         }
         self.completions = list(self._completions())
         self._by_answer: dict[str | None, list[Completion]] = defaultdict(list)
+        self._by_operation: dict[str, list[Completion]] = defaultdict(list)
         for completion in self.completions:
             self._by_answer[completion.nonce].append(completion)
+            self._by_operation[completion.operation_id].append(completion)
 
     def answers(self, words: frozenset[str]) -> Iterator[tuple[Call, Answer]]:
         """Every whole answer under one of these words."""
@@ -95,6 +108,10 @@ class Case:
             answer = call.answer
             if answer is not None and answer.is_whole and answer.word in words:
                 yield call, answer
+
+    def completions_of(self, operation_id: str) -> Sequence[Completion]:
+        """All answers that got into this record, in all of its lives."""
+        return self._by_operation.get(operation_id, ())
 
     def completed_as(self, nonce: str | None) -> Sequence[Completion]:
         """The completions that this answer of the upstream made."""
@@ -104,11 +121,21 @@ class Case:
         """Which life of the key a claim belongs to; another begins when the record comes into being anew."""
         return bisect_right(self._births.get(operation_id, []), token)
 
-    def window_of_nonce(self, nonce: str) -> tuple[str, int] | None:
-        """The operation and the window of the request that the upstream answered so."""
-        for sent in self.by_nonce.get(nonce, ()):
-            if sent.is_protected:
-                return sent.operation_id, self.window(sent.operation_id, sent.token)
+    def window_of(self, call: Call, answer: Answer) -> tuple[str, int] | None:
+        """The operation and the window of the request that the upstream answered so.
+
+        Where the upstream deduplicates, and the key was forgotten meanwhile, one answer belongs to several windows:
+        then it is the one that this call asked in.
+        """
+        if answer.nonce is None:
+            return None
+        given = [sent for sent in self.by_nonce.get(answer.nonce, ()) if sent.is_protected]
+        own = [sent for sent in given if sent.call == call.number]
+        known = [each for each in self.completed_as(answer.nonce) if each.at <= answer.at]
+        if not own and known:
+            return known[-1].operation_id, known[-1].window
+        for sent in own[-1:] or given[:1]:
+            return sent.operation_id, self.window(sent.operation_id, sent.token)
         return None
 
     def claim(self, sent: Sent) -> Change | None:
@@ -154,10 +181,50 @@ class Case:
                         after.nonce,
                         self.window(operation_id, after.token),
                         change.at,
-                        (after.replay_until_us - self.history.epoch_us) / 1e6,
+                        *self._ends(change, after.replay_until_us),
                         change.event,
                         after.has_body,
                     )
+
+    def _ends(self, completed: Change, replay_until_us: int) -> tuple[float, float]:
+        """`sure_until` and `surely_gone` of a completion."""
+        sure, gone = math.inf, 0.0
+        for begun, ended, offset_us in self.history.clock_since(completed.at):
+            over = (replay_until_us - self.history.epoch_us - offset_us) / 1e6
+            if over < ended:
+                sure = min(sure, max(begun, over))
+            if begun < over:
+                # A copy is made for as long as the window lasts now, and keeps to that.
+                gone = max(gone, over)
+        purged = self._first_purge(completed)
+        if purged is None:
+            return sure, gone
+        if completed.operation_id in self.lost:
+            # The purge itself may have been forgotten.
+            return min(sure, purged.at), gone
+        told = [drop.at for drop in self.history.drops if drop.operation_id == completed.operation_id]
+        heard = min((at for at in told if at >= purged.at), default=math.inf)
+        return min(sure, purged.at), min(gone, heard + self.history.terms.cache_max_age_seconds)
+
+    def _first_purge(self, completed: Change) -> Change | None:
+        for change in self.changes[completed.operation_id]:
+            if change.number > completed.number and change.event == "purge":
+                return change
+        return None
+
+    def stale_until(self, completion: Completion) -> float:
+        """Until when a copy from an earlier life of the key may be given in place of this completion."""
+        earlier = [
+            each.surely_gone
+            for each in self.completions_of(completion.operation_id)
+            if each.at < completion.at and each.window < completion.window
+        ]
+        return max(earlier, default=0.0)
+
+    def is_stretched(self, operation_id: str, moment: float) -> bool:
+        """Whether the store's clock was set back since the lease of a claim was written, so that it lasts longer."""
+        written = [change.at for change in self.changes.get(operation_id, ()) if change.at <= moment]
+        return bool(written) and self.history.offset_us(written[-1]) > self.history.offset_us(moment)
 
 
 def _named(answer: Answer | None) -> str | None:

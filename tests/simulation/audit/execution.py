@@ -97,7 +97,7 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
     first: dict[tuple[str, int], tuple[int, object]] = {}
     until: dict[tuple[str, int], str] = {}
     for call, answer in case.answers(RECORDED):
-        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        window = case.window_of(call, answer)
         if window is None or window[0] in case.lost:
             continue
         essence = _essence(answer)
@@ -157,7 +157,7 @@ def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
     """One client at most is told `stored` in a window."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     for call, answer in case.answers(frozenset(("stored",))):
-        window = None if answer.nonce is None else case.window_of_nonce(answer.nonce)
+        window = case.window_of(call, answer)
         if window is not None and window[0] not in case.lost:
             found[window].append(call.number)
     for (operation_id, number), calls in found.items():
@@ -170,7 +170,7 @@ def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
     for operation_id, requests in case.protected.items():
         in_order = sorted(requests, key=lambda sent: sent.token)
         for first, second in pairwise(in_order):
-            if first.body == second.body:
+            if first.request == second.request:
                 continue
             if case.window(operation_id, first.token) != case.window(operation_id, second.token):
                 continue
@@ -183,8 +183,24 @@ def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
         if call.answer is None or call.answer.nonce is None:
             continue
         asked = [sent for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"]
-        if asked and all(sent.body != call.body for sent in asked):
+        if asked and all(sent.request != call.request for sent in asked):
             yield f"call {call.number}: got the answer to another request"
+
+
+def invariant_10_same_request_same_fingerprint(case: Case) -> Iterator[str]:
+    """However it is cut, ordered or spelt, a request is the same one; another has another fingerprint."""
+    for operation_id, requests in case.protected.items():
+        claims = [(sent, case.claim(sent)) for sent in requests if sent.method != "GET"]
+        known = [(sent, claim.fingerprint) for sent, claim in claims if claim is not None and claim.fingerprint]
+        for (first, one), (second, other) in pairwise(known):
+            if (first.request == second.request) != (one == other):
+                yield f"{operation_id}: tokens {first.token} and {second.token} have fingerprints that do not fit"
+    for calls in case.calls.values():
+        for call in calls:
+            if call.answer is None or call.answer.word != "key-reused" or call.ended is None:
+                continue
+            if not any(other.request != call.request and other.begun <= call.ended for other in calls):
+                yield f"call {call.number}: key-reused, and there was no other request"
 
 
 def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:

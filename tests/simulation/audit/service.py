@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.audit.case import AWAY, RECORDED, Case, settled, state_of
-from tests.simulation.history import Call, Sent
+from tests.simulation.history import Call, Change, Sent
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
+# Words under which nobody gets an answer but the call that it was said to; None is no word at all.
+_OF_THIS_CALL = frozenset(("stored", "unkeyed", "unprotected", None))
 _OWN_FIELDS = frozenset(
     ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
 )
@@ -16,21 +18,25 @@ _OWN_FIELDS = frozenset(
 
 def invariant_07_real_time_order(case: Case) -> Iterator[str]:
     """Once an answer is stored and known, whoever asks afterwards gets it until it expires."""
-    known = {completion.nonce: completion for completion in case.completions if completion.nonce}
     for calls in case.calls.values():
         acknowledged = _first_told(calls, _ACKNOWLEDGED)
         if case.lost & case.operations.get(calls[0].subject, set()):
             continue
         for nonce, since in _first_told(calls, RECORDED | _ACKNOWLEDGED).items():
-            completion = known.get(nonce)
-            if completion is None:
+            completions = case.completed_as(nonce)
+            if len(completions) != 1:
+                # More than one: the key was forgotten, and a service that deduplicates said the same again.
                 continue
-            bodies = {sent.body for sent in case.by_nonce[nonce] if sent.method != "GET"}
+            completion = completions[0]
+            stale_until = case.stale_until(completion)
+            requests = {sent.request for sent in case.by_nonce[nonce] if sent.method != "GET"}
             for call in calls:
                 left, answer = call.left_gateway, call.answer
-                if call.begun <= since or left is None or left >= completion.expires or answer is None:
+                if call.begun <= since or left is None or left >= completion.sure_until or answer is None:
                     continue
-                is_same = call.body in bodies
+                if call.begun < stale_until:
+                    continue
+                is_same = call.request in requests
                 # What a journal holds is that gateway's alone until the store has it.
                 if is_same and call.begun <= completion.at and answer.word in _NOT_YET:
                     continue
@@ -89,6 +95,20 @@ def invariant_22_an_operation_is_its_route_scope_and_key(case: Case) -> Iterator
                 yield f"call {call.number}: sent as {sent.route} of {sent.scope}"
 
 
+def invariant_23_an_answer_belongs_to_its_request(case: Case) -> Iterator[str]:
+    """What is given at first hand was said to this call; all else to another of the same operation."""
+    for call in case.history.calls:
+        if call.answer is None or call.answer.nonce is None:
+            continue
+        asking = {sent.call for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"}
+        if call.number in asking or not asking:
+            continue
+        if call.answer.word in _OF_THIS_CALL:
+            yield f"call {call.number}: {call.answer.word} with an answer that calls {sorted(asking, key=str)} got"
+        elif not any(number is not None and case.history.calls[number].subject == call.subject for number in asking):
+            yield f"call {call.number}: got what was said to calls {sorted(asking, key=str)}, of other operations"
+
+
 def invariant_24_fidelity(case: Case) -> Iterator[str]:
     """The upstream sees what was sent, the first caller what was answered, but for what is declared."""
     for call in case.history.calls:
@@ -121,6 +141,8 @@ def invariant_27_unprotected_is_sent_once(case: Case) -> Iterator[str]:
 def invariant_30_everything_converges(case: Case) -> Iterator[str]:
     """In the end nothing is claimed, and every call is over."""
     for operation_id, view in case.history.final.items():
+        if view.state == "claimed" and case.is_stretched(operation_id, case.history.ended):
+            continue
         if view.state not in ("completed", "released", "tombstone", "in_doubt"):
             yield f"{operation_id}: {view.state} in the end"
     for call in case.history.calls:
@@ -136,8 +158,16 @@ def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:
         word = None if call.answer is None else call.answer.word
         if word == "store-amnesia" and any(fault.kind == "store_failover" for fault in case.history.faults):
             continue
+        if word == "in-flight" and _is_held_by_the_clock(case, call):
+            continue
         if word is None or word in AWAY or word in ("in-flight", "unprotected"):
             yield f"call {call.number}: {word} after all was well again"
+
+
+def _is_held_by_the_clock(case: Case, call: Call) -> bool:
+    """Whether the store's clock was set back, so that the lease of a dead owner lasts on."""
+    moment = call.left_gateway or 0.0
+    return any(case.is_stretched(operation_id, moment) for operation_id in case.operations.get(call.subject, ()))
 
 
 def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[str]:
@@ -217,6 +247,51 @@ def invariant_34_a_drain_leaves_nothing_open(case: Case) -> Iterator[str]:
             record = case.record_at(operation_id, life.ended)
             if record is not None and record.state == "claimed" and record.holder == life.holder:
                 yield f"{operation_id}: left claimed by {life.holder}"
+
+
+_OPEN = frozenset(("claimed", "in_doubt"))
+_ENDING = frozenset(("complete", "release", "forget", "prove", "disprove", "lost"))
+
+
+def invariant_35_a_clock_that_jumps_runs_nothing(case: Case) -> Iterator[str]:
+    """What was open when the store's clock was set is only ended by who may, and sent again only by a takeover."""
+    resent = {sent.operation_id for sent in case.history.sent if sent.route in case.history.terms.resent}
+    for jump in case.history.jumps:
+        for operation_id, changes in case.changes.items():
+            before = [change for change in changes if change.at <= jump.at]
+            held = before[-1].after if before else None
+            if held is not None and held.state in _OPEN:
+                fault = _run_again(changes[len(before) :], is_resent=operation_id in resent)
+                if fault:
+                    yield f"{operation_id}: {fault} after the clock was set at {jump.at:.3f}"
+    for operation_id, requests in case.protected.items():
+        for sent in requests:
+            claim = case.claim(sent)
+            if claim is not None and case.history.was_set(claim.at, sent.sent):
+                yield from _not_its_own(case, sent, claim, is_resent=operation_id in resent)
+
+
+def _run_again(later: list[Change], *, is_resent: bool) -> str | None:
+    """What happened to an open operation that no clock may do."""
+    for change in later:
+        if change.event in _ENDING:
+            return None
+        if change.after is None or change.event in ("claim", "purge", "erase"):
+            return f"{change.event} by {change.gateway}"
+        if change.event == "takeover" and not is_resent:
+            return f"taken over by {change.gateway}"
+    return None
+
+
+def _not_its_own(case: Case, sent: Sent, claim: Change, *, is_resent: bool) -> Iterator[str]:
+    """A claim that the clock ended, unknown to its holder: the record still waits for him, or was taken over."""
+    if sent.operation_id in case.lost:
+        return
+    changes = case.changes[sent.operation_id]
+    since = [change for change in changes if change.number > claim.number and change.at <= sent.sent]
+    ended = [change.event for change in since if change.event in _ENDING or change.event == "claim"]
+    if ended and not (is_resent and any(change.event == "takeover" for change in since)):
+        yield f"{sent.operation_id}: token {sent.token} was sent after {ended[0]}, and the clock was set meanwhile"
 
 
 def invariant_36_nothing_is_left(case: Case) -> Iterator[str]:

@@ -8,6 +8,8 @@ Theory of operation
 Two threads own a connection each. The writer takes the commands that arrived while it was busy as one batch and
 executes them in one `BEGIN IMMEDIATE` transaction: read the row, let `lifecycle.step` decide, write what it made. So it
 is the table itself that runs, under the lock that excludes every other process, and one `fsync` serves the whole batch.
+A claim on an absent key, and the answer of a claim whose record is at hand, are written without reading, by a statement
+that changes nothing where the row is another than `step` was told.
 The reader sees what is committed, which is all that was ever acknowledged, and waits for no write. What looks through
 more than a few records does so in pieces, between which others have their turn. What is known when a connection fails
 is `sqlite_connection`'s to say.

@@ -19,7 +19,9 @@ from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
     Applied,
+    Claim,
     Command,
+    Complete,
     Record,
     Result,
     State,
@@ -50,6 +52,9 @@ class Cursor(Protocol):
 
     def fetchall(self) -> list[Any]: ...
 
+    @property
+    def connection(self) -> Any: ...
+
 
 class Misfit(Exception):
     """The command at `index` cannot be written; the transaction has to be rolled back and can be tried without it."""
@@ -61,9 +66,14 @@ class Misfit(Exception):
 
 @cache
 def statements() -> Mapping[str, str]:
-    """The statements by the names of their files."""
+    """The statements by the names of their files; without comments, for the driver finds a statement by its text."""
     folder = files("gateway.store").joinpath("sql/sqlite")
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+    return {file.name.removesuffix(".sql"): _bare(file.read_text("utf-8")) for file in folder.iterdir()}
+
+
+def _bare(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return " ".join(line for line in lines if not line.startswith("--"))
 
 
 def check_ours(cursor: Cursor, path: object) -> int:
@@ -132,16 +142,22 @@ class _Tokens:
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
+        self._read: int | None = None
         self._last: int | None = None
 
     def draw(self) -> int:
         if self._last is None:
-            self._last = int(self._cursor.execute(statements()["select_sequence"]).fetchone()[0])
+            self._read = self._last = int(self._cursor.execute(statements()["select_sequence"]).fetchone()[0])
         self._last += 1
         return self._last
 
-    def keep(self) -> None:
+    def take_back(self) -> None:
+        """The last one drawn was given to nobody."""
         if self._last is not None:
+            self._last -= 1
+
+    def keep(self) -> None:
+        if self._last != self._read:
             self._cursor.execute(statements()["update_sequence"], (self._last,))
 
 
@@ -159,6 +175,11 @@ def _kept(columns: Row | None) -> _Kept:
 
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
+    # What nearly every operation comes to takes one statement. Where that finds things otherwise, the record is read.
+    if isinstance(command, Claim) and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None:
+        return granted
+    if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us)) is not None:
+        return completed
     kept = _kept(cursor.execute(statements()["select_operation"], (operation_id_of(command).bytes,)).fetchone())
     settled = settle(kept.record, now_us)
     result, record = step(settled, command, now_us, tokens.draw)
@@ -179,6 +200,41 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
             ),
         )
     return result
+
+
+def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) -> Result | None:
+    """Claim a key of which there is no record; None where there is one, and nothing was changed."""
+    if command.read_token is not None:
+        return None
+    result, record = step(None, command, now_us, tokens.draw)
+    if record is None:
+        return None
+    cursor.execute(statements()["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+    if cursor.connection.changes() == 1:
+        return result
+    tokens.take_back()
+    return None
+
+
+def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result | None:
+    """Complete a claim whose record need not be read; None where it has to be, and nothing was changed."""
+    granted = command.granted
+    if granted is None:
+        return None
+    result, record = step(granted, command, now_us, _no_token)
+    if record is None or not isinstance(result, Applied):
+        return None
+    # Its fence is what makes this the record: token and attempt id are of this claim alone.
+    changed = cursor.execute(statements()["update_granted"], (*encode(record), command.operation_id.bytes)).fetchone()
+    if changed is None:
+        return None
+    if command.response.body is not None:
+        cursor.execute(statements()["insert_response"], (changed[0], command.response.body))
+    return result
+
+
+def _no_token() -> int:
+    raise AssertionError("an answer draws no token")
 
 
 def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:

@@ -1,4 +1,4 @@
--- absent --claim--> claimed
+-- absent --claim--> claimed; nothing, where there is a record
 INSERT INTO operation (
     version, state, token, attempt_id, last_event, holder, carries_doubt,
     fingerprint_recipe, fingerprint_digest, fingerprint_raw, fingerprint_key_id,
@@ -6,3 +6,4 @@ INSERT INTO operation (
     doubt, resolution_id, status, reason, headers, body_kept, due_us, probe_target, probe_host,
     id, route, operation, scope_digest, key_digest, key
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING

@@ -13,6 +13,8 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Final, Literal, assert_never
 
 from gateway.core.operation import Event
@@ -53,7 +55,8 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(
 class Logs:
     """The log of this process, and an observer of facts.
 
-    From its making to `close` it is where all loggers write to.
+    From its making to `close` it is where all loggers write to. `worker` is the number that each line of this process
+    carries; `is_shared`: other processes write to the descriptor, too.
     """
 
     def __init__(
@@ -62,15 +65,18 @@ class Logs:
         level: Level = "info",
         format: Literal["json", "text"] = "json",  # noqa: A002 -- the name of the key in the configuration
         requests: Literal["protected", "all", "none"] = "protected",
+        worker: int | None = None,
+        is_shared: bool = False,
         fd: int = 2,
         clock: Callable[[], float] = time.time,
-        pipe: Callable[[int, Callable[[int], bytes]], LinePipe] = LinePipe,
+        pipe: Callable[[int, Callable[[int], bytes]], LinePipe] | None = None,
     ) -> None:
         self._rank = _RANKS[level]
         self._requests = requests
         self._clock = clock
-        self._shape: Shape = json_line if format == "json" else text_line
-        self._pipe = pipe(fd, self._tell_dropped)
+        shape: Shape = json_line if format == "json" else text_line
+        self._shape = shape if worker is None else _numbered(shape, worker)
+        self._pipe = (pipe or partial(LinePipe, is_shared=is_shared))(fd, self._tell_dropped)
         self._warned_paths: set[str] = set()
         self._handler = _Handler(self._write)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
@@ -267,6 +273,15 @@ class Logs:
 
     def _tell_dropped(self, count: int) -> bytes:
         return self._shape(self._clock(), Entry("warning", "lines of the log were dropped", {"dropped": count}))
+
+
+def _numbered(shape: Shape, worker: int) -> Shape:
+    """The shape with the number of the worker in each line."""
+
+    def numbered(seconds: float, entry: Entry) -> bytes:
+        return shape(seconds, replace(entry, fields={**entry.fields, "worker": worker}))
+
+    return numbered
 
 
 def _answered(fact: RequestAnswered) -> Entry:

@@ -1,29 +1,27 @@
 """What is counted: facts as Prometheus metrics.
 
-Owns the names of the metrics and is the only importer of `prometheus_client`, which it uses to write the exposition
-formats and nothing else. Nothing is global: each `Metrics` has its own tables, and several may live in one process.
+Owns the names of the metrics; how they are written is `exposition`'s to know. Nothing is global: each `Metrics` has its
+own tables, and several may live in one process.
 
 Labels are route names and words of the program, never keys, scopes or paths, so the number of series is known at the
 start; those that an alert needs exist from the start, at 0, because a rate cannot be taken of what is not there yet.
+
+With several workers each counts for itself (`take`), and their supervisor writes one exposition of all. Each gauge says
+by which rule; whatever only grows is added up, and what a dead worker had counted stays (`absorb`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Final, assert_never
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
-
 from gateway.core.operation import Event
 from gateway.core.verdict import Word
+from gateway.observe.exposition import Exposition, Family, SpreadFamily, encode
 from gateway.observe.facts import (
     Fact,
     FlushRefused,
@@ -43,7 +41,8 @@ from gateway.observe.facts import (
     TierChanged,
     WriteRefused,
 )
-from gateway.observe.series import SECONDS_BOUNDS, Labels, Numbers, Spread
+from gateway.observe.merging import Rule, Tables
+from gateway.observe.series import Labels, Numbers, Spread
 
 # `no_route_keyed`: nothing protects the request although its caller sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
@@ -52,7 +51,7 @@ _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
 _FINDINGS: Final = ("done", "never_happened", "ask_again")
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 _LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
-_LE: Final = (*map(str, SECONDS_BOUNDS), "+Inf")
+_WORKER_STATES: Final = ("serving", "silent", "absent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,58 +73,14 @@ class Readings:
     journal_oldest_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Exposition:
-    """An answer to a scrape."""
-
-    content_type: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    kind: type[CounterMetricFamily | GaugeMetricFamily]
-    name: str
-    help: str
-    table: Numbers
-
-    def taken(self) -> Callable[[], Metric]:
-        """What writes the family as it is now."""
-        return partial(self._written, self.table.copy())
-
-    def _written(self, values: dict[Labels, float]) -> Metric:
-        metric = self.kind(self.name, self.help, labels=self.table.label_names)
-        for labels, value in values.items():
-            metric.add_metric(labels, value)
-        return metric
-
-
-@dataclass(frozen=True, slots=True)
-class _SpreadFamily:
-    name: str
-    help: str
-    table: Spread
-
-    def taken(self) -> Callable[[], Metric]:
-        """What writes the family as it is now."""
-        return partial(self._written, self.table.copy())
-
-    def _written(self, rows: dict[Labels, list[float]]) -> Metric:
-        metric = HistogramMetricFamily(self.name, self.help, labels=self.table.label_names)
-        for labels, (*counts, total) in rows.items():
-            below = 0.0
-            buckets = [(le, below := below + count) for le, count in zip(_LE, counts, strict=True)]
-            metric.add_metric(labels, buckets, total)
-        return metric
-
-
 class Metrics:
     """An observer of facts, and what a scrape gets of them. Belongs to one event loop."""
 
     def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str) -> None:
-        self._families: list[_Family | _SpreadFamily] = []
+        self._families: list[Family | SpreadFamily] = []
         self._read: Callable[[], Readings] = Readings
         self._rendering = asyncio.Lock()
+        self._lines_dropped = 0
         each_route = [(route,) for route in routes]
         names = [route for (route,) in each_route]
 
@@ -197,34 +152,42 @@ class Metrics:
             "idempotency_journal_failures_total", "Times that neither the durable store nor the journal took an end"
         )
         self._journal_waiting = self._gauge(
-            "idempotency_journal_waiting", "Ends of attempts in the journal that wait for the durable store"
+            "idempotency_journal_waiting", "Ends of attempts in the journal that wait for the durable store", Rule.SUM
         )
         self._journal_refused = self._gauge(
-            "idempotency_journal_refused", "Ends of attempts in the journal that the durable store refused"
+            "idempotency_journal_refused", "Ends of attempts in the journal that the durable store refused", Rule.SUM
         )
-        self._journal_bytes = self._gauge("idempotency_journal_bytes", "What the journal holds on the disk")
+        self._journal_bytes = self._gauge("idempotency_journal_bytes", "What the journal holds on the disk", Rule.SUM)
         self._journal_oldest = self._gauge(
-            "idempotency_journal_oldest_seconds", "How long the oldest of those that wait has waited, 0 without one"
+            "idempotency_journal_oldest_seconds",
+            "How long the oldest of those that wait has waited, 0 without one",
+            Rule.MAX,
         )
         self._lost = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
+        # Every worker counts the whole store.
         self._in_doubt = self._gauge(
-            "idempotency_in_doubt", "Operations in doubt in the whole store", ("route",), each_route
+            "idempotency_in_doubt", "Operations in doubt in the whole store", Rule.MAX, ("route",), each_route
         )
         self._oldest_in_doubt = self._gauge(
-            "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one"
+            "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
         )
-        self._in_flight = self._gauge("idempotency_in_flight", "Operations that this gateway works on")
+        self._in_flight = self._gauge("idempotency_in_flight", "Operations that this gateway works on", Rule.SUM)
         self._oldest_in_flight = self._gauge(
-            "idempotency_oldest_in_flight_seconds", "How long the oldest of them has been worked on, 0 without one"
+            "idempotency_oldest_in_flight_seconds",
+            "How long the oldest of them has been worked on, 0 without one",
+            Rule.MAX,
         )
         self._store_up = self._gauge(
             "idempotency_store_up",
             "Whether a store answers",
+            Rule.MIN,
             ("tier",),
             [("durable",), ("fast",)] if has_fast_tier else [("durable",)],
         )
         self._amnesia = self._gauge(
-            "idempotency_store_amnesia", "Whether the durable store lost its memory, so that absent keys are refused"
+            "idempotency_store_amnesia",
+            "Whether the durable store lost its memory, so that absent keys are refused",
+            Rule.MAX,
         )
         self._store_durations = self._spread(
             "idempotency_store_duration_seconds", "How long a store took to answer, or to fail", ("tier", "verb")
@@ -244,7 +207,7 @@ class Metrics:
             "idempotency_copies_shed_total", "Copies and news for the fast tier that were given up for lack of room"
         )
         self._owed = self._gauge(
-            "idempotency_drops_owed", "Purged operations of which the fast tier may still hold a copy"
+            "idempotency_drops_owed", "Purged operations of which the fast tier may still hold a copy", Rule.SUM
         )
         self._swept = self._counter(
             "idempotency_swept_total", "Records that a sweep of this gateway moved on", ("event",), product(_SWEPT)
@@ -256,7 +219,20 @@ class Metrics:
         self._log_dropped = self._counter(
             "idempotency_log_lines_dropped_total", "Lines that the log did not take in time"
         )
-        build = self._gauge("idempotency_build_info", "The program that runs; always 1", ("version", "python"), [])
+        self._workers = self._gauge(
+            "idempotency_workers",
+            "Processes of this gateway; of a silent one, which does not answer, the numbers are the last known",
+            Rule.OWN,
+            ("state",),
+            product(_WORKER_STATES),
+        )
+        self._workers.put(("serving",), 1.0)
+        self._restarts = self._counter(
+            "idempotency_worker_restarts_total", "Workers that were started because one had died"
+        )
+        build = self._gauge(
+            "idempotency_build_info", "The program that runs; always 1", Rule.OWN, ("version", "python"), []
+        )
         build.put((version, platform.python_version()), 1.0)
 
     def __call__(self, fact: Fact) -> None:
@@ -358,7 +334,43 @@ class Metrics:
         async with self._rendering:
             self._take_readings()
             taken = [family.taken() for family in self._families]
-            return await asyncio.to_thread(_encode, taken, accept)
+            return await asyncio.to_thread(encode, taken, accept)
+
+    # -- several workers ----------------------------------------------------------------------------------------------
+
+    def take(self) -> Tables:
+        """Everything as it is now, to be merged by another process."""
+        self._take_readings()
+        return {family.name: packed for family in self._families if (packed := family.packed())}
+
+    def absorb(self, tables: Tables) -> None:
+        """Count on from what a process that ended had counted."""
+        for family in self._families:
+            if family.name in tables:
+                family.absorb(tables[family.name])
+
+    def count_workers(self, *, serving: int, silent: int, absent: int) -> None:
+        """In which states the workers are."""
+        for state, number in zip(_WORKER_STATES, (serving, silent, absent), strict=True):
+            self._workers.put((state,), number)
+
+    def count_restart(self) -> None:
+        """A worker is started in place of one that died."""
+        self._restarts.add()
+
+    def count_lines_dropped(self, total: int) -> None:
+        """So many lines of this process were lost so far."""
+        self._log_dropped.add((), total - self._lines_dropped)
+        self._lines_dropped = total
+
+    async def render_merged(self, accept: str, tables: Sequence[Tables], pids: Sequence[int]) -> Exposition:
+        """What workers counted, together with what this process did, in the format that `Accept` asks for.
+
+        `pids` are the workers that live.
+        """
+        async with self._rendering:
+            merged = [family.merged(tables) for family in self._families]
+            return await asyncio.to_thread(encode, merged, accept, pids)
 
     def _take_readings(self) -> None:
         readings = self._read()
@@ -377,32 +389,15 @@ class Metrics:
 
     def _counter(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
         table = Numbers(labels, start)
-        self._families.append(_Family(CounterMetricFamily, name, text, table))
+        self._families.append(Family(name, text, table, Rule.SUM, is_counter=True))
         return table
 
-    def _gauge(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
+    def _gauge(self, name: str, text: str, rule: Rule, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
         table = Numbers(labels, start)
-        self._families.append(_Family(GaugeMetricFamily, name, text, table))
+        self._families.append(Family(name, text, table, rule, is_counter=False))
         return table
 
     def _spread(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Spread:
         table = Spread(labels, start)
-        self._families.append(_SpreadFamily(name, text, table))
+        self._families.append(SpreadFamily(name, text, table))
         return table
-
-
-class _Taken(Collector):
-    """The families of one scrape, and what the system says of the process."""
-
-    def __init__(self, taken: list[Callable[[], Metric]]) -> None:
-        self._taken = taken
-
-    def collect(self) -> Iterator[Metric]:
-        for written in self._taken:
-            yield written()
-        yield from ProcessCollector(registry=None).collect()
-
-
-def _encode(taken: list[Callable[[], Metric]], accept: str) -> Exposition:
-    encode, content_type = choose_encoder(accept)
-    return Exposition(content_type, encode(_Taken(taken)))

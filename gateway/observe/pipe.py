@@ -7,6 +7,9 @@ further lines are dropped and counted, and the count is told as soon as lines go
 Lines are collected for a moment before they are written, so that a busy gateway makes one system call for many; an
 urgent line is written at once, together with all before it. Lines may be written from any thread, and also while the
 same thread is writing one, as happens when the garbage collector finds something to complain about.
+
+Several processes may write to one descriptor. Then whole lines go out in pieces that a pipe takes in one go
+(`PIPE_BUF`, pipe(7)), so that no line is torn by another process's; a longer one may be.
 """
 
 from __future__ import annotations
@@ -14,19 +17,20 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 LINES_MAX: Final = 10_000
 BYTES_MAX: Final = 4 * 1024 * 1024
 _LINGER_SECONDS: Final = 0.02
 _WRITE_BYTES_MAX: Final = 64 * 1024
+_SHARED_WRITE_BYTES_MAX: Final = select.PIPE_BUF
 
 
 class LinePipe:
     """Lines on their way to `fd`, which stays the caller's to close.
 
-    `tell_dropped` makes the line that tells of so many dropped ones.
+    `tell_dropped` makes the line that tells of so many dropped ones; `is_shared`: other processes write there, too.
     """
 
     def __init__(
@@ -36,8 +40,10 @@ class LinePipe:
         *,
         lines_max: int = LINES_MAX,
         bytes_max: int = BYTES_MAX,
+        is_shared: bool = False,
     ) -> None:
         self._fd = fd
+        self._is_shared = is_shared
         self._tell_dropped = tell_dropped
         self._lines_max = lines_max
         self._bytes_max = bytes_max
@@ -91,11 +97,11 @@ class LinePipe:
                 self._is_urgent = False
             if not lines:
                 return
-            data = b"".join(lines)
-            self._put(data)
+            for data in _pieces(lines, _SHARED_WRITE_BYTES_MAX) if self._is_shared else [b"".join(lines)]:
+                self._put(data)
             with self._changed:
                 self._held_lines -= len(lines)
-                self._held_bytes -= len(data)
+                self._held_bytes -= sum(map(len, lines))
                 lost = self._dropped - self._told
             if lost and self._put(self._tell_dropped(lost)):
                 self._told += lost
@@ -116,3 +122,17 @@ class LinePipe:
                     self._dropped += bytes(rest).count(b"\n")
                 return False
         return True
+
+
+def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
+    """Whole lines, joined as far as they fit; one that is longer goes by itself."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        if piece and size + len(line) > bytes_max:
+            yield b"".join(piece)
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line)
+    if piece:
+        yield b"".join(piece)

@@ -5,6 +5,9 @@ takes little: short lines, no body, few scrapes at once.
 
 The gateway is ready while it serves, with or without its stores: unprotected traffic must not fall with a store, and
 protected requests get an answer that says what to do. Who wants to route by the store asks `/readyz?require=store`.
+
+Several workers have one status port, their supervisor's. They are ready while one of them serves, because the others
+take over what would have gone to one that does not; they live while none of them has fallen silent.
 """
 
 from __future__ import annotations
@@ -12,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from gateway.observe.facts import Fact, MemoryChanged, TierChanged
-from gateway.observe.metrics import Exposition
+from gateway.observe.exposition import Exposition
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
@@ -39,13 +42,18 @@ _JSON: Final = "application/json"
 
 @dataclass(slots=True)
 class Health:
-    """What readiness is made of. `fast_up` is None without a fast tier; the stores' parts follow the facts."""
+    """What readiness is made of. `fast_up` is None without a fast tier; the stores' parts follow the facts.
+
+    `workers` says of each worker by its number how it is; empty where there is one process.
+    """
 
     serving: bool = False
     draining: bool = False
     durable_up: bool = False
     fast_up: bool | None = None
     is_amnesic: bool = False
+    is_live: bool = True
+    workers: dict[int, str] = field(default_factory=dict)
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, MemoryChanged):
@@ -56,19 +64,29 @@ class Health:
             else:
                 self.fast_up = fact.up
 
+    def take_over(self, healths: Sequence[Health]) -> None:
+        """Be what the workers that serve are together: a store is up where it is for all of them."""
+        self.durable_up = bool(healths) and all(health.durable_up for health in healths)
+        if self.fast_up is not None:
+            self.fast_up = bool(healths) and all(bool(health.fast_up) for health in healths)
+        self.is_amnesic = any(health.is_amnesic for health in healths)
+
     def is_ready(self, *, requires_store: bool) -> bool:
         """Whether new requests are welcome."""
         return self.serving and not self.draining and (self.durable_up or not requires_store)
 
     def parts(self) -> dict[str, Any]:
         """The parts, for people."""
-        return {
+        parts: dict[str, Any] = {
             "listener": _up(self.serving),
             "durable": _up(self.durable_up),
             "fast": "absent" if self.fast_up is None else _up(self.fast_up),
             "draining": self.draining,
             "memory": "lost" if self.is_amnesic else "whole",
         }
+        if self.workers:
+            parts["workers"] = {str(number): how for number, how in sorted(self.workers.items())}
+        return parts
 
 
 def _up(is_up: bool) -> str:
@@ -76,11 +94,20 @@ def _up(is_up: bool) -> str:
 
 
 class StatusServer:
-    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` field asks for."""
+    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` field asks for.
 
-    def __init__(self, health: Health, render: Callable[[str], Awaitable[Exposition]]) -> None:
+    `look` brings `health` up to date, in a bounded time; without it, it always is.
+    """
+
+    def __init__(
+        self,
+        health: Health,
+        render: Callable[[str], Awaitable[Exposition]],
+        look: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._health = health
         self._render = render
+        self._look = look
         self._scrapes = 0
         self._runner: web.ServerRunner | None = None
 
@@ -124,7 +151,7 @@ class StatusServer:
         return await answer(request)
 
     async def _live(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _said(200, "live\n")
+        return _said(200, "live\n") if self._health.is_live else _said(503, "A worker does not answer.\n")
 
     async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
         required = {
@@ -132,6 +159,8 @@ class StatusServer:
         }
         if required - {"store"}:
             return _said(400, "Only `store` can be required.\n")
+        if self._look is not None:
+            await self._look()
         is_ready = self._health.is_ready(requires_store=bool(required))
         body = {"status": "ready" if is_ready else "not ready", "parts": self._health.parts()}
         return _said(200 if is_ready else 503, json.dumps(body) + "\n", _JSON)

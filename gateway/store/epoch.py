@@ -20,8 +20,10 @@ been compared before: a host that met the store while Redis was away has merely 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -33,6 +35,8 @@ from gateway.store.base import Epoch, StartRefused
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
+_LOCK_TRIES: Final = 100
+_LOCK_PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,10 @@ def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, 
 
 
 class SeenFile:
-    """What this gateway last saw of the store, kept over restarts. Its verbs block: they write to the disk."""
+    """What this gateway last saw of the store, kept over restarts. Its verbs block: they write to the disk.
+
+    Several workers share the file, and none of them takes back what another has seen.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -211,7 +218,21 @@ class SeenFile:
             ) from error
 
     def write(self, seen: Seen) -> None:
-        """Keep the note, whole or not at all. Raises OSError."""
+        """Keep the note, whole or not at all, with the higher token of the two where one is known. Raises OSError."""
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            _lock(directory)
+            with contextlib.suppress(StartRefused):
+                known = self.read()
+                if known is not None and known.identity == seen.identity:
+                    seen = replace(seen, token=max(seen.token, known.token))
+            self._replace(seen)
+            with contextlib.suppress(OSError):
+                os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _replace(self, seen: Seen) -> None:
         noted = {"identity": seen.identity, "token": seen.token, "compared": seen.is_compared}
         partial = self._path.with_suffix(".partial")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -221,9 +242,13 @@ class SeenFile:
         finally:
             os.close(descriptor)
         partial.replace(self._path)
-        with contextlib.suppress(OSError):
-            directory = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+
+
+def _lock(directory: int) -> None:
+    """Until the descriptor is closed. One that was frozen while it had the lock is not waited for: raises OSError."""
+    for _ in range(_LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_PAUSE_SECONDS)
+    raise BlockingIOError("another worker has been writing it for long")

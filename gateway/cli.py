@@ -18,7 +18,9 @@ from gateway import __version__
 from gateway.admin.commands import NAMES as OPERATORS
 from gateway.admin.commands import CommandWrong, add_commands, wish_of
 from gateway.app.operating import OperatingError, operate
-from gateway.app.serve import StartError, migrate, run, serve
+from gateway.app.life import StartError
+from gateway.app.serve import migrate, run, serve
+from gateway.app.share import worker_count
 from gateway.config import Config, ConfigError, load, notices
 
 PROGRAM: Final = "idempotency-gateway"
@@ -103,6 +105,8 @@ def _check(path: Path) -> int:
     for row in route_rows(config):
         print(f"  {row}")
     print("  everything else passes through untouched")
+    if config.workers != 1:
+        print(f"workers here: {worker_count(config)}")
     for notice in notices(config):
         print(f"note: {notice}")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""One gateway process: start, main loop, shutdown.
+"""One gateway process: start and shutdown.
 
 Owns which objects there are and the order in which they come and go. Nothing is decided here about a request.
 
@@ -15,10 +15,8 @@ last.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -31,15 +29,18 @@ import uvloop
 from gateway import __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
+from gateway.app.life import EXIT_OK, EXIT_WORK_LEFT, StartError, live
 from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
+from gateway.app.seats import Handed, Seating
+from gateway.app.share import worker_count
 from gateway.app.stores import durable_store, migrate_store, name_of, tiered_store
+from gateway.app.supervisor import Supervisor
 from gateway.config import Address, Config, ServerTls
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.key import key_fields
 from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald, Observer
-from gateway.observe.logs import Logs
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
@@ -64,10 +65,6 @@ from gateway.upkeep.tally import Teller
 
 T = TypeVar("T")
 
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_WORK_LEFT: Final = 3
-
 _LOG = logging.getLogger("gateway")
 
 _STORE_PAUSE_SECONDS_MIN: Final = 0.2
@@ -77,19 +74,20 @@ _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
 
 
-class StartError(Exception):
-    """The gateway cannot start. The text says why and what to do."""
-
-
 class Gateway:
     """A gateway in this process: `start` it, `stop` it. Lives on one event loop."""
 
     def __init__(
-        self, config: Config, observers: tuple[Observer, ...] = (), lines_dropped: Callable[[], int] = lambda: 0
+        self,
+        config: Config,
+        observers: tuple[Observer, ...] = (),
+        lines_dropped: Callable[[], int] = lambda: 0,
+        handed: Handed | None = None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
-        `observers` are told every fact; `lines_dropped` counts the log lines that were lost, for the metrics.
+        `observers` are told every fact; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
+        listens on what it is `handed`, and has no status port: that is its supervisor's.
         """
         self._config = config
         self._lines_dropped = lines_dropped
@@ -148,6 +146,8 @@ class Gateway:
             ),
         )
         self.metrics.read_with(self._readings)
+        self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
+        self._handed = handed
         self._status = StatusServer(self.health, self.metrics.render)
         self._admin = admin_api(config, self._store)
         self._sweeper = Sweeper(self._store, self.herald)
@@ -170,7 +170,8 @@ class Gateway:
             # Before the first request, which is refused while the loop is not known to run.
             self._spawn(self._leases.run())
             self.address = await self._listen(self._config.listen.address)
-            self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
+            if self._handed is None:
+                self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
             if self._admin is not None:
                 self.admin_address = await self._listen_beside("admin", self._admin, self._config.admin.listen)
         except BaseException:
@@ -183,7 +184,8 @@ class Gateway:
         if not is_store_there:
             self._spawn(self._keep_trying())
         self.health.serving = True
-        _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
+        if self._handed is None:
+            _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     async def stop(self) -> int:
         """Stop in order; returns the exit code.
@@ -200,6 +202,8 @@ class Gateway:
             self._teller.stop()
             self._recovery.stop()
             self._edge.stop_listening()
+            if self.seating is not None:
+                self.seating.close()
             until = loop.time() + config.drain_timeout
             drained = await self.coordinator.drain(config.drain_timeout)
             await self._flush(_LAST_FLUSH_SECONDS)
@@ -309,6 +313,9 @@ class Gateway:
 
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
+            if self.seating is not None and self._handed is not None:
+                await self.seating.look_after((self._handed.number,))
+                return address.host, address.port
             return await self._edge.start(host=address.host, port=address.port, tls=self._tls)
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
@@ -334,45 +341,11 @@ def _report(task: asyncio.Task[None]) -> None:
 
 
 async def serve(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Raises `StartError`."""
-    logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    try:
-        gateway = Gateway(config, (logs,), lambda: logs.dropped)
-        asked = loop.create_task(told.wait())
-        if not await _started(gateway, asked):
-            return EXIT_OK
-        _tune_collector()
-        await asyncio.wait((asked, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        code = await gateway.stop()
-        if gateway.failed.done():
-            raise gateway.failed.result()
-        return code
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        logs.close()
-
-
-async def _started(gateway: Gateway, asked: asyncio.Task[Any]) -> bool:
-    """Start it, unless somebody asks to stop meanwhile. Raises `StartError`."""
-    starting = asyncio.get_running_loop().create_task(gateway.start())
-    try:
-        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not starting.done():
-            starting.cancel()
-        await asyncio.wait((starting,))
-        if starting.cancelled() or starting.exception() is not None:
-            asked.cancel()
-    if starting.cancelled():
-        return False
-    starting.result()
-    return True
+    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`."""
+    count = worker_count(config)
+    if count > 1:
+        return await live(config, lambda logs: Supervisor(config, count, lambda: logs.dropped))
+    return await live(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
 
 
 async def migrate(config: Config) -> list[str]:
@@ -387,17 +360,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop, which costs half of what the standard loop does."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
-
-
-def _tune_collector() -> None:
-    """Look for garbage in cycles less often: a request makes many objects and no cycle, which cost a fifth of it.
-
-    What is there after the start stays for good and is not looked at again. The first threshold is a pause of a few
-    milliseconds, the last one keeps the walk over everything that is remembered rare.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 50)
 
 
 def _make_state_dir(config: Config) -> None:

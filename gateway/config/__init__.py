@@ -23,6 +23,7 @@ from gateway.config.agreement import disagreements
 from gateway.config.document import FILE_BYTES_MAX, read_document
 from gateway.config.explanation import empty_values, explain
 from gateway.config.model import (
+    WORKERS_MAX,
     Admin,
     Config,
     FingerprintKey,
@@ -65,6 +66,7 @@ from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Ups
 
 __all__ = [
     "TCP_USER_TIMEOUT_SECONDS",
+    "WORKERS_MAX",
     "Address",
     "Admin",
     "AnswerRule",

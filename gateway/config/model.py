@@ -29,12 +29,13 @@ from gateway.config.address import (
 from gateway.config.leaf import Leaf, wrong
 from gateway.config.route import Route
 from gateway.config.section import Section, mapping_or_list, one_of, written
-from gateway.config.unit import Count, Duration, Flag, Name, Size
+from gateway.config.unit import Count, CountOrAuto, Duration, Flag, Name, Size
 from gateway.config.upstream import Upstream
 from gateway.core.routing import RouteTable
 
 FINGERPRINT_KEY_BYTES_MIN = 32
 ADMIN_TOKEN_CHARACTERS_MIN = 16
+WORKERS_MAX = 64
 _ADMIN_TOKEN = re.compile(r"[!-~]{1,1024}\Z")
 
 
@@ -112,14 +113,14 @@ class Store(Section):
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How old an answer from the memory of the process may be; 0s keeps none there."""
     cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
-    """How much memory such answers may take."""
+    """How much memory such answers may take. Workers share it out evenly."""
 
 
 class Limits(Section):
     """What the gateway takes at once."""
 
     max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
-    """How many requests are under way at once; more are refused with 503."""
+    """How many requests are under way at once; more are refused with 503. Workers share them out evenly."""
     max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
 
@@ -215,6 +216,8 @@ class Config(Section):
     """Secrets of the gateway itself."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
+    workers: Annotated[int | Literal["auto"], CountOrAuto(1, WORKERS_MAX)] = 1
+    """How many processes serve, one a core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* fields are believed and extended; from elsewhere they are replaced."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]

@@ -242,7 +242,7 @@ class InFlight(Section):
     status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
     """The status of the answer when the wait is over."""
     max_waiters: Annotated[int, Count(0, 100_000)] = 1000
-    """How many duplicates may wait at once on this route."""
+    """How many duplicates may wait at once on this route. Workers share them out evenly."""
 
 
 StatusSelector = Annotated[int | str, StatusSet()]

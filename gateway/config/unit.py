@@ -143,6 +143,28 @@ class Count(Leaf):
 
 
 @dataclass(frozen=True)
+class CountOrAuto(Leaf):
+    """A whole number within bounds, or the word `auto`, which is the value then."""
+
+    least: int
+    most: int
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.least} to {self.most}, or auto"
+
+    def read(self, text: str) -> int | str:
+        if text == "auto":
+            return text
+        if not _NUMBER.match(text) or not self.least <= int(text) <= self.most:
+            raise wrong(f"expected {self.expected}")
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": self.least, "maximum": self.most}, {"enum": ["auto"]}]}
+
+
+@dataclass(frozen=True)
 class Flag(Leaf):
     """`true` or `false`, and no other spelling."""
 

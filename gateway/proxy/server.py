@@ -132,10 +132,20 @@ class Edge(Generic[R]):
                     connect, host, port, ssl=tls, backlog=self._settings.backlog, reuse_address=True
                 )
         except OSError as error:
-            raise ListenError(_listen_fault(host, port, error)) from error
+            raise ListenError(listen_fault(host, port, error)) from error
         self._listeners.append(listener)
         address = listener.sockets[0].getsockname()
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
+
+    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+        """Listen on one more socket, which becomes the listener's, until `leave` or the end. Raises `ListenError`."""
+        await self.start(sock=sock, tls=tls)
+        return self._listeners[-1]
+
+    def leave(self, listener: asyncio.Server) -> None:
+        """Take no new connection from this listener. Those that it gave stay."""
+        self._listeners.remove(listener)
+        listener.close()
 
     def stop_listening(self) -> None:
         """Take no new connection or request. What is in flight goes on, and is the last on its connection."""
@@ -330,7 +340,9 @@ class Edge(Generic[R]):
         try:
             reply = await self._forward(incoming, exchange, route, word)
             if reply is not None:
-                await exchange.write(replace(reply, word=word), shows_status=route is not None and route.shows_status)
+                if word is not None:
+                    reply = replace(reply, word=word)
+                await exchange.write(reply, shows_status=route is not None and route.shows_status)
         finally:
             incoming.body.close()
 
@@ -397,7 +409,7 @@ class _Fault:
     detail: str
 
 
-def _listen_fault(host: str | None, port: int, error: OSError) -> str:
+def listen_fault(host: str | None, port: int, error: OSError) -> str:
     """What an operator has to change."""
     address = f"[{host}]:{port}" if host is not None and ":" in host else f"{host or '*'}:{port}"
     match error.errno:

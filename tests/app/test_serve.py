@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.app import serve as serving
-from gateway.app.serve import EXIT_OK, Gateway, StartError, serve
+from gateway.app.life import EXIT_OK, StartError
+from gateway.app.serve import Gateway, serve
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
 from tests.support import http

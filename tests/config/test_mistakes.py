@@ -298,6 +298,9 @@ GLOBAL_MISTAKES = [
         "1:41: secrets.fingerprint_key.key",
         "expected a secret of at least 32 bytes; make one with: openssl rand -base64 32",
     ),
+    ("workers: 0", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '0'"),
+    ("workers: 65", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '65'"),
+    ("workers: all", "1:10: workers", "expected a whole number from 1 to 64, or auto, found 'all'"),
     (
         f"secrets: {{fingerprint_key: [{{id: a, key: {'s' * 32}}}, {{id: a, key: {'t' * 32}}}]}}",
         "1:82: secrets.fingerprint_key[1].id",
@@ -313,7 +316,6 @@ def test_mistake_in_a_global_key(lines: str, place: str, message: str) -> None:
 
 
 LATER = (
-    "workers: 2",
     "tracing: {}",
     "recover: {}",
 )
@@ -324,8 +326,8 @@ def test_unknown_global_key(line: str) -> None:
     """What the program does not have is an unknown key, and those that it has are named."""
     key = line.partition(":")[0]
     known = (
-        "service, listen, status, admin, state_dir, upstream, store, limits, shutdown, secrets, log, trusted_proxies, "
-        "routes"
+        "service, listen, status, admin, state_dir, upstream, store, limits, shutdown, secrets, log, workers, "
+        "trusted_proxies, routes"
     )
     assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
 
@@ -394,7 +396,7 @@ def test_fast_url(fast: str, message: str) -> None:
     assert report(text) == [f"3:65: store.fast: {message}"]
 
 
-@pytest.mark.parametrize("line", ["epoch: 7d", "workers: 2"])
+@pytest.mark.parametrize("line", ["epoch: 7d", "pool: 2"])
 def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")

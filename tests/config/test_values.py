@@ -38,7 +38,7 @@ def test_defaults() -> None:
     assert (config.limits.max_in_flight, config.limits.max_header_bytes) == (1000, 65536)
     assert (config.shutdown.delay, config.shutdown.drain_timeout) == (5.0, 30.0)
     assert (config.log.level, config.log.format, config.log.requests) == ("info", "json", "protected")
-    assert (config.trusted_proxies, config.secrets.fingerprint_keys) == ((), ())
+    assert (config.trusted_proxies, config.secrets.fingerprint_keys, config.workers) == ((), (), 1)
     upstream = config.upstream
     assert (upstream.connect_timeout, upstream.answer_within, upstream.response_timeout) == (2.0, 30.0, 600.0)
     assert (upstream.host, upstream.keepalive, upstream.key, upstream.tls) == ("preserve", 2.0, "original", None)

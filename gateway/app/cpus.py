@@ -1,0 +1,62 @@
+"""How many processors this process may use: what it is bound to, and the quota of its control groups.
+
+A quota in parts of a processor is rounded down, because two processes on one and a half of them are both halted once
+the share of a period is used up, whatever they are doing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gateway.config import WORKERS_MAX
+
+_ROOT: Final = Path("/")
+
+
+def processors(root: Path = _ROOT) -> int:
+    """Whole processors, at least one. `root` is where `/proc` and `/sys` are found."""
+    try:
+        bound = len(os.sched_getaffinity(0))
+    except AttributeError:
+        # Not every system can bind a process.
+        bound = os.cpu_count() or 1
+    quota = quota_processors(root)
+    allowed = bound if quota is None else min(bound, math.floor(quota))
+    return min(max(1, allowed), WORKERS_MAX)
+
+
+def quota_processors(root: Path) -> float | None:
+    """The least quota of the control groups of this process and those above them; None without one."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    # cgroups(7): hierarchy, controllers, path. Version 2 has hierarchy 0 and names no controllers.
+    found: list[float] = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if not controllers:
+            found += _quotas(root / "sys/fs/cgroup", path, "cpu.max")
+        elif "cpu" in controllers.split(","):
+            for mount in (controllers, "cpu"):
+                found += _quotas(root / "sys/fs/cgroup" / mount, path, "cpu.cfs_quota_us")
+    return min(found, default=None)
+
+
+def _quotas(mount: Path, path: str, name: str) -> Iterator[float]:
+    """From the group up to the mount: a container may see its own group only as the mount itself."""
+    group = Path(path.lstrip("/"))
+    for directory in (group, *group.parents):
+        try:
+            numbers = (mount / directory / name).read_text().split()
+            if name != "cpu.max":
+                numbers.append((mount / directory / "cpu.cfs_period_us").read_text().strip())
+            quota, period = int(numbers[0]), int(numbers[1])
+        except (OSError, ValueError, IndexError):
+            # Not there, or `max`.
+            continue
+        if quota > 0 and period > 0:
+            yield quota / period

@@ -1,0 +1,99 @@
+"""From the start of a process that serves to its exit code: signals, the log, and what to do when the start fails.
+
+Knows nothing of what serves. SIGTERM and SIGINT end it in order, also while it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from gateway.config import Config
+from gateway.observe.logs import Logs
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WORK_LEFT: Final = 3
+
+
+class StartError(Exception):
+    """The gateway cannot start. The text says why and what to do."""
+
+
+class House(Protocol):
+    """What serves between `start` and `stop`."""
+
+    @property
+    def failed(self) -> asyncio.Future[StartError]:
+        """Resolved when it found out, after its start, that it must not go on."""
+
+    async def start(self) -> None:
+        """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
+
+    async def stop(self) -> int:
+        """Stop in order; returns the exit code."""
+
+
+async def live(config: Config, build: Callable[[Logs], House], *, worker: int | None = None) -> int:
+    """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`.
+
+    `worker` is the number of this process among several.
+    """
+    logs = Logs(
+        level=config.log.level,
+        format=config.log.format,
+        requests=config.log.requests,
+        worker=worker,
+        is_shared=config.workers != 1,
+    )
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        house = build(logs)
+        asked = loop.create_task(told.wait())
+        if not await _started(house, asked):
+            return EXIT_OK
+        _tune_collector()
+        await asyncio.wait((asked, house.failed), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        code = await house.stop()
+        if house.failed.done():
+            raise house.failed.result()
+        return code
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        logs.close()
+
+
+async def _started(house: House, asked: asyncio.Task[Any]) -> bool:
+    """Start it, unless somebody asks to stop meanwhile. Raises `StartError`."""
+    starting = asyncio.get_running_loop().create_task(house.start())
+    try:
+        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not starting.done():
+            starting.cancel()
+        await asyncio.wait((starting,))
+        if starting.cancelled() or starting.exception() is not None:
+            asked.cancel()
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
+
+
+def _tune_collector() -> None:
+    """Look for garbage in cycles less often: a request makes many objects and no cycle, which cost a fifth of it.
+
+    What is there after the start stays for good and is not looked at again. The first threshold is a pause of a few
+    milliseconds, the last one keeps the walk over everything that is remembered rare.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 50)

@@ -1,0 +1,390 @@
+"""Several workers as one gateway: started, watched, spoken for and ended together.
+
+It works on no request, so that nothing that a request does can take it along. It owns what there is once: the seats, on
+which the workers take connections, and the status port. Workers are processes of their own that begin from nothing, and
+share with it what they inherit: the seats, and a channel each.
+
+The order of starting: one worker goes ahead, because what is wrong is wrong for all, and is to be told once. The others
+follow together. After that a worker that dies is replaced, after pauses that grow while it keeps dying; its seat is
+looked after by another one meanwhile. When none serves and a new one cannot start either, the gateway gives up.
+
+The order of stopping: all workers are told at once, and each stops as a single gateway does. Whoever has not ended when
+all of that must be over is killed. The supervisor goes last; if it dies before its time, the kernel ends the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gateway import __version__
+from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
+from gateway.app.life import EXIT_FAILED, EXIT_OK, StartError
+from gateway.app.seats import Seat, bind_seats, close_seats, shares
+from gateway.app.share import FIRST, share_of
+from gateway.config import Config
+from gateway.observe.exposition import Exposition
+from gateway.observe.merging import Tables
+from gateway.observe.metrics import Metrics
+from gateway.observe.status import Health, StatusServer
+
+_LOG = logging.getLogger("gateway")
+
+# A kubelet waits for a second, a scraper for ten.
+_REPORT_SECONDS: Final = 0.5
+# What a worker that is killed had counted since it was last asked is lost.
+_LOOK_PAUSE_SECONDS: Final = 2.0
+_SILENT_SECONDS: Final = 10.0
+_PAUSE_SECONDS_MIN: Final = 0.5
+_PAUSE_SECONDS_MAX: Final = 30.0
+# Whoever served for so long did not die of its start.
+_SOUND_SECONDS: Final = 60.0
+# What a stop takes beside what is configured for it.
+_STOP_SECONDS: Final = 20.0
+_START_CANCEL_SECONDS: Final = 5.0
+
+
+class _Worker:
+    """A process that was started as one."""
+
+    def __init__(self, number: int, process: Process, channel: Channel) -> None:
+        self.number = number
+        self.process = process
+        self.channel = channel
+        self.is_serving = False
+        self.why_failed: str | None = None
+        self.tables: Tables = {}
+        self.health = Health()
+        self.asked_seconds: float | None = None
+        self.answered = asyncio.Event()
+
+    def tell_to_stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a worker ended: its exit code, that in words, and its own ones where it had any."""
+
+    code: int
+    what: str
+    why: str | None
+    has_served: bool
+    lived_seconds: float
+
+
+class Supervisor:
+    """So many workers: `start` them, `stop` them. Lives on one event loop, in the main thread."""
+
+    def __init__(self, config: Config, count: int, lines_dropped: Callable[[], int] = lambda: 0) -> None:
+        """Must be called with the event loop running; opens nothing yet."""
+        self._config = config
+        self._count = count
+        self._lines_dropped = lines_dropped
+        has_fast_tier = config.store.fast is not None
+        self._metrics = Metrics(
+            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
+        )
+        self._health = Health(fast_up=False if has_fast_tier else None)
+        self._status = StatusServer(self._health, self._render, self._look)
+        self._seats: dict[int, Seat] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._codes: list[int] = []
+        self._pausing: set[int] = set()
+        self._asking = asyncio.Lock()
+        self._has_started = False
+        self._is_stopping = False
+        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
+        """Resolved when no worker serves and none can be started."""
+
+    async def start(self) -> None:
+        """Serve. Raises `StartError`, and then no process is left; cancelled, likewise."""
+        try:
+            self._seats = bind_seats(self._config.listen.address, self._count)
+            address = self._config.status.listen
+            try:
+                status_port = await self._status.start(address.host, address.port)
+            except OSError as error:
+                raise StartError(f"cannot listen on {address} (status.listen): {error.strerror or error}") from error
+            await self._start_workers(FIRST)
+            await self._start_workers(*range(FIRST + 1, self._count + 1))
+        except BaseException:
+            await self._end_workers(_START_CANCEL_SECONDS)
+            await self._close()
+            raise
+        self._has_started = True
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        host, port = next(iter(self._seats[FIRST])).getsockname()[:2]
+        _LOG.info(
+            "serving on %s:%d with %d workers, status on %s:%d", host, port, self._count, address.host, status_port
+        )
+
+    async def stop(self) -> int:
+        """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not."""
+        config = self._config.shutdown
+        self._health.draining = True
+        try:
+            giving_back = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
+            await self._end_workers(config.delay + config.drain_timeout + _STOP_SECONDS)
+            giving_back.cancel()
+        finally:
+            await self._close()
+        return max(self._codes, default=EXIT_OK)
+
+    async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        close_seats(self._seats)
+        await self._status.stop()
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    async def _start_workers(self, *numbers: int) -> None:
+        """Start these and return when all of them serve. Raises `StartError`."""
+        loop = asyncio.get_running_loop()
+        for number in numbers:
+            keeper = self._keepers[number] = loop.create_task(self._keep(number))
+            keeper.add_done_callback(self._keeper_ended)
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self.failed.done() or all(self._is_serving(number) for number in numbers)
+            )
+        if self.failed.done():
+            raise self.failed.result()
+
+    async def _end_workers(self, patience_seconds: float) -> None:
+        """Tell all to stop, and kill whoever has not ended in time."""
+        self._is_stopping = True
+        for worker in self._workers.values():
+            worker.tell_to_stop()
+        for number, keeper in self._keepers.items():
+            if number in self._pausing:
+                keeper.cancel()
+        keepers = list(self._keepers.values())
+        if not keepers:
+            return
+        try:
+            _, late = await asyncio.wait(keepers, timeout=patience_seconds)
+            if late:
+                _LOG.error("workers did not stop in time and are killed: %s", sorted(self._workers))
+        finally:
+            for worker in self._workers.values():
+                worker.kill()
+            await asyncio.wait(keepers)
+
+    async def _keep(self, number: int) -> None:
+        """See to it that there is a worker of this number, until all are to stop."""
+        pause_seconds = 0.0
+        while True:
+            end = await self._run(number)
+            if self._is_stopping:
+                self._codes.append(end.code)
+                return
+            if self._must_give_up(end):
+                await self._give_up(end.why or f"worker {number} {end.what}; see the log")
+                return
+            if end.lived_seconds >= _SOUND_SECONDS:
+                pause_seconds = 0.0
+            _LOG.error("worker %d %s; another one follows in %g s", number, end.what, pause_seconds)
+            self._pausing.add(number)
+            await asyncio.sleep(pause_seconds)
+            self._pausing.discard(number)
+            pause_seconds = min(max(2 * pause_seconds, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
+            self._metrics.count_restart()
+
+    async def _run(self, number: int) -> _End:
+        """A worker from its start to its end."""
+        started_seconds = asyncio.get_running_loop().time()
+        try:
+            worker = await self._spawn(number)
+        except OSError as error:
+            return _End(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
+        code = await self._attend(worker)
+        del self._workers[number]
+        # What it has counted stays counted.
+        self._metrics.absorb(worker.tables)
+        worker.answered.set()
+        await self._note_change()
+        lived_seconds = asyncio.get_running_loop().time() - started_seconds
+        return _end_of(code, worker.why_failed, has_served=worker.is_serving, lived_seconds=lived_seconds)
+
+    async def _spawn(self, number: int) -> _Worker:
+        """A process that has its errand."""
+        seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_command(number, theirs.fileno()),
+                pass_fds=(theirs.fileno(), *(descriptor for seat in seats.values() for descriptor in seat)),
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        channel = await Channel.open(ours)
+        worker = self._workers[number] = _Worker(number, process, channel)
+        channel.send(Errand(number, share_of(self._config, number, self._count), seats))
+        if self._is_stopping:
+            worker.tell_to_stop()
+        return worker
+
+    async def _attend(self, worker: _Worker) -> int:
+        """Hear what it says, until it is gone; returns its exit status."""
+        while (message := await worker.channel.receive()) is not None:
+            match message:
+                case Serving():
+                    worker.is_serving = True
+                    await self._note_change()
+                case Reported(tables, health):
+                    worker.tables, worker.health = tables, health
+                    worker.asked_seconds = None
+                    worker.answered.set()
+                case Failed(text):
+                    worker.why_failed = text
+                case _:
+                    raise TypeError(f"a worker does not say {type(message).__name__}")
+        await worker.channel.close()
+        return await worker.process.wait()
+
+    # -- what changes -------------------------------------------------------------------------------------------------
+
+    def _is_serving(self, number: int) -> bool:
+        worker = self._workers.get(number)
+        return worker is not None and worker.is_serving
+
+    def _serving(self) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.is_serving]
+
+    async def _note_change(self) -> None:
+        """Somebody serves who did not, or the other way round: seats are looked after by others."""
+        if not self._is_stopping:
+            answering = [worker.number for worker in self._serving() if not self._is_silent(worker)]
+            for number, seats in shares(self._count, answering).items():
+                self._workers[number].channel.send(LookAfter(seats))
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _must_give_up(self, end: _End) -> bool:
+        """Whether there is no gateway left, and cannot be. During the start that is so as soon as one fails."""
+        return not end.has_served and (not self._has_started or not self._workers)
+
+    async def _give_up(self, why: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(StartError(why))
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            _LOG.error("a worker is no longer looked after, by an error of the program", exc_info=error)
+            if not self.failed.done():
+                self.failed.set_result(StartError("the supervisor failed; see the log"))
+
+    # -- how they are -------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Ask around, so that a worker that dies takes little of what it counted with it, and silence is noticed."""
+        before: set[int] = set()
+        while True:
+            await asyncio.sleep(_LOOK_PAUSE_SECONDS)
+            await self._ask_all()
+            silent = {worker.number for worker in self._serving() if self._is_silent(worker)}
+            for number in silent - before:
+                _LOG.error("worker %d does not answer; others take its new connections", number)
+            for number in before - silent:
+                if self._is_serving(number):
+                    _LOG.warning("worker %d answers again", number)
+            self._health.is_live = not silent
+            if silent != before:
+                await self._note_change()
+            before = silent
+
+    async def _ask_all(self) -> list[_Worker]:
+        """Have every worker report, and return those that did in time. What they say is from after this was called."""
+        async with self._asking:
+            asked = self._serving()
+            for worker in asked:
+                # One that has yet to answer is not asked again, or the questions would pile up.
+                if worker.asked_seconds is None:
+                    worker.asked_seconds = asyncio.get_running_loop().time()
+                    worker.answered.clear()
+                    worker.channel.send(Report())
+            waits = [asyncio.ensure_future(worker.answered.wait()) for worker in asked]
+            if waits:
+                _, late = await asyncio.wait(waits, timeout=_REPORT_SECONDS)
+                for wait in late:
+                    wait.cancel()
+            return [worker for worker in asked if worker.asked_seconds is None and self._is_serving(worker.number)]
+
+    def _is_silent(self, worker: _Worker) -> bool:
+        now = asyncio.get_running_loop().time()
+        return worker.asked_seconds is not None and now - worker.asked_seconds >= _SILENT_SECONDS
+
+    async def _look(self) -> None:
+        """Bring what the status port says of readiness up to date."""
+        answered = await self._ask_all()
+        self._health.take_over([worker.health for worker in answered])
+        numbers = {worker.number for worker in answered}
+        self._health.workers = {
+            number: "serving" if number in numbers else "silent" if self._is_serving(number) else "absent"
+            for number in range(1, self._count + 1)
+        }
+        self._health.serving = self._has_started and bool(answered)
+
+    async def _render(self, accept: str) -> Exposition:
+        """The metrics of all. Of a worker that does not answer they are what it said last."""
+        answered = await self._ask_all()
+        serving = self._serving()
+        self._metrics.count_workers(
+            serving=len(answered), silent=len(serving) - len(answered), absent=self._count - len(serving)
+        )
+        self._metrics.count_lines_dropped(self._lines_dropped())
+        return await self._metrics.render_merged(
+            accept,
+            [worker.tables for worker in serving],
+            [worker.process.pid for worker in self._workers.values()],
+        )
+
+
+def _command(number: int, descriptor: int) -> list[str]:
+    """How a worker is started: with this interpreter, its flags, and the program from the same place."""
+    # Without -P Python looks for the program in the working directory first, which may be anybody's.
+    safe = [] if str(Path.cwd()) in sys.path else ["-P"]
+    flags = [*subprocess._args_from_interpreter_flags(), *safe]  # type: ignore[attr-defined]  # noqa: SLF001
+    return [sys.executable, *flags, "-m", "gateway.app.worker", str(number), str(descriptor), str(os.getpid())]
+
+
+def _end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float) -> _End:
+    if why is not None:
+        what = f"failed: {why}"
+    elif code < 0:
+        what = f"was ended by signal {-code}"
+    else:
+        what = f"ended with {code}"
+    if not has_served and why is None:
+        what += " before it served"
+    # Told to stop before it could listen to that, it has done nothing.
+    is_unborn = code == -signal.SIGTERM and not has_served
+    return _End(EXIT_OK if is_unborn else code if code >= 0 else EXIT_FAILED, what, why, has_served, lived_seconds)

@@ -1,0 +1,116 @@
+"""One of several workers: a gateway in a process of its own, started and watched by a supervisor.
+
+`python -m gateway.app.worker NUMBER DESCRIPTOR SUPERVISOR`: its number is for people who look at processes; the
+descriptor is its end of the channel to the supervisor, over which it learns everything else. It is nothing without its
+supervisor: the kernel ends it when that one dies, however it died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
+from gateway.app.life import EXIT_FAILED, StartError, live
+from gateway.app.seats import Handed
+from gateway.app.serve import Gateway, run
+from gateway.observe.logs import Logs
+from gateway.proxy.server import ListenError
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Worker:
+    """A gateway that serves on seats, and speaks with its supervisor."""
+
+    def __init__(self, errand: Errand, channel: Channel, logs: Logs) -> None:
+        """See `Gateway`."""
+        seats = {
+            number: tuple(socket.socket(fileno=descriptor) for descriptor in descriptors)
+            for number, descriptors in errand.seats.items()
+        }
+        self._channel = channel
+        self._gateway = Gateway(errand.config, (logs,), lambda: logs.dropped, Handed(errand.number, seats))
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> asyncio.Future[StartError]:
+        """See `Gateway`."""
+        return self._gateway.failed
+
+    async def start(self) -> None:
+        """Serve, and say so. Raises `StartError`."""
+        await self._gateway.start()
+        self._channel.send(Serving())
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    async def stop(self) -> int:
+        """Stop in order, and say what was counted; returns the exit code."""
+        try:
+            return await self._gateway.stop()
+        finally:
+            if self._listening is not None:
+                self._listening.cancel()
+                await asyncio.gather(self._listening, return_exceptions=True)
+            self._report()
+
+    async def _listen(self) -> None:
+        while (message := await self._channel.receive()) is not None:
+            match message:
+                case Report():
+                    self._report()
+                case LookAfter(seats):
+                    await self._look_after(seats)
+                case _:
+                    raise TypeError(f"a supervisor does not say {type(message).__name__}")
+        # Where the kernel does not see to it.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _look_after(self, seats: frozenset[int]) -> None:
+        seating = self._gateway.seating
+        if seating is not None:
+            # It is told anew with every change; meanwhile whose seat it is comes back.
+            with suppress(ListenError):
+                await seating.look_after(seats)
+
+    def _report(self) -> None:
+        self._channel.send(Reported(self._gateway.metrics.take(), self._gateway.health))
+
+
+async def work(descriptor: int) -> int:
+    """Do what comes over the channel; returns the exit code. What keeps it from starting goes to the supervisor."""
+    channel = await Channel.open(socket.socket(fileno=descriptor))
+    try:
+        errand = await channel.receive()
+        if not isinstance(errand, Errand):
+            return EXIT_FAILED
+        try:
+            return await live(errand.config, lambda logs: Worker(errand, channel, logs), worker=errand.number)
+        except StartError as error:
+            channel.send(Failed(str(error)))
+            return EXIT_FAILED
+    finally:
+        await channel.close()
+
+
+def die_with(supervisor: int) -> bool:
+    """Have the kernel kill this process when its parent dies; False when that has happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    return os.getppid() == supervisor
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    _, descriptor, supervisor = map(int, arguments)
+    return run(work(descriptor)) if die_with(supervisor) else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

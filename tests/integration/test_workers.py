@@ -1,0 +1,370 @@
+"""Several workers as processes: they are one gateway to whoever calls, watches, stops or kills it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support import http, processes
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, process, send, try_send, wait_answered
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of
+from tests.support.postgres import PostgresServer
+from tests.support.upstream import Answer, RecordingUpstream
+
+Store = dict[str, Any]
+
+# That so many connections all meet the same one of two workers does not happen: one in eight million.
+MANY = 24
+TOLD = {"workers": 2, "log": {"level": "debug"}}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """The `store` section of a configuration, on an empty store."""
+    if request.param == "sqlite":
+        return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    return {"durable": request.getfixturevalue("postgres_url")}
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Store:
+    return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+
+
+def lines(gateway: GatewayProcess, **fields: Any) -> list[dict[str, Any]]:
+    """The lines of the log that have these fields."""
+    found = [json.loads(line) for line in gateway.output().splitlines() if line.startswith("{")]
+    return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+
+
+def workers(gateway: GatewayProcess) -> dict[int, int]:
+    """The process ids of the living workers, by number."""
+    found = {}
+    for pid in processes.descendants(gateway.pid):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except FileNotFoundError:
+            continue
+        if b"gateway.app.worker" in words:
+            found[int(words[words.index(b"gateway.app.worker") + 1])] = pid
+    return found
+
+
+def living(pids: Iterable[int]) -> list[int]:
+    """Those of these processes that are still there."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def metrics(gateway: GatewayProcess) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample of a scrape."""
+    response = await gateway.status("/metrics")
+    assert response.status == 200
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(response.body.decode())
+        for sample in family.samples
+    }
+
+
+async def number(gateway: GatewayProcess, name: str, **labels: str) -> float:
+    return (await metrics(gateway))[name, frozenset(labels.items())]
+
+
+async def holder_of(gateway: GatewayProcess, upstream: RecordingUpstream, key: str) -> tuple[int, asyncio.Task[Any]]:
+    """The number of the worker that has claimed this key and waits for the upstream, and the client's request."""
+    before, seen = len(lines(gateway, message="claimed")), len(upstream.requests)
+    request = asyncio.create_task(try_send(gateway.port, key))
+    await upstream.wait_for_requests(seen + 1)
+    claimed = await eventually(lambda: lines(gateway, message="claimed")[before:], what="the claim is in the log")
+    return claimed[0]["worker"], request
+
+
+async def all_serve(gateway: GatewayProcess) -> None:
+    async def do_all_serve() -> bool:
+        return await number(gateway, "idempotency_workers", state="serving") == 2
+
+    await eventually(do_all_serve, 30.0, "both workers serve")
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+async def test_both_serve(store: Store, tmp_path: Path) -> None:
+    """Connections are spread over the workers, all is counted together, and lines say whose they are."""
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **TOLD) as gateway:
+        upstream.on("/charges", Answer(201))
+        answers = [await send(gateway.port, f"key-{each}") for each in range(MANY)]
+        assert {status_of(answer) for answer in answers} == {(201, "stored")}
+        assert await number(gateway, "idempotency_requests_total", route="charge", verdict="stored") == MANY
+        assert await number(gateway, "idempotency_claims_total", route="charge") == MANY
+        assert await number(gateway, "idempotency_request_duration_seconds_count", route="charge") == MANY
+        assert await number(gateway, "idempotency_store_up", tier="durable") == 1
+        assert await number(gateway, "idempotency_workers", state="serving") == 2
+        await eventually(lambda: len(lines(gateway, verdict="stored")) == MANY)
+        assert {line["worker"] for line in lines(gateway, verdict="stored")} == {1, 2}
+        again = [await send(gateway.port, f"key-{each}") for each in range(MANY)]
+        assert {status_of(answer) for answer in again} == {(201, "replayed")}
+        assert [each.header("X-Nonce") for each in again] == [each.header("X-Nonce") for each in answers]
+        ready = (await gateway.status("/readyz")).json()
+        assert ready["parts"]["workers"] == {"1": "serving", "2": "serving"}
+        assert (await gateway.status("/readyz?require=store")).status == 200
+
+
+async def test_duplicates_in_the_other_worker(store: Store, tmp_path: Path) -> None:
+    """They wait for the first one's answer, whichever worker it runs in, and it runs once."""
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **TOLD) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold))
+        _, first = await holder_of(gateway, upstream, "k1")
+        duplicates = [asyncio.create_task(send(gateway.port, "k1")) for _ in range(MANY)]
+
+        async def one_waits_elsewhere() -> bool:
+            reads = ("idempotency_store_duration_seconds_count", frozenset({("tier", "durable"), ("verb", "read")}))
+            return reads in await metrics(gateway)
+
+        await eventually(one_waits_elsewhere)
+        hold.set()
+        answers = await asyncio.gather(*duplicates)
+        assert {(status_of(answer), answer.body) for answer in answers} == {((201, "replayed"), b"charged")}
+        assert status_of(await first) == (201, "stored")
+        assert len(upstream.requests) == 1
+        await eventually(lambda: len(lines(gateway, verdict="replayed")) == MANY)
+        assert {line["worker"] for line in lines(gateway, verdict="replayed")} == {1, 2}
+
+
+async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
+    """What it worked on is in doubt, another one follows, the rest goes on, and no counter goes back."""
+    short = {"store": {"lease": "3s"}, **TOLD}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **short) as gateway:
+        upstream.on("/charges", Answer(201))
+        for each in range(MANY):
+            await send(gateway.port, f"key-{each}")
+        before = await metrics(gateway)
+        upstream.on("/charges", Answer(201, hold=asyncio.Event()))
+        holder, request = await holder_of(gateway, upstream, "k1")
+        os.kill(workers(gateway)[holder], signal.SIGKILL)
+        assert await request is None
+        upstream.on("/charges", Answer(201))
+        # Its seat is not left alone, so nobody waits for it to be back; a connection that it had is lost.
+        answers = [await wait_answered(gateway.port, f"new-{each}", words=frozenset({"stored"})) for each in range(8)]
+        assert {answer.status for answer in answers} == {201}
+        await all_serve(gateway)
+        after = await metrics(gateway)
+        gauges = {"process_", "idempotency_in_flight", "idempotency_workers", "idempotency_oldest"}
+        fell = [
+            sample
+            for sample, value in before.items()
+            if after[sample] < value and not any(sample[0].startswith(gauge) for gauge in gauges)
+        ]
+        assert fell == []
+        assert after["process_cpu_seconds_total", frozenset()] >= before["process_cpu_seconds_total", frozenset()]
+        assert after["idempotency_worker_restarts_total", frozenset()] == 1
+        await wait_answered(gateway.port, "k1", words=frozenset({"in-doubt"}))
+        assert len([each for each in upstream.requests if each.values("Idempotency-Key") == [b"k1"]]) == 1
+        assert (await gateway.status("/readyz")).status == 200
+        (line,) = lines(gateway, level="error")
+        assert line["message"] == f"worker {holder} was ended by signal 9; another one follows in 0 s"
+
+
+async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
+    """SIGTERM lets every worker finish what it works on; no process is left, and nothing else either."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold))
+        requests = [asyncio.create_task(send(gateway.port, f"key-{each}")) for each in range(MANY)]
+        await upstream.wait_for_requests(MANY)
+        await eventually(lambda: len(lines(gateway, message="claimed")) == MANY)
+        assert {line["worker"] for line in lines(gateway, message="claimed")} == {1, 2}
+        children = processes.descendants(gateway.pid)
+        assert len(children) == 2
+        gateway.ask_to_stop()
+
+        async def refuses() -> bool:
+            return await try_send(gateway.port, "late") is None
+
+        await eventually(refuses, what="nobody listens any more")
+        hold.set()
+        assert {status_of(answer) for answer in await asyncio.gather(*requests)} == {(201, "stored")}
+        assert await gateway.wait_exit() == 0
+        assert not living(children)
+        assert lines(gateway, level="error") == []
+
+
+async def test_one_worker_is_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
+    """It finishes what it works on, and another one follows."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold))
+        holder, request = await holder_of(gateway, upstream, "k1")
+        pid = workers(gateway)[holder]
+        os.kill(pid, signal.SIGTERM)
+        hold.set()
+        assert status_of(await request) == (201, "stored")
+        await eventually(lambda: workers(gateway).get(holder, pid) != pid, 30.0)
+        await all_serve(gateway)
+        assert gateway.terminate() == 0
+
+
+async def test_the_supervisor_is_killed(sqlite: Store, tmp_path: Path) -> None:
+    """Its workers end with it, also one that is frozen, and the next gateway can begin at once."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        children = workers(gateway)
+        assert sorted(children) == [1, 2]
+        processes.pause(children[2])
+        os.kill(gateway.pid, signal.SIGKILL)
+        assert await gateway.wait_exit() == -signal.SIGKILL
+        await eventually(lambda: not living(children.values()))
+        await gateway.start()
+        assert status_of(await send(gateway.port, "k1")) == (200, "stored")
+
+
+async def test_a_worker_is_frozen(sqlite: Store, tmp_path: Path) -> None:
+    """A scrape does not wait for it: its last numbers stand, it is named, and the rest is ready."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        for each in range(MANY):
+            await send(gateway.port, f"key-{each}")
+        assert await number(gateway, "idempotency_claims_total", route="charge") == MANY
+        pid = workers(gateway)[1]
+        processes.pause(pid)
+        async with asyncio.timeout(5):
+            assert await number(gateway, "idempotency_workers", state="silent") == 1
+            assert await number(gateway, "idempotency_claims_total", route="charge") == MANY
+            ready = await gateway.status("/readyz")
+        assert (ready.status, ready.json()["parts"]["workers"]) == (200, {"1": "silent", "2": "serving"})
+        processes.resume(pid)
+        await all_serve(gateway)
+
+
+async def test_a_frozen_worker_is_not_waited_for(sqlite: Store, tmp_path: Path) -> None:
+    """Whoever is silent for long loses its seat to another one, liveness says so, and answering again undoes it."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        pid = workers(gateway)[1]
+        processes.pause(pid)
+
+        async def is_dead() -> bool:
+            return (await gateway.status("/livez")).status == 503
+
+        await eventually(is_dead, 30.0)
+        answers = await asyncio.gather(*[send(gateway.port, f"key-{each}") for each in range(MANY)])
+        assert {status_of(answer) for answer in answers} == {(200, "stored")}
+        processes.resume(pid)
+
+        async def is_live() -> bool:
+            return (await gateway.status("/livez")).status == 200
+
+        await eventually(is_live, 30.0)
+        for each in range(MANY):
+            await send(gateway.port, f"later-{each}")
+        await eventually(lambda: len(lines(gateway, verdict="stored")) == 2 * MANY)
+        assert {line["worker"] for line in lines(gateway, verdict="stored")[MANY:]} == {1, 2}
+
+
+async def test_the_journal_of_a_dead_worker(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """What it could only journal is recorded by whoever follows, and replayed."""
+    store = {"durable": own_postgres.url}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **TOLD) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold))
+        holder, request = await holder_of(gateway, upstream, "k1")
+        own_postgres.crash()
+        hold.set()
+        first = await request
+        assert (status_of(first), first.body) == ((201, "journaled"), b"charged")
+        assert await number(gateway, "idempotency_journal_waiting") == 1
+        os.kill(workers(gateway)[holder], signal.SIGKILL)
+        await eventually(lambda: len(lines(gateway, level="error")) == 1)
+        await all_serve(gateway)
+        own_postgres.start()
+        again = await wait_answered(
+            gateway.port, "k1", words=frozenset({"replayed"}), headers=(("Prefer", "wait=0"),), deadline_seconds=60
+        )
+        assert (again.status, again.body, again.header("X-Nonce")) == (201, b"charged", first.header("X-Nonce"))
+        assert len(upstream.requests) == 1
+
+
+@asynccontextmanager
+async def refused(config: dict[str, Any], directory: Path) -> AsyncIterator[GatewayProcess]:
+    """A gateway that cannot start, at its end."""
+    gateway = GatewayProcess(config, directory)
+    gateway.launch()
+    try:
+        assert await gateway.wait_exit() == 1
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+async def test_an_address_that_is_taken(sqlite: Store, tmp_path: Path) -> None:
+    """It is told once, and a second gateway of several workers is noticed like any other."""
+    with taken_port() as port:
+        config = config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2, admin={"token": "t" * 32})
+        config["admin"]["listen"] = f"127.0.0.1:{port}"
+        async with refused(config, tmp_path) as gateway:
+            assert gateway.output().count("(admin.listen)") == 1
+    config = config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2)
+    async with GatewayProcess(config, tmp_path / "one") as first:
+        second = GatewayProcess(config, tmp_path / "two")
+        second.config_file.write_text(second.config_file.read_text().replace(f":{second.port}", f":{first.port}"))
+        second.launch()
+        assert await second.wait_exit() == 1
+        assert second.output().count("another program listens there already") == 1
+
+
+async def test_what_no_worker_can_start_with(sqlite: Store, tmp_path: Path) -> None:
+    """What is wrong for all is told once, by the one that goes ahead."""
+    listen = {"tls": {"cert": "/nowhere/cert.pem", "key": "/nowhere/key.pem"}}
+    gateway = GatewayProcess(config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2), tmp_path)
+    text = gateway.config_file.read_text()
+    address = f"127.0.0.1:{gateway.port}"
+    gateway.config_file.write_text(
+        text.replace(f"listen: {address}", "listen: " + json.dumps({"address": address, **listen}))
+    )
+    gateway.launch()
+    assert await gateway.wait_exit() == 1
+    assert gateway.output().count("/nowhere/cert.pem") == 1
+
+
+async def test_none_is_left_and_none_can_start(sqlite: Store, tmp_path: Path) -> None:
+    """The gateway ends, and says why."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, workers=2) as gateway:
+        (tmp_path / "store" / "operations.db").unlink()
+        (tmp_path / "store" / "operations.db").write_bytes(b"not a database" * 1000)
+        for pid in workers(gateway).values():
+            os.kill(pid, signal.SIGKILL)
+        assert await gateway.wait_exit() == 1
+        assert "the durable store must not be used" in gateway.output().splitlines()[-1]
+
+
+async def test_operators_are_served(sqlite: Store, tmp_path: Path) -> None:
+    """The admin port is there, and is there again after its worker has died."""
+    with taken_port() as port:
+        pass
+    admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
+    fields = [("Authorization", f"Bearer {'t' * 32}")]
+
+    async def answers() -> bool:
+        try:
+            return (await http.request(port, "GET", "/operations?state=all", fields)).status == 200
+        except OSError:
+            return False
+
+    async with process(sqlite, tmp_path, "http://127.0.0.1:9", admin=admin, **TOLD) as gateway:
+        assert await answers()
+        os.kill(workers(gateway)[1], signal.SIGKILL)
+        await eventually(lambda: len(lines(gateway, level="error")) == 1)
+        await eventually(answers, 30.0)

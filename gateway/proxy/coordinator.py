@@ -43,6 +43,7 @@ from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Recalled, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import WholeBody
+from gateway.proxy.timing import Announcement
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
@@ -64,7 +65,7 @@ class _Run:
 
     request: KeyedRequest
     started_seconds: float
-    admission: asyncio.Future[Admission]
+    admission: Announcement[Admission]
     attempt: Attempt | None = None
     is_orphan: bool = False
     """Its caller went away without having learned the admission: nobody takes the body back, or a stream."""
@@ -81,7 +82,7 @@ class _Run:
         self.is_orphan = True
         if self.attempt is not None:
             self.attempt.leave()
-        elif self.admission.done():
+        elif self.admission.value is not None:
             self.request.body.close()
 
 
@@ -316,7 +317,7 @@ class Coordinator:
 
     async def _admission_of(self, run: _Run, *, is_mine: bool) -> Admission:
         try:
-            return await asyncio.shield(run.admission)
+            return await run.admission.wait()
         except asyncio.CancelledError:
             if is_mine:
                 run.leave()
@@ -341,7 +342,7 @@ class Coordinator:
 
     def _begin(self, request: KeyedRequest) -> _Run:
         loop = self._loop
-        run = _Run(request, loop.time(), loop.create_future())
+        run = _Run(request, loop.time(), Announcement(loop))
         self._runs[request.identity.operation_id] = run
         task = loop.create_task(self._supervise(run))
         self._tasks[task] = run
@@ -366,7 +367,7 @@ class Coordinator:
         finally:
             if not isinstance(admission, Granted):
                 del self._runs[operation_id]
-                run.admission.set_result(admission)
+                run.admission.announce(admission)
                 if run.is_orphan:
                     request.body.close()
         if not isinstance(admission, Granted):
@@ -382,7 +383,7 @@ class Coordinator:
         run.attempt = attempt
         if run.is_orphan:
             attempt.leave()
-        run.admission.set_result(admission)
+        run.admission.announce(admission)
         try:
             await attempt.run()
         except Exception:

@@ -27,6 +27,7 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
+from gateway.proxy.waiting import wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
@@ -81,8 +82,7 @@ class Attempt:
         Cancelling this cancels nothing else.
         """
         ending = self._ending
-        await asyncio.wait((ending,), timeout=timeout_seconds)
-        return ending.result() if ending.done() else None
+        return ending.result() if await wait_done(ending, timeout_seconds) else None
 
     def leave(self) -> None:
         """The first caller is gone, or has been answered otherwise: nobody takes a stream any more."""
@@ -129,12 +129,11 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    conclusion = self._claimed.unknown(reason, detail)
+                    return self._claimed.unknown(reason, detail, loop.time() - started)
                 case Answer():
-                    conclusion = await self._take(result)
+                    return await self._take(result, started)
                 case _:
                     assert_never(result)
-            return replace(conclusion, upstream_seconds=loop.time() - started)
         finally:
             request.body.close()
 
@@ -144,7 +143,8 @@ class Attempt:
         self.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _take(self, answer: Answer) -> Conclusion:
+    async def _take(self, answer: Answer, started: float) -> Conclusion:
+        loop = asyncio.get_running_loop()
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(answer.head.headers):
@@ -155,14 +155,15 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), answer.head_seconds)
+                    return self._claimed.answered(answer.head, body, len(body), loop.time() - started)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, answer.head.status)
+                    return self._claimed.unknown(reason, detail, loop.time() - started, answer.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
-        return self._claimed.answered(answer.head, AnswerStream(answer, prefix), answer.length, answer.head_seconds)
+        stream = AnswerStream(answer, prefix)
+        return self._claimed.answered(answer.head, stream, answer.length, loop.time() - started)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.
@@ -256,7 +257,8 @@ class Attempt:
                 )
                 reply = conclusion.reply
                 if reply.word is Word.STORED and snapshot.record is not None:
-                    reply = replace(reply, headers=(*reply.headers, expires_field(snapshot.record)))
+                    headers = (*reply.headers, expires_field(snapshot.record))
+                    reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
                 others = snapshot if conclusion.shared is None else conclusion.shared
                 return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None)
             case Lapsed(snapshot) | Fenced(snapshot):

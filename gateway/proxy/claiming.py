@@ -15,10 +15,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import (
     Abandon,
     Applied,
@@ -51,7 +52,7 @@ _CLAIM_SECONDS_MAX: Final = 5.0
 _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Granted:
     """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call.
 
@@ -65,14 +66,14 @@ class Granted:
     is_first: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Seen:
     """The record forbids a claim by this request; `snapshot` is what it is."""
 
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Unavailable:
     """There is no claim, and nothing was executed. `is_definite` when the store surely holds no claim of ours."""
 
@@ -87,7 +88,7 @@ class Unavailable:
 Admission = Granted | Seen | Unavailable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Terms:
     """What a route says of claiming.
 
@@ -104,7 +105,7 @@ class Terms:
     patience_seconds: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Pursuit:
     """A claim whose answer is missing, or may come to be; `until` is the event loop's time when patience ends."""
 
@@ -157,8 +158,8 @@ class Claiming:
         for _ in range(_STATEMENTS_MAX):
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
             answer = await self._say(_Pursuit(command, terms, until))
-            if isinstance(answer, Granted):
-                return replace(answer, is_first=is_forgotten or answer.record.attempts == 1)
+            if isinstance(answer, Granted) and is_forgotten:
+                return replace(answer, is_first=True)
             if not isinstance(answer, Seen):
                 return answer
             judgement = judge(answer.snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
@@ -227,7 +228,7 @@ class Claiming:
         started = self._clock()
         match await self._store.apply(pursuit.command):
             case Applied(Snapshot(Record() as record, now_us)):
-                return Granted(record, now_us, started)
+                return Granted(record, now_us, started, is_first=record.attempts == 1)
             case Fenced(snapshot):
                 return Seen(snapshot)
             case Lapsed() | Applied():

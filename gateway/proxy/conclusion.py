@@ -95,12 +95,20 @@ class ClaimedRequest:
         reply = self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}")
 
-    def unknown(self, reason: Unknown, detail: str, upstream_status: int | None = None) -> Conclusion:
+    def unknown(
+        self, reason: Unknown, detail: str, upstream_seconds: float, upstream_status: int | None = None
+    ) -> Conclusion:
         """A byte may have left, and no complete response came."""
         outcome = conclude_unknown()
         reply = self.refuse(outcome.word, 504 if reason is Unknown.TIMEOUT else 502)
         return Conclusion(
-            outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}", 0.0, upstream_status
+            outcome,
+            self._command(outcome, reason),
+            reply,
+            reply,
+            f"{reason}: {detail}",
+            upstream_seconds,
+            upstream_status,
         )
 
     def answered(

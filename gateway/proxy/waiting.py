@@ -8,7 +8,7 @@ the last one the reader ends.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
@@ -45,7 +45,7 @@ class Waiting:
             reader = self._readers[operation_id] = _Reader(task)
         reader.waiters += 1
         try:
-            await asyncio.wait((reader.task,), timeout=timeout_seconds)
+            await wait_done(reader.task, timeout_seconds)
         finally:
             reader.waiters -= 1
             if self._readers.get(operation_id) is reader and (reader.task.done() or reader.waiters == 0):
@@ -78,3 +78,27 @@ class Waiting:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_done(future: asyncio.Future[Any], timeout_seconds: float) -> bool:
+    """Whether the future came to its end in that time. Ends with it in any way; being cancelled touches nothing else.
+
+    As `asyncio.wait` for one, at a third of its price.
+    """
+    if future.done():
+        return True
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = loop.call_later(timeout_seconds, wake)
+    future.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)
+    return future.done()

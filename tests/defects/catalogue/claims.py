@@ -19,10 +19,10 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            answer = await self._say(_Pursuit(command, terms))\n",
+                "            answer = await self._say(_Pursuit(command, terms, until))\n",
                 "            found = await self._store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
-                "            answer = await self._say(_Pursuit(command, terms)) if is_free else Seen(found)\n",
+                "            answer = await self._say(_Pursuit(command, terms, until)) if is_free else Seen(found)\n",
             ),
             Edit(
                 LIFECYCLE,
@@ -168,7 +168,7 @@ DEFECTS = (
     Defect(
         "claim-trusted-from-its-end",
         "the first lease is counted from when the answer to the claim came",
-        (Edit(CLAIMING, "return Granted(record, now_us, started)", "return Granted(record, now_us, self._clock())"),),
+        (Edit(CLAIMING, "return Granted(record, now_us, started,", "return Granted(record, now_us, self._clock(),"),),
         (_CLAIMING + "test_a_grant_counts_from_before_its_call",),
     ),
     Defect(

@@ -123,7 +123,7 @@ DEFECTS = (
             Edit(
                 ATTEMPT,
                 "return self._claimed.not_sent(reason, detail)",
-                "return self._claimed.unknown(next(iter(Unknown)), detail)",
+                "return self._claimed.unknown(next(iter(Unknown)), detail, 0.0)",
             ),
             Edit(ATTEMPT, "NotSent, TooLong\n", "NotSent, TooLong, Unknown\n"),
         ),

@@ -56,7 +56,8 @@ class Client(Protocol):
 class ClientExchange:
     """See the module and `Client`. Lives as long as one request is worked on.
 
-    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request.
+    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request. `has_ended` is
+    a note of the edge.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class ClientExchange:
         "_settings",
         "body",
         "connection",
+        "has_ended",
         "head",
         "is_answered",
         "keep_alive",
@@ -88,6 +90,7 @@ class ClientExchange:
         self._is_stopping = is_stopping
         self._is_last = False
         self.is_answered = False
+        self.has_ended = False
         self.keep_alive = False
         self.head = request.head
         self.body = body

@@ -291,6 +291,8 @@ class Edge(Generic[R]):
         except BaseException:
             exchange.abort()
             raise
+        # Here and not when the task has ended, which is a turn of the loop later: the next request may be waiting.
+        self._end(exchange)
 
     def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer | None) -> None:
         """Also of a task that was cancelled before its first step."""
@@ -301,6 +303,10 @@ class Edge(Generic[R]):
         self._end(exchange)
 
     def _end(self, exchange: ClientExchange) -> None:
+        """Once for each exchange; more often it changes nothing."""
+        if exchange.has_ended:
+            return
+        exchange.has_ended = True
         self._busy -= 1
         if self._busy == 0:
             self._idle.set()

@@ -113,9 +113,10 @@ class Front:
         if self._is_amnesic and isinstance(command, Claim):
             await self._check_known(command.identity.operation_id)
         result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
-        record = result.snapshot.record
-        if record is not None and self._seen is not None and record.token > self._seen.token:
-            self._seen = replace(self._seen, token=record.token)
+        record, seen = result.snapshot.record, self._seen
+        if record is not None and seen is not None and record.token > seen.token:
+            # Written out, for every claim comes here: `replace` looks at each field by its name.
+            self._seen = Seen(seen.identity, record.token, seen.former, seen.is_compared)
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
@@ -253,10 +254,10 @@ class Front:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    async def _asked(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    def _asked(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Coroutine[Any, Any, T]:
         if not self._is_open:
             raise NotApplied("the durable store was not reached yet")
-        return await self._told(verb, call, *arguments)
+        return self._told(verb, call, *arguments)
 
     async def _told(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         started = time.perf_counter()

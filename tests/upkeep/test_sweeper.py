@@ -159,5 +159,5 @@ async def test_it_comes_back_soon_where_work_is_left(store: Scripted, ear: Ear) 
     first, *between, after_backlog, after_nothing = alarm.asked
     assert first <= 30.0 * 1.2
     assert len(between) == 19
-    assert 0.8 <= after_backlog <= 1.2
+    assert 0.08 <= after_backlog <= 0.12
     assert 24.0 <= after_nothing <= 36.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from gateway.core.message import StoredResponse
+from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Snapshot, State
 from gateway.store.cache import ProcessCache
 from tests.conformance.hand import REPLAY_SECONDS, Hand
@@ -15,12 +17,13 @@ from tests.support.memory_store import MemoryStore
 
 AGE_SECONDS = 30.0
 ROOMY_BYTES = 1_000_000
+BUDGET_BYTES = 2 << 20
 
 
-def completed(body: bytes = b"one") -> Snapshot:
+def completed(body: bytes = b"one", fields: Headers = ((b"A", b"b"),)) -> Snapshot:
     """An operation of its own, just completed."""
     store, hand = MemoryStore(), Hand()
-    for say in (hand.claim, lambda: hand.complete(StoredResponse(200, b"OK", ((b"A", b"b"),), body))):
+    for say in (hand.claim, lambda: hand.complete(StoredResponse(200, b"OK", fields, body))):
         command = say()
         hand.see(command, store.apply_now(command))
     return hand.snapshot
@@ -101,6 +104,27 @@ def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first() -> None:
     kept = [index for index, snapshot in enumerate(snapshots) if cache.get(id_of(snapshot), 101.0)]
     assert kept == [0, *range(11, 40)]
     assert cache.size_bytes == 30 * one.size_bytes
+
+
+def one_of_many(number: int) -> Snapshot:
+    """Answers of many lengths, with few fields and with many, none of which is another's object."""
+    fields = tuple((b"X-Field-%d-%d" % (number, index), b"%d" % number * 8) for index in range(number % 12))
+    return completed(b"%d" % number * (number % 400), fields)
+
+
+def test_what_it_holds_is_bounded_in_bytes_of_memory() -> None:
+    """Whatever answers come, the process grows by about the budget and not by much more."""
+    cache = ProcessCache(BUDGET_BYTES, AGE_SECONDS)
+    tracemalloc.start()
+    try:
+        for number in range(4_000):
+            cache.put(one_of_many(number), 100.0)
+        gc.collect()
+        held_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.9 * BUDGET_BYTES < cache.size_bytes <= BUDGET_BYTES
+    assert held_bytes < 1.25 * BUDGET_BYTES
 
 
 def test_a_huge_answer_pushes_out_nobody() -> None:

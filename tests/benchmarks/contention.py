@@ -27,6 +27,7 @@ _HOLD_MS: Final = 1_000
 _STORED: Final = load.Shape(PROTECTED, 200, b"stored")
 _REPLAYED: Final = load.Shape(PROTECTED, 200, b"replayed")
 _CONNECTIONS: Final = 64
+_SETTLE_SECONDS: Final = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,9 +119,12 @@ def _paced(
     async def together() -> load.Measured:
         beside: list[asyncio.Task[object]] = []
         if herd:
-            hold_ms = round((seconds + 2 * load.WARM_SECONDS) * 1000)
-            beside.append(asyncio.ensure_future(_duplicates(program.port, herd, hold_ms)))
-            await asyncio.sleep(load.WARM_SECONDS)
+            # They have come, and go on waiting until the others were measured.
+            sent = asyncio.Event()
+            hold_ms = round((seconds + load.WARM_SECONDS + 2 * _SETTLE_SECONDS) * 1000)
+            beside.append(asyncio.ensure_future(_duplicates(program.port, herd, hold_ms, sent)))
+            await sent.wait()
+            await asyncio.sleep(_SETTLE_SECONDS)
         if replayed is not None:
             paced = load.paced(
                 program.port, _REPLAYED, load.again(replayed), rate=rate, connections=_CONNECTIONS, seconds=seconds
@@ -153,8 +157,8 @@ def _herd(program: GatewayProgram, duplicates: int, hold_ms: int) -> Counter[str
     return load.undisturbed(lambda: _duplicates(program.port, duplicates, hold_ms))
 
 
-async def _duplicates(port: int, duplicates: int, hold_ms: int) -> Counter[str]:
-    """The words of the answers to so many requests under one new key."""
+async def _duplicates(port: int, duplicates: int, hold_ms: int, sent: asyncio.Event | None = None) -> Counter[str]:
+    """The words of the answers to so many requests under one new key; `sent` is set when all were."""
     before, after = load.Shape(PROTECTED, 200, None, b"X-Answer-After: %d\r\n" % hold_ms).parts()
     request = before + next(load.new_keys()) + after
     answered: asyncio.Queue[bytes] = asyncio.Queue()
@@ -164,4 +168,6 @@ async def _duplicates(port: int, duplicates: int, hold_ms: int) -> Counter[str]:
     ]
     for transport in opened:
         transport.write(request)
+    if sent is not None:
+        sent.set()
     return Counter([(await answered.get()).decode() for _ in range(duplicates)])

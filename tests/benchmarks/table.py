@@ -43,12 +43,11 @@ def line_of(name: str, target: float | None, rounds: Sequence[Figures], baseline
         None if any(each.writes[i] is None for each in rounds) else median(each.writes[i] or 0.0 for each in rounds)
         for i in (0, 1)
     )
-    figures = Figures(
-        *(median(getattr(each, name) for each in rounds) for name in (
-            "cpu_us", "requests_per_second", "p50_ms", "p99_ms", "rss_mib"
-        )),
-        writes=(writes[0], writes[1]),
-    )  # fmt: skip
+    cpu_us, per_second, p50_ms, p99_ms, rss_mib = (
+        median(getattr(each, part) for each in rounds)
+        for part in ("cpu_us", "requests_per_second", "p50_ms", "p99_ms", "rss_mib")
+    )
+    figures = Figures(cpu_us, per_second, p50_ms, p99_ms, rss_mib, (writes[0], writes[1]))
     return Line(name, target, ratio, figures)
 
 

@@ -17,8 +17,8 @@ from gateway.upkeep.timer import Sleep, repeat
 
 BATCH_RECORDS_MAX: Final = 500
 _BATCHES_MAX: Final = 20
-# After a pass that left work over: short, because each batch was followed by a pause already, and one gateway has to keep
-# up with the keys of all.
+# After a pass that left work over. Short: each batch was followed by a pause already, and one gateway has to keep up
+# with the keys of all.
 _BRISK_PAUSE_SECONDS: Final = 0.1
 # A pause gives way to whoever waits, however short the batch was; and it ends, however long.
 _GIVE_WAY_SECONDS_MIN: Final = 0.01

@@ -53,6 +53,8 @@ _SOUND_SECONDS: Final = 60.0
 # What a stop takes beside what is configured for it.
 _STOP_SECONDS: Final = 20.0
 _START_CANCEL_SECONDS: Final = 5.0
+# For a process that has said its last word.
+_EXIT_SECONDS: Final = 10.0
 
 
 class _Worker:
@@ -266,7 +268,12 @@ class Supervisor:
                 case _:
                     raise TypeError(f"a worker does not say {type(message).__name__}")
         await worker.channel.close()
-        return await worker.process.wait()
+        try:
+            async with asyncio.timeout(_EXIT_SECONDS):
+                return await worker.process.wait()
+        except TimeoutError:
+            worker.kill()
+            return await worker.process.wait()
 
     # -- what changes -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ supervisor: the kernel ends it when that one dies, however it died.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -69,7 +68,7 @@ class Worker:
                     await self._look_after(seats)
                 case _:
                     raise TypeError(f"a supervisor does not say {type(message).__name__}")
-        # Where the kernel does not see to it.
+        # Nobody is left to speak for this worker.
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def _look_after(self, seats: frozenset[int]) -> None:
@@ -100,8 +99,14 @@ async def work(descriptor: int) -> int:
 
 
 def die_with(supervisor: int) -> bool:
-    """Have the kernel kill this process when its parent dies; False when that has happened already."""
-    if sys.platform == "linux":
+    """Have the kernel kill this process when its parent dies; False when that has happened already.
+
+    Where the kernel cannot, the end of the channel ends it.
+    """
+    # A process that may not make memory executable may be without ctypes.
+    with suppress(ImportError, MemoryError, OSError, AttributeError):
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return os.getppid() == supervisor
 

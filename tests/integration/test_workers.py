@@ -368,3 +368,30 @@ async def test_operators_are_served(sqlite: Store, tmp_path: Path) -> None:
         os.kill(workers(gateway)[1], signal.SIGKILL)
         await eventually(lambda: len(lines(gateway, level="error")) == 1)
         await eventually(answers, 30.0)
+
+
+async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+    """With Redis the answer is gone from the memory of all of them at once, whichever was told."""
+    with taken_port() as port:
+        pass
+    store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
+    admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
+    fields = [("Authorization", f"Bearer {'t' * 32}"), ("Content-Type", "application/json")]
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path, upstream.url, admin=admin, **TOLD) as gateway,
+    ):
+        first = await send(gateway.port, "k1")
+        again = [await send(gateway.port, "k1") for _ in range(MANY)]
+        assert {status_of(answer) for answer in again} == {(200, "replayed")}
+        assert await number(gateway, "idempotency_copy_lookups_total", source="cache", result="hit") >= MANY - 2
+        operation = lines(gateway, verdict="stored")[0]["operation_id"]
+        purged = await http.request(port, "POST", f"/operations/{operation}/purge", fields, b'{"why": "a test"}')
+        assert (first.status, purged.status) == (200, 200)
+
+        async def is_gone() -> bool:
+            answers = [await send(gateway.port, "k1") for _ in range(MANY)]
+            return {status_of(answer) for answer in answers} == {(410, "key-expired")}
+
+        await eventually(is_gone)
+        assert len(upstream.requests) == 1

@@ -90,6 +90,14 @@ def logs(paper: Paper, request: pytest.FixtureRequest) -> Any:
         one.close()
 
 
+def test_lines_of_a_worker_carry_its_number(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Ours and those of libraries alike."""
+    logs(worker=2)(ANSWERED)
+    logging.getLogger("asyncio").warning("something")
+    assert [line["worker"] for line in paper.objects()] == [2, 2]
+    assert paper.objects()[0]["verdict"] == "stored"
+
+
 def test_a_request_is_one_json_line(paper: Paper, logs: Callable[..., Logs]) -> None:
     """Everything that is known of a request stands under its own name."""
     logs()(ANSWERED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.observe.facts import (
     JournalFailed,
     LeaseLost,
     LoopStalled,
+    MemoryChanged,
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
@@ -26,6 +28,7 @@ from gateway.observe.facts import (
     TierChanged,
     WriteRefused,
 )
+from gateway.observe.merging import Tables
 from gateway.observe.metrics import Metrics, Readings
 from tests.observe.scrape import scrape
 
@@ -266,3 +269,67 @@ async def test_openmetrics_is_spoken_to_who_asks_for_it(metrics: Metrics) -> Non
     assert exposition.content_type.startswith("application/openmetrics-text; version=1.0.0")
     names = {family.name for family in openmetrics_families(exposition.body.decode())}
     assert {"idempotency_requests", "idempotency_request_duration_seconds", "process_open_fds"} <= names
+
+
+def number(text: str, sample: str) -> float:
+    (found,) = [line for line in text.splitlines() if line.startswith(f"{sample} ")]
+    return float(found.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ('idempotency_claims_total{route="create_order"}', 105),
+        ("idempotency_in_flight", 5),
+        ("idempotency_oldest_in_flight_seconds", 3),
+        ('idempotency_store_up{tier="durable"}', 1),
+        ('idempotency_store_up{tier="fast"}', 0),
+        ('idempotency_in_doubt{route="create_order"}', 3),
+        ('idempotency_in_doubt{route="of_old"}', 3),
+        ("idempotency_store_amnesia", 1),
+        ("idempotency_journal_waiting", 5),
+        ("idempotency_journal_oldest_seconds", 3),
+        ('idempotency_workers{state="serving"}', 2),
+        ("idempotency_worker_restarts_total", 1),
+        ("idempotency_log_lines_dropped_total", 12),
+        ('idempotency_request_duration_seconds_bucket{le="0.25",route="create_payment"}', 105),
+        ('idempotency_request_duration_seconds_count{route="create_payment"}', 105),
+        ('idempotency_request_duration_seconds_sum{route="create_payment"}', 26.25),
+    ],
+)
+async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
+    """What only grows is added up, that of a dead worker included; each gauge has its rule."""
+
+    async def tables(count: int, up: bool) -> Tables:
+        metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
+        readings = Readings(count, count, journal_waiting=count, journal_oldest_seconds=count, log_lines_dropped=count)
+        metrics.read_with(lambda: readings)
+        for _ in range(count):
+            metrics(OperationClaimed("create_order", OPERATION, 1, 1))
+            metrics(answered())
+        metrics(TierChanged("durable", up=True))
+        metrics(TierChanged("fast", up=up))
+        metrics(MemoryChanged(not up, 1.0, "", ""))
+        metrics(TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
+        return metrics.take()
+
+    merged = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
+    merged.absorb(await tables(100, up=False) | {"idempotency_log_lines_dropped_total": {}})
+    merged.count_workers(serving=2, silent=0, absent=0)
+    merged.count_restart()
+    merged.count_lines_dropped(4)
+    merged.count_lines_dropped(7)
+    living = [await tables(2, up=True), await tables(3, up=False)]
+    for _ in range(2):
+        text = (await merged.render_merged("text/plain", living, [])).body.decode()
+        assert number(text, sample) == expected
+
+
+async def test_processes_are_added_up() -> None:
+    """Memory and processor time are those of all processes."""
+    merged = Metrics([], has_fast_tier=False, version="1")
+    alone = (await merged.render_merged("text/plain", [], [])).body.decode()
+    both = (await merged.render_merged("text/plain", [], [os.getpid(), 2**22 + 1])).body.decode()
+    assert number(both, "process_max_fds") == 2 * number(alone, "process_max_fds")
+    assert number(both, "process_start_time_seconds") == number(alone, "process_start_time_seconds")
+    assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")

@@ -111,3 +111,20 @@ def test_a_line_may_be_written_from_within_a_write(ends: tuple[int, int]) -> Non
     with pipe._changed:
         pipe.write(b"from within\n")
     assert pipe.close()
+
+
+def test_lines_of_several_processes_are_not_torn(ends: tuple[int, int]) -> None:
+    """Whole lines go out in pieces that the system takes in one go, and nothing is lost or reordered."""
+    reading, writing = ends
+    one = LinePipe(writing, told, is_shared=True)
+    other = LinePipe(writing, told, is_shared=True)
+    lines = [b"%d-%s\n" % (number, b"x" * (number % 700)) for number in range(300)]
+    for line in lines:
+        one.write(b"a" + line)
+        other.write(b"b" + line)
+    data = read_lines(reading, 600)
+    assert one.close()
+    assert other.close()
+    whole = data.splitlines(keepends=True)
+    for mark in (b"a", b"b"):
+        assert [line[1:] for line in whole if line.startswith(mark)] == lines

@@ -216,3 +216,37 @@ async def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(port: int, he
     with pytest.raises(OSError, match="in use"):
         await server.start("127.0.0.1", port)
     await server.stop()
+
+
+def test_workers_together() -> None:
+    """A store is up where it is for all that serve, and a memory that one knows to be lost is lost."""
+    health = Health(serving=True, fast_up=False)
+    up = Health(serving=True, durable_up=True, fast_up=True)
+    for healths, expected in [
+        ([], (False, False, False)),
+        ([up, up], (True, True, False)),
+        ([up, Health(durable_up=True, fast_up=False, is_amnesic=True)], (True, False, True)),
+        ([Health(durable_up=False, fast_up=True), up], (False, True, False)),
+    ]:
+        health.take_over(healths)
+        assert (health.durable_up, health.fast_up, health.is_amnesic) == expected
+    health.workers = {2: "silent", 1: "serving"}
+    assert health.parts()["workers"] == {"1": "serving", "2": "silent"}
+
+
+async def test_looked_at_before_it_is_told() -> None:
+    """Readiness is as of the question, and liveness falls with a worker that does not answer."""
+    health = Health()
+
+    async def look() -> None:
+        health.serving = True
+
+    server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render, look)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        assert (await request(port, "GET", "/readyz")).status == 200
+        assert (await request(port, "GET", "/livez")).status == 200
+        health.is_live = False
+        assert (await request(port, "GET", "/livez")).status == 503
+    finally:
+        await server.stop()

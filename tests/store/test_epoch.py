@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,19 @@ def test_a_note_of_an_earlier_program_was_not_compared(tmp_path: Path) -> None:
         seen = Seen("here", 5, is_compared=is_compared)
         SeenFile(path).write(seen)
         assert SeenFile(path).read() == seen
+
+
+def test_workers_share_a_file(tmp_path: Path) -> None:
+    """None takes back what another has seen, and a new memory replaces an old one."""
+    path = tmp_path / "seen.json"
+    one, other = SeenFile(path), SeenFile(path)
+    one.write(Seen("here", 9))
+    other.write(Seen("here", 5))
+    assert one.read() == Seen("here", 9)
+    other.write(Seen("there", 2))
+    assert one.read() == Seen("there", 2)
+    notes = [Seen("there", token) for token in range(3, 203)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(SeenFile(path).write, notes))
+    assert one.read() == notes[-1]
+    assert [each.name for each in tmp_path.iterdir()] == ["seen.json"]

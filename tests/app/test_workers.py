@@ -1,0 +1,160 @@
+"""What makes several workers one gateway: how many there are, what each gets, and which seats it looks after."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+from gateway.app.channel import Errand
+from gateway.app.cpus import processors, quota_processors
+from gateway.app.life import StartError
+from gateway.app.seats import bind_seats, close_seats, shares
+from gateway.app.share import share_of, worker_count
+from gateway.config import Address, Config, parse
+from tests.support.house import config_text
+
+
+def configured(directory: Path, **changes: object) -> Config:
+    store = {"durable": f"sqlite://{directory}/operations.db"}
+    return parse(config_text("http://127.0.0.1:9", store, directory, **changes))
+
+
+def written(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V2, V1 = "0::/pod/gateway\n", "4:memory:/x\n3:cpu,cpuacct:/docker/abc\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        pytest.param({}, None, id="no-groups"),
+        pytest.param({"proc/self/cgroup": V2}, None, id="no-file"),
+        pytest.param(
+            {"proc/self/cgroup": V2, "sys/fs/cgroup/pod/gateway/cpu.max": "max 100000\n"}, None, id="no-quota"
+        ),
+        pytest.param(
+            {"proc/self/cgroup": V2, "sys/fs/cgroup/pod/gateway/cpu.max": "250000 100000\n"}, 2.5, id="own-group"
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": V2,
+                "sys/fs/cgroup/pod/gateway/cpu.max": "800000 100000\n",
+                "sys/fs/cgroup/pod/cpu.max": "150000 50000\n",
+            },
+            3.0,
+            id="group-above",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 0.5, id="as-a-container-sees-it"
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            4.0,
+            id="version-1",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "2:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+            id="version-1-no-quota",
+        ),
+        pytest.param({"proc/self/cgroup": "nonsense\n0::/\n", "sys/fs/cgroup/cpu.max": "\n"}, None, id="nonsense"),
+    ],
+)
+def test_quota(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    """The least of what the groups allow, in both versions of control groups."""
+    assert quota_processors(written(tmp_path, files)) == quota
+
+
+@pytest.mark.parametrize(("quota", "count"), [("50000 100000", 1), ("100000 100000", 1), ("199999 100000", 1)])
+def test_whole_processors(tmp_path: Path, quota: str, count: int) -> None:
+    """A part of a processor is none, and there is always one."""
+    assert processors(written(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})) == count
+
+
+def test_as_many_as_the_process_may_use(tmp_path: Path) -> None:
+    """Without a quota it is what the process is bound to, and `auto` asks for that."""
+    bound = os.sched_getaffinity(0)
+    assert processors(tmp_path) == min(len(bound), 64)
+    os.sched_setaffinity(0, {min(bound)})
+    try:
+        assert processors(tmp_path) == 1
+        assert worker_count(configured(tmp_path, workers="auto")) == 1
+    finally:
+        os.sched_setaffinity(0, bound)
+    assert worker_count(configured(tmp_path, workers=7)) == 7
+
+
+def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
+    """Each worker gets an even part, rounded up, and the first alone gets the admin port."""
+    whole = configured(
+        tmp_path,
+        limits={"max_in_flight": 10},
+        store={"cache_bytes": "3000"},
+        route={"in_flight": {"max_waiters": 4}},
+        admin={"token": "t" * 32},
+    )
+    parts = [share_of(whole, number, 3) for number in (1, 2, 3)]
+    assert {part.limits.max_in_flight for part in parts} == {4}
+    assert {part.store.cache_bytes for part in parts} == {1000}
+    assert {part.routes[0].in_flight.max_waiters for part in parts} == {2}
+    assert [part.admin.token is not None for part in parts] == [True, False, False]
+    assert {part.limits.max_header_bytes for part in parts} == {whole.limits.max_header_bytes}
+
+
+def test_a_configuration_travels(tmp_path: Path) -> None:
+    """What a worker gets is what the supervisor read, secrets included."""
+    whole = configured(tmp_path, admin={"token": "t" * 32}, workers=2)
+    errand = Errand(1, share_of(whole, 1, 2), {1: (3,), 2: (4,)})
+    received = pickle.loads(pickle.dumps(errand))
+    assert received.config == errand.config
+    assert received.config.admin.token.get_secret_value() == "t" * 32
+
+
+@pytest.mark.parametrize(
+    ("serving", "expected"),
+    [
+        pytest.param([], {}, id="none"),
+        pytest.param([1, 2, 3], {1: {1}, 2: {2}, 3: {3}}, id="all"),
+        pytest.param([1, 3], {1: {1}, 3: {2, 3}}, id="one-away"),
+        pytest.param([2], {2: {1, 2, 3}}, id="one-left"),
+        pytest.param([1, 2], {1: {1, 3}, 2: {2}}, id="the-last-away"),
+    ],
+)
+def test_every_seat_is_looked_after(serving: list[int], expected: dict[int, set[int]]) -> None:
+    """Each worker has its own seat, and those of the absent before it."""
+    assert shares(3, serving) == expected
+
+
+def test_seats_share_an_address_that_nobody_else_can_take() -> None:
+    """Each worker has a socket; what listens there already is noticed, also another gateway of several workers."""
+    seats = bind_seats(Address("127.0.0.1", 0), 3)
+    try:
+        (port,) = {seat[0].getsockname()[1] for seat in seats.values()}
+        assert len(seats) == 3
+        seats[1][0].listen()
+        with pytest.raises(StartError, match="another program listens there already"):
+            bind_seats(Address("127.0.0.1", port), 2)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+    finally:
+        close_seats(seats)
+    with socket.create_server(("127.0.0.1", port)):
+        pass

@@ -1,4 +1,4 @@
-"""The one program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge | memory`.
+"""The one program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge | memory | journal`.
 
 Owns the command line: its words, what it prints, its exit codes. Exit codes: 0, all is well; 1, it cannot be done (the
 text says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that

@@ -6,6 +6,7 @@
     POST /operations/{id}/purge, /operations/{id}/erase         drop an answer; forget a key
     GET  /memory                                                whether the store lost its memory
     POST /memory/accept-loss                                    believe it again
+    GET  /journal?state=&limit=                                 what waits on this host for the store, or was refused
 
 JSON in and out, problems as RFC 9457 has them. Nothing is changed by a GET, no other origin is let in, and nobody
 learns anything before the token was right: it is compared in constant time, and whoever is wrong too often waits.
@@ -30,6 +31,7 @@ from aiohttp import web
 
 from gateway.admin.answer import AnswerRefused, answer_of
 from gateway.admin.console import full_json
+from gateway.admin.journal import REFUSED, WAITING, listed
 from gateway.admin.listener import AdminListener, problem, said
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
@@ -164,6 +166,9 @@ class AdminApi:
                 asked = await self._body_of(request)
                 _known(asked, "why", "by")
                 return _remembered(await self._operations.accept_loss(_audit_of(asked)))
+            case ["journal"]:
+                _only("GET", request)
+                return await self._journal(request)
             case _:
                 return problem(404, "no-such-path", f"There is nothing here; see {PATH}.")
 
@@ -173,6 +178,14 @@ class AdminApi:
         found = [described(snapshot, has_body=False) for snapshot in page]
         after = found[-1]["operation_id"] if len(found) == query.limit else None
         return said(200, {"operations": found, "next": after})
+
+    async def _journal(self, request: web.BaseRequest) -> web.Response:
+        asked = _asked(request.query_string, "state", "limit")
+        states = asked.get("state", [])
+        if not set(states) <= {WAITING, REFUSED}:
+            _malformed(f"state is {WAITING} or {REFUSED}")
+        is_refused = None if len(set(states)) != 1 else states[0] == REFUSED
+        return said(200, listed(await self._operations.journal(is_refused=is_refused, limit=_limit_of(asked))))
 
     async def _inspect(self, operation_id: UUID) -> web.Response:
         inspected = await self._operations.inspect(operation_id)
@@ -259,8 +272,8 @@ def _operation_id(text: str) -> UUID:
         _malformed("the path does not name the id of an operation")
 
 
-def _query_of(text: str) -> Query:
-    """The query of a list; the states in doubt if none is asked for."""
+def _asked(text: str, *names: str) -> dict[str, list[str]]:
+    """The members of a query, of which only these are known."""
     asked: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
@@ -268,13 +281,23 @@ def _query_of(text: str) -> Query:
         _malformed("the query is not one")
     for name, value in pairs:
         asked.setdefault(name, []).append(value)
-    _known(asked, "state", "route", "older_than", "after", "limit")
+    _known(asked, *names)
     for name in ("older_than", "after", "limit"):
         if len(asked.get(name, ())) > 1:
             _malformed(f"{name} is given more than once")
+    return asked
+
+
+def _limit_of(asked: Mapping[str, list[str]]) -> int:
     limit = asked.get("limit", [str(_PAGE_SIZE)])[0]
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 4 and 1 <= int(limit) <= PAGE_SIZE_MAX):
         _malformed(f"limit is a whole number from 1 to {PAGE_SIZE_MAX}")
+    return int(limit)
+
+
+def _query_of(text: str) -> Query:
+    """The query of a list; the states in doubt if none is asked for."""
+    asked = _asked(text, "state", "route", "older_than", "after", "limit")
     age_seconds = duration_seconds(asked["older_than"][0]) if "older_than" in asked else 0.0
     if age_seconds is None:
         _malformed("older_than is a duration such as 30s, 5m, 12h or 7d")
@@ -283,7 +306,7 @@ def _query_of(text: str) -> Query:
         routes=frozenset(asked["route"]) if "route" in asked else None,
         age_us=microseconds(age_seconds),
         after=_operation_id(asked["after"][0]) if "after" in asked else None,
-        limit=int(limit),
+        limit=_limit_of(asked),
     )
 
 

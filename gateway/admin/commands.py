@@ -1,4 +1,4 @@
-"""The commands of operators: `inspect`, `resolve`, `purge`, `memory`.
+"""The commands of operators: `inspect`, `resolve`, `purge`, `memory`; and `journal`, of which the words are elsewhere.
 
 Owns their words, what they print and their exit codes.
 
@@ -20,6 +20,7 @@ from uuid import UUID
 
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
+from gateway.admin.journal import JournalWish, add_journal, journal_wish
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
 from gateway.admin.view import described
@@ -29,7 +30,7 @@ from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Query
 
 PROGRAM: Final = "idempotency-gateway"
-NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory"))
+NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -60,7 +61,13 @@ class Wish:
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the parsers of all of them to the program's, and return them."""
-    return [_add_inspect(commands), _add_resolve(commands), _add_purge(commands), _add_memory(commands)]
+    return [
+        _add_inspect(commands),
+        _add_resolve(commands),
+        _add_purge(commands),
+        _add_memory(commands),
+        add_journal(commands),
+    ]
 
 
 def _add_inspect(commands: Any) -> argparse.ArgumentParser:
@@ -183,7 +190,7 @@ def _count(text: str) -> int:
 # -- wishes -----------------------------------------------------------------------------------------------------------
 
 
-def wish_of(chosen: argparse.Namespace) -> Wish:
+def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish:
     """What the command line asks for. Reads the files that it names; raises `CommandWrong`."""
     match chosen.command:
         case "inspect":
@@ -192,6 +199,8 @@ def wish_of(chosen: argparse.Namespace) -> Wish:
             return _resolve(chosen)
         case "memory":
             return _memory(chosen)
+        case "journal":
+            return journal_wish(chosen)
         case _:
             return _purge(chosen)
 

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from gateway.admin.journal import advice_of, kept, sentence
 from gateway.admin.operations import Inspected
-from gateway.admin.view import advice, ago, audited, described, location_of, moment, span, times_of
+from gateway.admin.view import advice, ago, audited, described, location_of, moment, printable, span, times_of
 from gateway.core.operation import Snapshot
 
 Format = Literal["table", "jsonl"]
@@ -57,7 +58,7 @@ def table_row(snapshot: Snapshot) -> str:
         record.doubt or "",
     )
     padded = [cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
-    return "  ".join([*padded, _shown(record.identity.route)])
+    return "  ".join([*padded, printable(record.identity.route)])
 
 
 def json_line(about: dict[str, Any]) -> str:
@@ -68,6 +69,9 @@ def json_line(about: dict[str, Any]) -> str:
 def full_json(inspected: Inspected) -> dict[str, Any]:
     """All that is known of one operation."""
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
+    journal = inspected.journal
+    if journal.entries:
+        about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
     return {**about, "audits": audited(inspected.audits), "next": _advice(inspected)}
 
 
@@ -101,18 +105,18 @@ def full_text(inspected: Inspected) -> Iterator[str]:
     yield _line("store's now", moment(now_us))
     for entry in inspected.audits:
         yield _line("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}")
+    for kept_entry in inspected.journal.entries:
+        yield _line("journal here", sentence(kept_entry, inspected.journal.now_us))
     yield _line("what to do", _advice(inspected))
 
 
 def _advice(inspected: Inspected) -> str:
+    known = advice_of(inspected.snapshot.record, inspected.journal)
+    if known is not None:
+        return known
     settle_us = None if inspected.terms is None else inspected.terms.settle_us
     return advice(inspected.operation_id, inspected.snapshot, settle_us)
 
 
 def _line(label: str, text: str) -> str:
-    return f"{label.ljust(_LABEL_WIDTH)}  {_shown(text)}"
-
-
-def _shown(text: str) -> str:
-    """Nothing that a terminal would obey."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    return f"{label.ljust(_LABEL_WIDTH)}  {printable(text)}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from gateway.admin.journal import OF_ONE_MAX, Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
 from gateway.admin.policy import Policies, Terms, without_peer
 from gateway.admin.resolution import (
@@ -55,6 +56,7 @@ from gateway.core.operation import (
 from gateway.core.scope import Scope, scope_of
 from gateway.proxy.structured_fields import unquote
 from gateway.store.base import AuditEntry, Indefinite, NotApplied, Query, Store
+from gateway.store.journal_base import JournalView
 
 T = TypeVar("T")
 
@@ -76,6 +78,8 @@ class Inspected:
     snapshot: Snapshot
     audits: tuple[AuditEntry, ...]
     terms: Terms | None
+    journal: JournalView
+    """What the journals of this host hold of it."""
 
 
 class CannotIdentify(ValueError):
@@ -87,7 +91,7 @@ class Operations:
 
     `store` has what stands before the durable record, so that purges reach the copies; `drops_owed` counts those that
     did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where it
-    hears at once.
+    hears at once. `journal` looks into the journals of this host.
     """
 
     def __init__(
@@ -98,12 +102,14 @@ class Operations:
         drops_owed: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
+        journal: Look = no_journal,
     ) -> None:
         self._store = store
         self.policies = policies
         self._drops_owed = drops_owed
         self._cache_seconds = cache_seconds
         self._patience_seconds = patience_seconds
+        self._journal = journal
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +139,14 @@ class Operations:
         snapshot = await self._read(operation_id)
         audits = await _bounded(self._store.audits(operation_id))
         terms = None if snapshot.record is None else self.policies.terms_of(snapshot.record)
-        return Inspected(operation_id, snapshot, tuple(audits), terms)
+        journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
+        return Inspected(operation_id, snapshot, tuple(audits), terms, journal)
+
+    async def journal(
+        self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
+    ) -> JournalView:
+        """What lies in the journals of this host. Needs no store."""
+        return await asyncio.to_thread(self._journal, operation_id=operation_id, is_refused=is_refused, limit=limit)
 
     async def pages(self, query: Query, limit: int | None = None) -> AsyncIterator[list[Snapshot]]:
         """What fits, page by page in the order of operation ids, up to `limit` in all. `query.limit` is a page's."""

@@ -41,6 +41,11 @@ def ago(at_us: int, now_us: int) -> str:
     return f"{span(now_us - at_us)} ago" if at_us <= now_us else f"in {span(at_us - now_us)}"
 
 
+def printable(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
 def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
     """An operation as JSON values. `has_body`: the snapshot came with its body, so that it can be told whether one is
     kept.

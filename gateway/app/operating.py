@@ -6,17 +6,21 @@ recipes, because they claim nothing.
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway import config as asked
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Wish
+from gateway.admin.journal import JournalWish, Look
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Terms
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
-from gateway.app.stores import bare_store, is_migrated, tiered_store
+from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.journal_view import look
 from gateway.store.tiered import Tiered
 
 
@@ -49,7 +53,18 @@ def operations_on(config: Config, store: Tiered) -> Operations:
     """What operators do, on a store with its copies."""
     # With a fast tier every gateway hears of a purge.
     unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
-    return Operations(store, policies_of(config), drops_owed=lambda: store.drops_owed, cache_seconds=unheard_seconds)
+    return Operations(
+        store,
+        policies_of(config),
+        drops_owed=lambda: store.drops_owed,
+        cache_seconds=unheard_seconds,
+        journal=journal_look(config),
+    )
+
+
+def journal_look(config: Config) -> Look:
+    """Looks into the journals of this host."""
+    return partial(look, journal_directory(config), name_of(config))
 
 
 def admin_api(config: Config, store: Tiered) -> AdminApi | None:
@@ -63,8 +78,10 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     )
 
 
-async def operate(config: Config, wish: Wish) -> int:
-    """Carry out a command on the configured store; returns its exit code. Raises `OperatingError`."""
+async def operate(config: Config, wish: Wish | JournalWish) -> int:
+    """Carry out a command, on the configured store if it needs one; returns its exit code. Raises `OperatingError`."""
+    if isinstance(wish, JournalWish):
+        return await wish.run(journal_look(config))
     try:
         if not await is_migrated(config):
             raise OperatingError(
@@ -94,6 +111,6 @@ async def _look(config: Config, wish: Wish) -> int:
     store = bare_store(config)
     try:
         await store.start()
-        return await wish.run(Operations(store, policies_of(config)))
+        return await wish.run(Operations(store, policies_of(config), journal=journal_look(config)))
     finally:
         await store.close()

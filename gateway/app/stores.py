@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
 
@@ -48,6 +49,11 @@ def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
         cache_max_age_seconds=config.store.cache_max_age,
         on_tier=lambda tier, up: herald.state(TierChanged(tier, up)),
     )
+
+
+def journal_directory(config: Config) -> Path:
+    """Where the journals of this host are."""
+    return config.state_dir / "journal"
 
 
 def name_of(config: Config) -> str:

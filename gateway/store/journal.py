@@ -24,7 +24,7 @@ from gateway.core.operation import MICROSECONDS
 from gateway.store import journal_place
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord, RefusedEntry
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
 from gateway.store.journal_file import JournalFile, cost_bytes
 from gateway.store.worker import Worker
 
@@ -122,10 +122,6 @@ class Journal:
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
         """See `journal_base.Journal`."""
         await self._worker().run(self._refuse, refusals)
-
-    async def refused(self, limit: int) -> list[RefusedEntry]:
-        """See `journal_base.Journal`."""
-        return await self._worker().run(self._refused, limit)
 
     async def adopt(self) -> int:
         """See `journal_base.Journal`."""
@@ -282,13 +278,6 @@ class Journal:
             if file is not None:
                 file.refuse([(each.row, why) for each, why in refusals if each.file == name], now_us)
         self._take_tally()
-
-    def _refused(self, limit: int) -> list[RefusedEntry]:
-        found: list[RefusedEntry] = []
-        for file in self._files.values():
-            if file.counts.refused:
-                found += file.refused(limit)
-        return sorted(found, key=lambda entry: entry.journaled_us)[:limit]
 
     def _take_tally(self) -> None:
         counts = [file.counts for file in self._files.values()]

@@ -35,16 +35,37 @@ class JournalEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedEntry:
-    """An outcome that the durable store refused, kept for an operator. Times are microseconds of the host's clock."""
+class KeptEntry:
+    """An outcome as operators see it, without the bytes of its answer. Times are microseconds of the host's clock.
+
+    `status` and `body_bytes` are the answer's, None where there is none. `refused_us` and `why` are None while it
+    waits; what was refused is kept, and not said to the durable store again.
+    """
 
     operation_id: UUID
     token: int
     event: str
     route: str
     journaled_us: int
-    refused_us: int
-    why: str
+    status: int | None
+    body_bytes: int | None
+    refused_us: int | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """What lies in the journals of a host, oldest first, at `now_us` of its clock.
+
+    `strangers`: files of another service or durable store, and whose each is. `faults`: what could not be read, and
+    why. `has_more`: there is more than was asked for.
+    """
+
+    now_us: int
+    entries: tuple[KeptEntry, ...] = ()
+    strangers: tuple[tuple[str, str], ...] = ()
+    faults: tuple[str, ...] = ()
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +106,6 @@ class Journal(Protocol):
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
         """The durable store refused these, and why. They are kept and wait no more. May raise `Indefinite`."""
-
-    async def refused(self, limit: int) -> list[RefusedEntry]:
-        """What was refused, oldest first."""
 
     async def adopt(self) -> int:
         """Take over what processes that are gone have left; returns how many files that were."""

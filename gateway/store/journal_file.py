@@ -5,7 +5,8 @@ elsewhere. Everything here blocks, and belongs to one thread.
 
 Theory of operation
 -------------------
-*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may look into it at most.
+*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may look into it at most (`kept_in`),
+whether its owner lives or not.
 
 *Birth.* A file is made under another name, filled with its schema, closed, synced and only then given its name. So a
 file with a name of ours is whole, or it is damaged; an empty one is damaged.
@@ -31,7 +32,7 @@ import apsw
 from gateway.core.operation import Complete
 from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal_base import LastWord, RefusedEntry
+from gateway.store.journal_base import KeptEntry, LastWord
 from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
 
 T = TypeVar("T")
@@ -207,15 +208,6 @@ class JournalFile:
 
         return self._look(look)
 
-    def refused(self, limit: int) -> list[RefusedEntry]:
-        """What the durable store refused, oldest first. Raises `NotApplied`."""
-
-        def look(handle: apsw.Connection) -> list[RefusedEntry]:
-            rows = _rows(handle, _statements()["select_refused"], (limit,))
-            return [RefusedEntry(UUID(bytes=operation_id), *rest) for operation_id, *rest in rows]
-
-        return self._look(look)
-
     def forget(self, rows: Sequence[int]) -> None:
         """The durable store has these. Raises `NotApplied`, `Indefinite`."""
 
@@ -360,6 +352,33 @@ class JournalFile:
         except (apsw.Error, OSError) as error:
             self._drop()
             raise NotApplied(f"{self.path} cannot be used: {error}") from error
+
+
+def kept_in(
+    path: Path, *, operation_id: UUID | None, is_refused: bool | None, limit: int
+) -> tuple[str, list[KeptEntry]]:
+    """Whose outcomes a file holds, and those that were asked for, oldest first, whoever owns it.
+
+    It changes nothing in the file, and takes no lock but that of a reader, for one statement. Raises `NotApplied`,
+    `StartRefused`.
+    """
+    try:
+        handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            handle.set_busy_timeout(_BUSY_MS)
+            _check_ours(handle, path)
+            ((belongs_to,),) = _rows(handle, _statements()["select_owner"])
+            if operation_id is None:
+                rows = _rows(handle, _statements()["select_kept"], (is_refused, limit))
+            else:
+                rows = _rows(handle, _statements()["select_kept_of"], (operation_id.bytes, is_refused, limit))
+            return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
+        finally:
+            handle.close(True)
+    except (*_DAMAGED, ValueError, TypeError) as error:
+        raise NotApplied(f"{path} is damaged: {error}") from error
+    except apsw.Error as error:
+        raise NotApplied(f"{path} cannot be read: {error}; look as the user of the gateway") from error
 
 
 def _insert(handle: apsw.Connection, route: str, command: LastWord, now_us: int) -> int | Exception:

@@ -12,7 +12,7 @@ from itertools import count
 
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Seen
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord, RefusedEntry
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
 
@@ -99,10 +99,6 @@ class DiskJournal:
             entry = self._disk.files[entry_id.file].pop(entry_id.row, None)
             if entry is not None:
                 self._disk.refused.append((entry_id.file, entry, why))
-
-    async def refused(self, limit: int) -> list[RefusedEntry]:
-        await self._write()
-        return []
 
     async def adopt(self) -> int:
         await self._write()

@@ -22,8 +22,9 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.journal import Journal
-from gateway.store.journal_base import EntryId, LastWord
+from gateway.store.journal_base import EntryId, KeptEntry, LastWord
 from gateway.store.journal_place import lock, unlock
+from gateway.store.journal_view import look
 from tests.support.memory_store import ManualClock
 
 OWNER = "service shop, postgresql shop"
@@ -152,15 +153,13 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     async with opened(directory) as journal:
         assert (journal.tally.waiting, journal.tally.refused) == (4, 2)
         assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
-        first, second = await journal.refused(10)
-        assert await journal.refused(1) == [first]
-    assert (first.operation_id, first.token, first.why) == (
-        outcomes[0].operation_id,
-        7,
-        "the record is tombstone without it",
+        first, second = look(directory, OWNER, is_refused=True, limit=10).entries
+    now_us = clock()
+    assert first == KeptEntry(
+        *(outcomes[0].operation_id, 7, "complete", "charge", now_us - 60_000_000, 201, 9),
+        *(now_us, "the record is tombstone without it"),
     )
-    assert (first.event, first.route, first.refused_us - first.journaled_us) == ("complete", "charge", 60_000_000)
-    assert second.event == EVENT_OF[Release]
+    assert (second.event, second.status, second.body_bytes) == (EVENT_OF[Release], None, None)
 
 
 async def test_what_cannot_be_kept_fails_alone(journal: Journal) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from gateway.store.base import NotApplied
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord, RefusedEntry
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
 
 
 class MemoryJournal:
@@ -48,12 +48,6 @@ class MemoryJournal:
             entry = self.entries.pop(entry_id.row, None)
             if entry is not None:
                 self.refusals.append((entry, why))
-
-    async def refused(self, limit: int) -> list[RefusedEntry]:
-        return [
-            RefusedEntry(entry.command.operation_id, entry.command.token, "", entry.route, 0, 0, why)
-            for entry, why in self.refusals[:limit]
-        ]
 
     async def adopt(self) -> int:
         return 0

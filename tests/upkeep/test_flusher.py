@@ -13,6 +13,7 @@ from gateway.core.operation import Command, Complete, Event, Result, State, oper
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
 from gateway.store.journal import Journal
+from gateway.store.journal_view import look
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
@@ -42,7 +43,8 @@ class Home:
 
     def __init__(self, directory: Path) -> None:
         self.store = Moody()
-        self.journal = Journal(directory / "journal", "shop")
+        self.directory = directory / "journal"
+        self.journal = Journal(self.directory, "shop")
         self.ear = Ear()
         self.ended: list[tuple[UUID, int]] = []
         self.alarm = Alarm()
@@ -148,7 +150,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     await home.flusher.run_once()
     assert await state(home.store, second) is State.COMPLETED
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
-    (entry,) = await home.journal.refused(10)
+    (entry,) = look(home.directory, "shop", is_refused=True, limit=10).entries
     assert (entry.operation_id, entry.why) == (first.operation_id, why)
     told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]

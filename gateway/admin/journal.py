@@ -1,0 +1,212 @@
+"""What operators see of the journals of this host: outcomes that wait for the durable store, and those that it refused.
+
+Rendering and words only, for terminals and the admin API alike; the files are read elsewhere. Never a body. Times are
+those of this host's clock, which nothing is decided by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from gateway.admin.view import ago, moment, printable, span
+from gateway.core.operation import MICROSECONDS, Record, State
+from gateway.store.journal_base import JournalView, KeptEntry
+
+WAITING: Final = "waiting"
+REFUSED: Final = "refused"
+
+ROWS_MAX: Final = 1_000
+# One operation has as many outcomes as attempts that ended while the store was away.
+OF_ONE_MAX: Final = 20
+
+_COLUMNS: Final = (
+    ("OPERATION", 36),
+    ("STATE", 7),
+    ("SINCE", 20),
+    ("AGE", 8),
+    ("EVENT", 8),
+    ("TOKEN", 7),
+    ("STATUS", 6),
+    ("ROUTE", 20),
+)
+_WHY_WAITING: Final = "the durable store has not taken it yet"
+_TO_WAIT: Final = (
+    "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none runs"
+)
+_TO_RESOLVE: Final = (
+    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. Where that is in doubt, what was "
+    "refused is how it ended, and resolve writes it down"
+)
+
+
+class Look(Protocol):
+    """Reads the journals of this host. Blocks, raises nothing."""
+
+    def __call__(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
+        """See `store.journal_view.look`."""
+
+
+def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
+    """Where there is none to look into."""
+    return JournalView(0)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWish:
+    """What a command line asks of the journals, which needs no store. `run` gives the exit code."""
+
+    run: Callable[[Look], Awaitable[int]]
+    changes: bool = False
+
+
+def state_of(entry: KeptEntry) -> str:
+    """`waiting` or `refused`."""
+    return WAITING if entry.refused_us is None else REFUSED
+
+
+def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
+    """An outcome as JSON values."""
+    about: dict[str, Any] = {
+        "operation_id": str(entry.operation_id),
+        "state": state_of(entry),
+        "since": moment(_since_us(entry)),
+        "age_seconds": max(0, now_us - _since_us(entry)) // MICROSECONDS,
+        "event": entry.event,
+        "token": entry.token,
+        "route": entry.route,
+        "journaled_at": moment(entry.journaled_us),
+        "status": entry.status,
+        "body_bytes": entry.body_bytes,
+        "why": _why(entry),
+    }
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def listed(view: JournalView) -> dict[str, Any]:
+    """All of a view as JSON values."""
+    return {
+        "journal": [kept(entry, view.now_us) for entry in view.entries],
+        "strangers": [{"file": name, "belongs_to": owner} for name, owner in view.strangers],
+        "faults": list(view.faults),
+        "has_more": view.has_more,
+        "now": moment(view.now_us),
+    }
+
+
+def sentence(entry: KeptEntry, now_us: int) -> str:
+    """An outcome in a line of prose."""
+    answer = "" if entry.status is None else f" {entry.status}"
+    body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
+    since_us = _since_us(entry)
+    when = f"{state_of(entry)} since {moment(since_us)} ({ago(since_us, now_us)})"
+    return f"{entry.event}{answer} under token {entry.token}{body}, {when}: {_why(entry)}"
+
+
+def advice_of(record: Record | None, view: JournalView) -> str | None:
+    """What to do about an operation whose ending lies in the journal; None where that says nothing of it."""
+    if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
+        return None
+    for entry in view.entries:
+        if entry.refused_us is None and entry.token == record.token:
+            return f"Wait: the journal of this host has how it ended; {_TO_WAIT}."
+    return None
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def add_journal(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of the command."""
+    journal: argparse.ArgumentParser = commands.add_parser(
+        "journal",
+        help="list the outcomes that the durable store has yet to take, or refused",
+        description="List what lies in the journal of this host, which is where outcomes go while the durable store is "
+        "away: those that wait for it, and those that it refused. Needs no store and changes nothing; gateways may run "
+        "meanwhile, or have died. Times are those of this host.",
+    )
+    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="of this operation alone")
+    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list these alone")
+    journal.add_argument(
+        "--limit", type=_limit, default=ROWS_MAX, metavar="N", help="list at most so many; default: %(default)s"
+    )
+    journal.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+    )
+    return journal
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number from 1 to 999999")
+    return int(text)
+
+
+def journal_wish(chosen: argparse.Namespace) -> JournalWish:
+    """What the command line asks for."""
+    is_refused = None if chosen.state is None else chosen.state == REFUSED
+
+    async def show(look: Look) -> int:
+        view = await asyncio.to_thread(look, operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
+        is_table = chosen.format == "table"
+        for line in _table(view) if is_table else _json_lines(view):
+            print(line)
+        if is_table and not view.entries and not view.faults:
+            print("No outcome in the journal fits." if chosen.operation or chosen.state else "The journal is empty.")
+        sys.stdout.flush()
+        for note in _notes(view):
+            print(f"note: {note}", file=sys.stderr)
+        for fault in view.faults:
+            print(f"idempotency-gateway: {fault}", file=sys.stderr)
+        return 1 if view.faults else 0
+
+    return JournalWish(show)
+
+
+def _table(view: JournalView) -> Iterator[str]:
+    if view.entries:
+        yield "  ".join([*(name.ljust(width) for name, width in _COLUMNS), "WHY"])
+    for entry in view.entries:
+        cells = (
+            str(entry.operation_id),
+            state_of(entry),
+            moment(_since_us(entry)),
+            span(view.now_us - _since_us(entry)),
+            printable(entry.event),
+            str(entry.token),
+            "" if entry.status is None else str(entry.status),
+            printable(entry.route),
+        )
+        padded = [cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
+        yield "  ".join([*padded, printable(_why(entry))])
+
+
+def _json_lines(view: JournalView) -> Iterator[str]:
+    for entry in view.entries:
+        yield json.dumps(kept(entry, view.now_us), ensure_ascii=True, separators=(",", ":"))
+
+
+def _notes(view: JournalView) -> Iterator[str]:
+    states = {state_of(entry) for entry in view.entries}
+    if WAITING in states:
+        yield f"{WAITING}: {_TO_WAIT}"
+    if REFUSED in states:
+        yield f"{REFUSED}: {_TO_RESOLVE}"
+    for name, owner in view.strangers:
+        yield f"{name} is of {printable(owner)}: a gateway with those settings records what it holds"
+    if view.has_more:
+        yield "there is more: give a larger --limit"
+
+
+def _since_us(entry: KeptEntry) -> int:
+    return entry.journaled_us if entry.refused_us is None else entry.refused_us
+
+
+def _why(entry: KeptEntry) -> str:
+    return _WHY_WAITING if entry.refused_us is None else entry.why or ""

@@ -32,6 +32,7 @@ from gateway.core.operation import (
     ProbeTarget,
     Record,
     Release,
+    Result,
     Snapshot,
     Takeover,
     microseconds,
@@ -208,8 +209,9 @@ class Claiming:
         for pause in _PAUSES_SECONDS:
             if pause:
                 await asyncio.sleep(pause)
+            started = self._clock()
             try:
-                return await self._say_once(pursuit)
+                result = await self._store.apply(pursuit.command)
             except Indefinite as error:
                 is_definite, is_refused, detail = False, False, str(error)
             except Amnesic as error:
@@ -220,13 +222,13 @@ class Claiming:
                 is_refused, detail = isinstance(error, Rejected), str(error)
                 if is_definite:
                     return Unavailable(detail, is_definite=True, is_refused=is_refused)
+            else:
+                return self._admission_by(result, pursuit, started)
         self._pursue(pursuit.unexecuted() if is_refused else pursuit)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
-    async def _say_once(self, pursuit: _Pursuit) -> Admission:
-        """Raises `StoreError`."""
-        started = self._clock()
-        match await self._store.apply(pursuit.command):
+    def _admission_by(self, result: Result, pursuit: _Pursuit, started: float) -> Admission:
+        match result:
             case Applied(Snapshot(Record() as record, now_us)):
                 return Granted(record, now_us, started, is_first=record.attempts == 1)
             case Fenced(snapshot):

@@ -55,8 +55,11 @@ class Batcher(Generic[I, R]):
         self._draining: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def submit(self, item: I) -> R:
-        """Execute the item with others and return its result. Raises `NotApplied` when the queue is full or closed."""
+    def submit(self, item: I) -> asyncio.Future[R]:
+        """Execute the item with others; the future gets its result. Raises `NotApplied` when full or closed.
+
+        To be awaited at once: cancelling it is what a cancelled submitter does.
+        """
         if self._closed:
             raise NotApplied("the store is closed")
         if len(self._queue) >= self._queue_max:
@@ -66,7 +69,7 @@ class Batcher(Generic[I, R]):
         self._queue.append((item, answer, self._key(item) if self._key else None))
         if self._draining is None:
             self._draining = loop.create_task(self._drain())
-        return await answer
+        return answer
 
     async def close(self) -> None:
         """Let the batch under way end; whoever still waits is told `NotApplied`, as is whoever comes later."""

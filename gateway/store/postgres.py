@@ -231,16 +231,18 @@ class _Opened:
         self.claims: Batcher[Command, Answer] = _batcher(executor(claims))
         self.answers: Batcher[Command, Answer] = _batcher(executor(answers))
         self.others: Batcher[Command, Answer] = _batcher(executor(others))
+        self._batchers = {
+            Claim: self.claims,
+            Takeover: self.claims,
+            Complete: self.answers,
+            Prove: self.answers,
+        }
         self.reads: Batcher[UUID, Snapshot] = Batcher(partial(read_all, reads), size_max=_READS_SIZE_MAX)
         self.inquiry = Inquiry(inquiries.fetch, clock_us)
         self.news = News(watchers)
 
     def batcher_of(self, command: Command) -> Batcher[Command, Answer]:
-        if isinstance(command, Claim | Takeover):
-            return self.claims
-        if isinstance(command, Complete | Prove):
-            return self.answers
-        return self.others
+        return self._batchers.get(type(command), self.others)
 
     async def close(self) -> None:
         for batcher in (self.claims, self.answers, self.others, self.reads):

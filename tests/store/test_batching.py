@@ -39,7 +39,10 @@ def executor() -> Executor:
 
 
 def submit_all(batcher: Batcher[str, str], *items: str) -> list[asyncio.Task[str]]:
-    return [asyncio.create_task(batcher.submit(item)) for item in items]
+    async def submit(item: str) -> str:
+        return await batcher.submit(item)
+
+    return [asyncio.create_task(submit(item)) for item in items]
 
 
 async def test_what_arrives_meanwhile_goes_together(executor: Executor) -> None:
@@ -57,7 +60,7 @@ async def test_what_is_submitted_in_one_turn_goes_together(executor: Executor) -
     """Items submitted before the loop turns are one batch, without any wait."""
     batcher = Batcher[str, str](executor)
     executor.let_through(1)
-    assert await asyncio.gather(*(batcher.submit(item) for item in "abc")) == ["A", "B", "C"]
+    assert await asyncio.gather(*submit_all(batcher, *"abc")) == ["A", "B", "C"]
     assert executor.batches == [["a", "b", "c"]]
 
 

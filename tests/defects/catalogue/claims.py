@@ -153,8 +153,8 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "match await self._store.apply(pursuit.command):",
-                "match await self._store.apply(replace(pursuit.command, attempt_id=uuid4())):",
+                "result = await self._store.apply(pursuit.command)",
+                "result = await self._store.apply(replace(pursuit.command, attempt_id=uuid4()))",
             ),
         ),
         (_CLAIMING + "test_a_lost_answer_is_asked_for_again",),

@@ -29,7 +29,7 @@ caller.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -246,7 +246,8 @@ class Store(Protocol):
 class FastTier(Protocol):
     """A memory that may answer and never grants. It can lose anything at any moment; each verb may raise `StoreError`.
 
-    Callers treat every error as "not found" or "not done"; nothing here is needed for correctness.
+    Callers treat every error as "not found" or "not done"; nothing here is needed for correctness. What is told in
+    passing (`put`, `announce`) may be refused before there is anything to wait for.
     """
 
     @property
@@ -266,7 +267,7 @@ class FastTier(Protocol):
     async def get(self, operation_id: UUID) -> Snapshot | None:
         """A completed record whose replay window is open, or None."""
 
-    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+    def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         """Keep an acknowledged completed record until its replay window ends, and wake who waits for it.
 
         `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
@@ -276,7 +277,7 @@ class FastTier(Protocol):
     async def drop(self, operation_id: UUID, token: int) -> None:
         """Forget the record and refuse any put with this token or a lower one, for as long as stale copies may live."""
 
-    async def announce(self, operation_id: UUID) -> None:
+    def announce(self, operation_id: UUID) -> Awaitable[None]:
         """Wake who waits for this operation."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]: ...

@@ -27,7 +27,7 @@ names its operation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -109,7 +109,7 @@ class RedisFastTier:
         )
         self._writes: Batcher[_Write, None] = Batcher(
             self._execute_writes,
-            key=lambda write: write.operation_id,
+            key=lambda write: write.operation_id.int,
             size_max=_BATCH_SIZE_MAX,
             queue_max=_QUEUE_MAX,
         )
@@ -150,16 +150,16 @@ class RedisFastTier:
         self._check_up()
         return await self._gets.submit((operation_id, self._clock()))
 
-    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+    def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         if snapshot.record is None or snapshot.state is not State.COMPLETED:
             raise ValueError("only completed records may be put")
-        await self._write(_Put(snapshot.record.identity.operation_id, snapshot, started_seconds))
+        return self._write(_Put(snapshot.record.identity.operation_id, snapshot, started_seconds))
 
     async def drop(self, operation_id: UUID, token: int) -> None:
         await self._write(_Drop(operation_id, token))
 
-    async def announce(self, operation_id: UUID) -> None:
-        await self._write(_Announce(operation_id))
+    def announce(self, operation_id: UUID) -> Awaitable[None]:
+        return self._write(_Announce(operation_id))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
@@ -174,9 +174,9 @@ class RedisFastTier:
         if not self._up:
             raise NotApplied(_DOWN)
 
-    async def _write(self, write: _Write) -> None:
+    def _write(self, write: _Write) -> Awaitable[None]:
         self._check_up()
-        await self._writes.submit(write)
+        return self._writes.submit(write)
 
     async def _exchange(self, link: Link, commands: Sequence[Words], seconds: float) -> list[Any]:
         """`Link.exchange`; a failure takes the tier down, so that the next does not have to wait for the same."""

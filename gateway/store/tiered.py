@@ -14,9 +14,9 @@ durable store.
 from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
 completion is asked about, not believed.
 
-*Spreading.* A copy goes to the fast tier behind the caller's back, in tasks that are bounded in number and bytes; too
-many, and some are shed, which costs a later caller a question to the durable store. Waiters of other gateways are
-woken along with it.
+*Spreading.* A copy goes to the fast tier behind the caller's back. What is under way is bounded in number and bytes;
+more than that is shed, which costs a later caller a question to the durable store. Waiters of other gateways are woken
+along with it.
 
 *Purges.* Copies are dropped before the durable store is asked and again after it answered. Before, so that a gateway
 which dies in between leaves no copy of what is gone; after, because a copy may have been made in between. A drop that
@@ -27,6 +27,7 @@ fast tier for that operation.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -69,8 +70,14 @@ from gateway.store.cache import ProcessCache
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("gateway")
+
 DURABLE: Final = "durable"
 FAST: Final = "fast"
+
+# As tuples: a union is made anew each time that it is looked at.
+_DROPPING: Final = (Purge, Erase)
+_ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 
 # What may wait to be spread; more is shed.
 _SPREADING_MAX: Final = 1_000
@@ -121,7 +128,7 @@ class Tiered:
         self._on_tier = on_tier
         self._durable_up = False
         self._durable_up_since_seconds = 0.0
-        self._spreading: set[asyncio.Task[None]] = set()
+        self._spreading: set[asyncio.Future[None]] = set()
         self._spreading_bytes = 0
         self._owed: dict[UUID, int] = {}
         self._debtor: asyncio.Task[None] | None = None
@@ -177,16 +184,19 @@ class Tiered:
         return copy
 
     async def apply(self, command: Command) -> Result:
-        if isinstance(command, Purge | Erase):
+        if isinstance(command, _DROPPING):
             return await self._apply_dropping(command)
         if isinstance(command, Claim):
-            copy = await self._recall(command.identity.operation_id)
+            operation_id = command.identity.operation_id
+            copy = self.recall(operation_id)
+            if copy is None and self._fast is not None:
+                copy = await self._ask_fast(self._fast, operation_id)
             if copy is not None:
                 return Fenced(copy)
         started_seconds = self._clock()
         result = await self._asked(self._durable.apply(command))
         self._learn(result.snapshot, started_seconds)
-        if isinstance(result, Applied) and isinstance(command, Release | Forget | Abandon | Disprove):
+        if isinstance(result, Applied) and isinstance(command, _ENDING_UNANSWERED):
             self._spread_news(operation_id_of(command))
         return result
 
@@ -241,17 +251,13 @@ class Tiered:
         self._set_durable_up(True)
         return value
 
-    async def _recall(self, operation_id: UUID) -> Snapshot | None:
-        """A completed record from the process cache or the fast tier."""
-        started_seconds = self._clock()
-        copy = self._cache.get(operation_id, started_seconds)
-        if copy is not None:
-            self.stats.cache_hits += 1
-            return copy
-        if self._fast is None or not self._fast.up or operation_id in self._owed:
+    async def _ask_fast(self, fast: FastTier, operation_id: UUID) -> Snapshot | None:
+        """A completed record from the fast tier."""
+        if not fast.up or operation_id in self._owed:
             return None
+        started_seconds = self._clock()
         try:
-            copy = await self._fast.get(operation_id)
+            copy = await fast.get(operation_id)
         except StoreError:
             self.stats.fast_failures += 1
             return None
@@ -286,20 +292,22 @@ class Tiered:
         if len(self._spreading) >= _SPREADING_MAX or self._spreading_bytes + size_bytes > _SPREADING_BYTES_MAX:
             self.stats.shed += 1
             return
-        self._spreading_bytes += size_bytes
-        task = asyncio.create_task(self._spread_now(fast, say))
-        self._spreading.add(task)
-        task.add_done_callback(lambda task: self._note_spread(task, size_bytes))
-
-    async def _spread_now(self, fast: FastTier, say: Callable[[FastTier], Awaitable[None]]) -> None:
         try:
-            await say(fast)
+            spreading = asyncio.ensure_future(say(fast))
         except StoreError:
             self.stats.fast_failures += 1
+            return
+        self._spreading_bytes += size_bytes
+        self._spreading.add(spreading)
+        spreading.add_done_callback(lambda spread: self._note_spread(spread, size_bytes))
 
-    def _note_spread(self, task: asyncio.Task[None], size_bytes: int) -> None:
-        self._spreading.discard(task)
+    def _note_spread(self, spread: asyncio.Future[None], size_bytes: int) -> None:
+        self._spreading.discard(spread)
         self._spreading_bytes -= size_bytes
+        if not spread.cancelled() and (error := spread.exception()) is not None:
+            self.stats.fast_failures += 1
+            if not isinstance(error, StoreError):
+                _LOG.error("a copy was not spread, by an error of the program", exc_info=error)
 
     async def _apply_dropping(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -61,9 +62,13 @@ _Answer = Reply | Untouched
 
 @dataclass(slots=True)
 class _Run:
-    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there."""
+    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there.
+
+    `order` is its place among all that came to the records of this process.
+    """
 
     request: KeyedRequest
+    order: int
     started_seconds: float
     admission: Announcement[Admission]
     attempt: Attempt | None = None
@@ -139,6 +144,7 @@ class Coordinator:
         self._prober = prober
         self._herald = herald
         self._runs: dict[UUID, _Run] = {}
+        self._order = count()
         self._tasks: dict[asyncio.Task[None], _Run] = {}
         self._arriving = 0
         self._waiters: Counter[str] = Counter()
@@ -279,6 +285,7 @@ class Coordinator:
     async def _operate(self, request: KeyedRequest, story: _Story) -> Reply | Untouched:
         mine: _Run | None = None
         owns_body = True
+        order = next(self._order)
         try:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
@@ -300,7 +307,7 @@ class Coordinator:
                             return await self._lead(run, admission, story)
                         return await self._join(run, request, admission, story)
                     case Seen(snapshot):
-                        reply = await self._by_sight(snapshot, request, story)
+                        reply = await self._by_sight(snapshot, request, story, is_dated=run.order < order)
                         if reply is not None:
                             return reply
                     case Unavailable():
@@ -342,7 +349,7 @@ class Coordinator:
 
     def _begin(self, request: KeyedRequest) -> _Run:
         loop = self._loop
-        run = _Run(request, loop.time(), Announcement(loop))
+        run = _Run(request, next(self._order), loop.time(), Announcement(loop))
         self._runs[request.identity.operation_id] = run
         task = loop.create_task(self._supervise(run))
         self._tasks[task] = run
@@ -470,8 +477,16 @@ class Coordinator:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, story: _Story) -> Reply | None:
-        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all."""
+    async def _by_sight(
+        self, snapshot: Snapshot, request: KeyedRequest, story: _Story, *, is_dated: bool = False
+    ) -> Reply | None:
+        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
+
+        `is_dated`: it may have been looked at before the request came, and what was seen be over since. None then too,
+        but for what is completed and stays so.
+        """
+        if is_dated and snapshot.state is not State.COMPLETED:
+            return None
         route, operation_id = request.route, request.identity.operation_id
         story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):

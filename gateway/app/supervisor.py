@@ -50,8 +50,8 @@ _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 # Whoever served for so long did not die of its start.
 _SOUND_SECONDS: Final = 60.0
-# What a stop takes beside what is configured for it.
-_STOP_SECONDS: Final = 20.0
+# What a stop takes beside what is configured for it; platforms are told to give it ten seconds.
+_STOP_SECONDS: Final = 8.0
 _START_CANCEL_SECONDS: Final = 5.0
 # For a process that has said its last word.
 _EXIT_SECONDS: Final = 10.0

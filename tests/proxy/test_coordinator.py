@@ -329,6 +329,31 @@ async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
         assert len(office.upstream.requests) == 1
 
 
+async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
+    """A duplicate that joins a claim under way hears what became known before it came, not what the claim saw."""
+    at_once = {"in_flight": {"wait": "0s"}}
+    async with (
+        coordination(tmp_path, route=at_once) as office,
+        coordination(tmp_path, route=at_once, memory=office.memory, behind=office.upstream) as other,
+    ):
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        running = office.ask()
+        await office.upstream.wait_for_requests(1)
+        gate = other.store.stop_after("claim")
+        early = other.ask()
+        await gate.reached.wait()
+        hold.set()
+        assert heard(await running) == (200, Word.STORED)
+        late = other.ask()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gate.opened.set()
+        assert heard(await early) == (409, Word.IN_FLIGHT)
+        assert heard(await late) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
 async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
     """However many operations are waited for, the waiters of a route are bounded together, here and elsewhere."""
     async with coordination(tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 3}}) as office:

@@ -331,15 +331,15 @@ async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
 
 async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
     """A duplicate that joins a claim under way hears what became known before it came, not what the claim saw."""
-    at_once = {"in_flight": {"wait": "0s"}}
     async with (
-        coordination(tmp_path, route=at_once) as office,
-        coordination(tmp_path, route=at_once, memory=office.memory, behind=office.upstream) as other,
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
     ):
         hold = asyncio.Event()
         office.upstream.on("/charges", Answer(hold=hold))
         running = office.ask()
         await office.upstream.wait_for_requests(1)
+        office.pass_time(LEASE_SECONDS + 1)
         gate = other.store.stop_after("claim")
         early = other.ask()
         await gate.reached.wait()
@@ -349,7 +349,7 @@ async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) ->
         for _ in range(20):
             await asyncio.sleep(0)
         gate.opened.set()
-        assert heard(await early) == (409, Word.IN_FLIGHT)
+        assert heard(await early) == (409, Word.IN_DOUBT)
         assert heard(await late) == (200, Word.REPLAYED)
         assert len(office.upstream.requests) == 1
 

@@ -27,6 +27,7 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
+from gateway.proxy.timing import TimeLimit
 from gateway.proxy.waiting import wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
@@ -63,7 +64,8 @@ class Attempt:
         self._store = store
         self._journaling = journaling
         self._herald = herald
-        self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._ending: asyncio.Future[Ending] = self._loop.create_future()
         self._has_first_caller = True
         self.last_word: Command | None = claimed.release()
 
@@ -113,8 +115,7 @@ class Attempt:
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
         target = request.route.target
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = self._loop.time()
         execution = Execution(
             request.identity.operation_id, self.record.token, target.key, target.key_headers, request.canonical_key
         )
@@ -129,7 +130,7 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    return self._claimed.unknown(reason, detail, loop.time() - started)
+                    return self._claimed.unknown(reason, detail, self._loop.time() - started)
                 case Answer():
                     return await self._take(result, started)
                 case _:
@@ -144,7 +145,6 @@ class Attempt:
         return True
 
     async def _take(self, answer: Answer, started: float) -> Conclusion:
-        loop = asyncio.get_running_loop()
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(answer.head.headers):
@@ -155,15 +155,15 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), loop.time() - started)
+                    return self._claimed.answered(answer.head, body, len(body), self._loop.time() - started)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, loop.time() - started, answer.head.status)
+                    return self._claimed.unknown(reason, detail, self._loop.time() - started, answer.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
         stream = AnswerStream(answer, prefix)
-        return self._claimed.answered(answer.head, stream, answer.length, loop.time() - started)
+        return self._claimed.answered(answer.head, stream, answer.length, self._loop.time() - started)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.
@@ -171,8 +171,7 @@ class Attempt:
         Both are tried for as long as it takes. A command that the store took after all and that is in the journal too
         is harmless: said again, it is recognised.
         """
-        loop = asyncio.get_running_loop()
-        patient_until = loop.time() + _PATIENCE_SECONDS
+        patient_until = self._loop.time() + _PATIENCE_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
         while True:
@@ -186,7 +185,7 @@ class Attempt:
                 conclusion = less
             except StoreError:
                 is_late = True
-                if loop.time() >= patient_until:
+                if self._loop.time() >= patient_until:
                     ending = await self._journal(conclusion)
                     if ending is not None:
                         self.last_word = None
@@ -202,7 +201,7 @@ class Attempt:
 
     async def _apply(self, command: Command) -> Result:
         try:
-            async with asyncio.timeout(_SILENCE_SECONDS):
+            with TimeLimit(self._loop, self._loop.time() + _SILENCE_SECONDS):
                 return await self._store.apply(command)
         except TimeoutError:
             raise Indefinite("the store did not answer in time") from None
@@ -230,7 +229,7 @@ class Attempt:
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
         self._ending.set_result(Ending(reply, reply))
-        self._ending = asyncio.get_running_loop().create_future()
+        self._ending = self._loop.create_future()
         self._has_first_caller = False
         _abort_stream(conclusion.reply)
 

@@ -40,6 +40,7 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
+from gateway.proxy.timing import TimeLimit
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
 
 _LOG = logging.getLogger("gateway")
@@ -140,6 +141,7 @@ class Claiming:
         self._lease_us = microseconds(lease_seconds)
         self._clock = clock
         self._pursuits: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     @property
     def pursued(self) -> int:
@@ -155,7 +157,7 @@ class Claiming:
         fingerprint = ours[0]
         is_forgotten = False
         patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
-        until = asyncio.get_running_loop().time() + patience_seconds
+        until = self._loop.time() + patience_seconds
         for _ in range(_STATEMENTS_MAX):
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
             answer = await self._say(_Pursuit(command, terms, until))
@@ -192,7 +194,7 @@ class Claiming:
 
     async def _say(self, pursuit: _Pursuit) -> Admission:
         try:
-            async with asyncio.timeout_at(pursuit.until):
+            with TimeLimit(self._loop, pursuit.until):
                 return await self._say_until_known(pursuit)
         except TimeoutError:
             # Cut off inside a statement, or in the pause after one that was lost.

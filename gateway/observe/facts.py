@@ -230,18 +230,30 @@ Observer = Callable[[Fact], None]
 
 
 class Herald:
-    """Hands each fact to every observer, in the order in which they were given."""
+    """Hands each fact to every observer, in the order in which they were given.
+
+    An observer may have a method `wants`, which says of a kind of fact whether it may matter to it, now or ever.
+    """
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
-        self._failed: set[tuple[int, type[Fact]]] = set()
+        self._listeners: dict[type[Fact], list[Observer]] = {}
+        self._failed: set[tuple[Observer, type[Fact]]] = set()
 
     def state(self, fact: Fact) -> None:
-        for index, observer in enumerate(self._observers):
+        kind = type(fact)
+        listeners = self._listeners.get(kind)
+        if listeners is None:
+            listeners = self._listeners[kind] = [each for each in self._observers if _wants(each, kind)]
+        for observer in listeners:
             try:
                 observer(fact)
             except Exception:
-                kind = (index, type(fact))
-                if kind not in self._failed:
-                    self._failed.add(kind)
-                    logging.getLogger("gateway").exception("an observer failed on %s", type(fact).__name__)
+                if (observer, kind) not in self._failed:
+                    self._failed.add((observer, kind))
+                    logging.getLogger("gateway").exception("an observer failed on %s", kind.__name__)
+
+
+def _wants(observer: Observer, kind: type[Fact]) -> bool:
+    wants: Callable[[type[Fact]], bool] | None = getattr(observer, "wants", None)
+    return wants is None or wants(kind)

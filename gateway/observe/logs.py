@@ -100,26 +100,31 @@ class Logs:
         logging.getLogger(_OURS).setLevel(ours)
         self._pipe.close(timeout_seconds)
 
+    def wants(self, kind: type[Fact]) -> bool:
+        if kind is RequestAnswered:
+            return self._requests != "none" and self._rank <= _RANKS["info"]
+        return kind not in (OperationClaimed, StoreCalled) or self._rank <= _RANKS["debug"]
+
     def __call__(self, fact: Fact) -> None:
+        if not self.wants(type(fact)):
+            return
         match fact:
             case RequestAnswered():
-                if self._requests != "none" and self._rank <= _RANKS["info"]:
-                    self._write(self._clock(), _answered(fact))
+                self._write(self._clock(), _answered(fact))
             case RequestPassed():
                 if self._requests == "all":
                     self._say("info", f"{fact.method} {fact.status} unprotected", **_passed(fact))
                 if fact.key_field is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
-                if self._rank <= _RANKS["debug"]:
-                    self._say(
-                        "debug",
-                        "claimed",
-                        route=fact.route,
-                        operation_id=str(fact.operation_id),
-                        token=fact.token,
-                        attempt=fact.attempt,
-                    )
+                self._say(
+                    "debug",
+                    "claimed",
+                    route=fact.route,
+                    operation_id=str(fact.operation_id),
+                    token=fact.token,
+                    attempt=fact.attempt,
+                )
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade():

@@ -55,6 +55,9 @@ class Health:
     is_live: bool = True
     workers: dict[int, str] = field(default_factory=dict)
 
+    def wants(self, kind: type[Fact]) -> bool:
+        return kind in (MemoryChanged, TierChanged)
+
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, MemoryChanged):
             self.is_amnesic = fact.is_lost

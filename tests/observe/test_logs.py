@@ -306,3 +306,15 @@ def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable
     assert len(paper.lines) == 6
     for line in paper.lines:
         assert re.fullmatch(rb"[^\x00-\x1f\x7f]+\n", line)
+
+
+@pytest.mark.parametrize(("level", "requests", "told"), [("info", "none", 1), ("info", "all", 2), ("debug", "none", 2)])
+def test_only_what_may_be_written_is_told(
+    paper: Paper, logs: Callable[..., Logs], level: str, requests: str, told: int
+) -> None:
+    """A herald passes over kinds of facts that this log never writes, and over no other."""
+    herald = Herald(logs(level=level, requests=requests))
+    herald.state(ANSWERED)
+    herald.state(OperationClaimed("r", OPERATION, 1, 1))
+    herald.state(TierChanged("durable", up=False, detail="gone"))
+    assert len(paper.objects()) == told

@@ -122,18 +122,20 @@ async def test_the_last_on_its_connection(tmp_path: Path) -> None:
 
 async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
     """What is refused early is refused whether it is known or not."""
-    async with house(store_in(tmp_path), tmp_path, limits={"max_in_flight": 1}) as home:
-        async with Connection(home.port) as connection:
-            for word in ("stored", "replayed", "replayed"):
-                assert status_of(await say(connection, charge())) == (200, word)
-            hold = asyncio.Event()
-            home.upstream.on("/charges", Answer(hold=hold))
-            slow = asyncio.create_task(home.send("slow"))
-            await home.upstream.wait_for_requests(2)
-            assert status_of(await say(connection, charge())) == (503, "overloaded")
-            hold.set()
-            assert status_of(await slow) == (200, "stored")
-            assert status_of(await say(connection, charge())) == (200, "replayed")
+    async with (
+        house(store_in(tmp_path), tmp_path, limits={"max_in_flight": 1}) as home,
+        Connection(home.port) as connection,
+    ):
+        for word in ("stored", "replayed", "replayed"):
+            assert status_of(await say(connection, charge())) == (200, word)
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        slow = asyncio.create_task(home.send("slow"))
+        await home.upstream.wait_for_requests(2)
+        assert status_of(await say(connection, charge())) == (503, "overloaded")
+        hold.set()
+        assert status_of(await slow) == (200, "stored")
+        assert status_of(await say(connection, charge())) == (200, "replayed")
 
 
 def known() -> KnownRequest:

@@ -52,7 +52,6 @@ _PAUSE_SECONDS_MAX: Final = 30.0
 _SOUND_SECONDS: Final = 60.0
 # What a stop takes beside what is configured for it; platforms are told to give it ten seconds.
 _STOP_SECONDS: Final = 8.0
-_START_CANCEL_SECONDS: Final = 5.0
 # For a process that has said its last word.
 _EXIT_SECONDS: Final = 10.0
 
@@ -109,7 +108,7 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._codes: list[int] = []
         self._pausing: set[int] = set()
         self._asking = asyncio.Lock()
@@ -130,7 +129,8 @@ class Supervisor:
             await self._start_workers(FIRST)
             await self._start_workers(*range(FIRST + 1, self._count + 1))
         except BaseException:
-            await self._end_workers(_START_CANCEL_SECONDS)
+            # Those that have started may be serving already.
+            await self._end_workers()
             await self._close()
             raise
         self._has_started = True
@@ -142,12 +142,9 @@ class Supervisor:
 
     async def stop(self) -> int:
         """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not."""
-        config = self._config.shutdown
         self._health.draining = True
         try:
-            giving_back = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
-            await self._end_workers(config.delay + config.drain_timeout + _STOP_SECONDS)
-            giving_back.cancel()
+            await self._end_workers()
         finally:
             await self._close()
         return max(self._codes, default=EXIT_OK)
@@ -167,29 +164,30 @@ class Supervisor:
         for number in numbers:
             keeper = self._keepers[number] = loop.create_task(self._keep(number))
             keeper.add_done_callback(self._keeper_ended)
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: self.failed.done() or all(self._is_serving(number) for number in numbers)
-            )
+        while not self.failed.done() and not all(self._is_serving(number) for number in numbers):
+            self._changed.clear()
+            await self._changed.wait()
         if self.failed.done():
             raise self.failed.result()
 
-    async def _end_workers(self, patience_seconds: float) -> None:
-        """Tell all to stop, and kill whoever has not ended in time."""
+    async def _end_workers(self) -> None:
+        """Tell all to stop, stop listening with them, and kill whoever has not ended in time."""
         self._is_stopping = True
         for worker in self._workers.values():
             worker.tell_to_stop()
-        for number, keeper in self._keepers.items():
-            if number in self._pausing:
-                keeper.cancel()
+        for number in self._pausing:
+            self._keepers[number].cancel()
         keepers = list(self._keepers.values())
         if not keepers:
             return
+        config = self._config.shutdown
+        giving_back = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
         try:
-            _, late = await asyncio.wait(keepers, timeout=patience_seconds)
+            _, late = await asyncio.wait(keepers, timeout=config.delay + config.drain_timeout + _STOP_SECONDS)
             if late:
                 _LOG.error("workers did not stop in time and are killed: %s", sorted(self._workers))
         finally:
+            giving_back.cancel()
             for worker in self._workers.values():
                 worker.kill()
             await asyncio.wait(keepers)
@@ -203,7 +201,7 @@ class Supervisor:
                 self._codes.append(end.code)
                 return
             if self._must_give_up(end):
-                await self._give_up(end.why or f"worker {number} {end.what}; see the log")
+                self._give_up(end.why or f"worker {number} {end.what}; see the log")
                 return
             if end.lived_seconds >= _SOUND_SECONDS:
                 pause_seconds = 0.0
@@ -226,7 +224,7 @@ class Supervisor:
         # What it has counted stays counted.
         self._metrics.absorb(worker.tables)
         worker.answered.set()
-        await self._note_change()
+        self._note_change()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
         return _end_of(code, worker.why_failed, has_served=worker.is_serving, lived_seconds=lived_seconds)
 
@@ -258,7 +256,7 @@ class Supervisor:
             match message:
                 case Serving():
                     worker.is_serving = True
-                    await self._note_change()
+                    self._note_change()
                 case Reported(tables, health):
                     worker.tables, worker.health = tables, health
                     worker.asked_seconds = None
@@ -284,30 +282,27 @@ class Supervisor:
     def _serving(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.is_serving]
 
-    async def _note_change(self) -> None:
+    def _note_change(self) -> None:
         """Somebody serves who did not, or the other way round: seats are looked after by others."""
         if not self._is_stopping:
             answering = [worker.number for worker in self._serving() if not self._is_silent(worker)]
             for number, seats in shares(self._count, answering).items():
                 self._workers[number].channel.send(LookAfter(seats))
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
 
     def _must_give_up(self, end: _End) -> bool:
         """Whether there is no gateway left, and cannot be. During the start that is so as soon as one fails."""
         return not end.has_served and (not self._has_started or not self._workers)
 
-    async def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         if not self.failed.done():
             self.failed.set_result(StartError(why))
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             _LOG.error("a worker is no longer looked after, by an error of the program", exc_info=error)
-            if not self.failed.done():
-                self.failed.set_result(StartError("the supervisor failed; see the log"))
+            self._give_up("the supervisor failed; see the log")
 
     # -- how they are -------------------------------------------------------------------------------------------------
 
@@ -325,7 +320,7 @@ class Supervisor:
                     _LOG.warning("worker %d answers again", number)
             self._health.is_live = not silent
             if silent != before:
-                await self._note_change()
+                self._note_change()
             before = silent
 
     async def _ask_all(self) -> list[_Worker]:

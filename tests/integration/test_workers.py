@@ -195,7 +195,12 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
         gateway.ask_to_stop()
 
         async def refuses() -> bool:
-            return await try_send(gateway.port, "late") is None
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            except ConnectionRefusedError:
+                return True
+            writer.close()
+            return False
 
         await eventually(refuses, what="nobody listens any more")
         hold.set()

@@ -114,7 +114,13 @@ class Gateway:
         self._journal = Journal(config.state_dir / "journal", name_of(config))
         journaling = Journaling(self._journal, self.herald)
         self._flusher = Flusher(self._store, self._journal, self.herald, on_flushed=journaling.flushed)
-        prober = Prober(self._store, self.herald, may_recover=claiming.may_recover, who=f"probe by {holder}")
+        prober = Prober(
+            self._store,
+            self.herald,
+            may_recover=claiming.may_recover,
+            who=f"probe by {holder}",
+            steady_seconds=lambda: self._store.durable_steady_seconds,
+        )
         self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
         self.coordinator = Coordinator(
             identifying=Identifying(

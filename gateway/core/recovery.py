@@ -18,7 +18,7 @@ from typing import Final, Literal
 from gateway.core.canonical import number_lexeme, parse_json
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, field_values
-from gateway.core.operation import ProbeTarget, Record, Snapshot, State, microseconds
+from gateway.core.operation import MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
 from gateway.core.pointer import MISSING, Pointer, resolve
 
 _PAUSE_SECONDS_MIN: Final = 1.0
@@ -141,16 +141,30 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
     return ProbeTarget(target, host)
 
 
-def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began_us: int) -> Finding:
-    """What the answer of a probe says that began at `began_us` of the store's clock. A contradiction is no answer."""
+@dataclass(frozen=True, slots=True)
+class Began:
+    """When a probe began: on the store's clock, and for how long that has surely not been set ahead by then."""
+
+    now_us: int
+    steady_seconds: float
+
+
+def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: Began) -> Finding:
+    """What the answer of a probe says. A contradiction is no answer.
+
+    That nothing happened counts once no request can arrive any more: `settle` after the last lease ended. A store's
+    clock that was set ahead shows that too early; so it has to be a lease and `settle` since it may have been.
+    """
     is_done = any(rule.fits(head.status, body) for rule in policy.done)
     is_never = any(rule.fits(head.status, body) for rule in policy.never_happened)
     if is_done == is_never:
         return AskAgain(f"answered {head.status}, which no rule explains" if not is_done else "both rules apply")
     if is_never:
-        settled_us = began_us - record.lease_until_us
-        if settled_us < policy.settle_us:
+        if began.now_us - record.lease_until_us < policy.settle_us:
             return AskAgain("nothing is there yet, and a request may still arrive")
+        leased_us = max(0, record.lease_until_us - record.claimed_us)
+        if began.steady_seconds * MICROSECONDS < policy.settle_us + leased_us:
+            return AskAgain("nothing is there, but the store's clock may have been set ahead meanwhile")
         return NeverHappened()
     if policy.follow is None:
         return Done(None)

@@ -28,7 +28,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
-from gateway.core.recovery import AskAgain, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
+from gateway.core.recovery import AskAgain, Began, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
 from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeMade
 from gateway.proxy.route import Route
@@ -63,12 +63,25 @@ class _Heard:
 
 
 class Prober:
-    """The probes of one process. `may_recover` says whether a record in doubt may be touched now."""
+    """The probes of one process.
 
-    def __init__(self, store: Store, herald: Herald, *, may_recover: Callable[[Snapshot], bool], who: str) -> None:
+    `may_recover` says whether a record in doubt may be touched now, `steady_seconds` for how long the store's clock has
+    surely not been set ahead.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        herald: Herald,
+        *,
+        may_recover: Callable[[Snapshot], bool],
+        who: str,
+        steady_seconds: Callable[[], float],
+    ) -> None:
         self._store = store
         self._herald = herald
         self._may_recover = may_recover
+        self._steady_seconds = steady_seconds
         self._who = who
         self._inquiries: dict[UUID, _Inquiry] = {}
         self._places = asyncio.Semaphore(_PROBES_MAX)
@@ -123,15 +136,16 @@ class Prober:
             before = await self._store.read(operation_id)
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
-            return await self._ask(route, policy, before.record, before.now_us, record.probe, leave)
+            began = Began(before.now_us, self._steady_seconds())
+            return await self._ask(route, policy, before.record, began, record.probe, leave)
 
     async def _ask(
-        self, route: Route, policy: Probe, record: Record, began_us: int, probe: ProbeTarget, leave: Recovery
+        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget, leave: Recovery
     ) -> Snapshot | None:
         heard = await self._hear(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
         if isinstance(heard, _Heard):
-            finding = conclude_probe(policy, heard.head, heard.body or b"", record, began_us)
+            finding = conclude_probe(policy, heard.head, heard.body or b"", record, began)
             if isinstance(finding, Done) and finding.follow is not None:
                 followed = await self._hear(route, policy, "GET", finding.follow, probe.host)
                 if isinstance(followed, _Heard) and 200 <= followed.head.status < 300:

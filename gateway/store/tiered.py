@@ -67,6 +67,7 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cache import ProcessCache
+from gateway.store.steadiness import Steadiness
 
 T = TypeVar("T")
 
@@ -128,6 +129,7 @@ class Tiered:
         self._on_tier = on_tier
         self._durable_up = False
         self._durable_up_since_seconds = 0.0
+        self._steadiness = Steadiness()
         self._spreading: set[asyncio.Future[None]] = set()
         self._spreading_bytes = 0
         self._owed: dict[UUID, int] = {}
@@ -145,6 +147,11 @@ class Tiered:
     def durable_reachable_seconds(self) -> float:
         """For how long the durable store has answered whatever was asked of it; 0 while it does not."""
         return self._clock() - self._durable_up_since_seconds if self._durable_up else 0.0
+
+    @property
+    def durable_steady_seconds(self) -> float:
+        """For how long the durable store's clock has surely not been set ahead, as far as this gateway could see."""
+        return self._steadiness.steady_seconds(self._clock())
 
     @property
     def fast_up(self) -> bool:
@@ -270,6 +277,7 @@ class Tiered:
 
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Keep what the durable store says of a completed record. One that is in the cache was spread before."""
+        self._steadiness.note(snapshot.now_us, started_seconds, self._clock())
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from gateway.core.pointer import parse_pointer
 from gateway.core.recovery import (
     AnswerRule,
     AskAgain,
+    Began,
     Done,
     Finding,
     NeverHappened,
@@ -74,9 +76,17 @@ def test_only_doubt_is_recovered(state: State) -> None:
 
 
 def finding(
-    status: int, body: bytes = b"", *, probe: Probe = PROBE, headers: Headers = (), began_us: int = 1_000
+    status: int,
+    body: bytes = b"",
+    *,
+    probe: Probe = PROBE,
+    headers: Headers = (),
+    began_us: int = 1_000,
+    steady_us: float = math.inf,
 ) -> Finding:
-    return conclude_probe(probe, ResponseHead(status, b"", headers), body, RECORD, began_us)
+    return conclude_probe(
+        probe, ResponseHead(status, b"", headers), body, RECORD, Began(began_us, steady_us / MICROSECONDS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,6 +118,12 @@ def test_contradiction_is_no_answer() -> None:
 def test_never_happened_only_after_settle(began_us: int, kind: type[Finding]) -> None:
     """That nothing happened counts only for a probe that began when no request could still arrive."""
     assert isinstance(finding(404, began_us=began_us), kind)
+
+
+@pytest.mark.parametrize(("steady_us", "kind"), [(149, AskAgain), (150, NeverHappened)], ids=["early", "settled"])
+def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Finding]) -> None:
+    """A store's clock that may have been set ahead does not show by itself that a lease and `settle` are over."""
+    assert isinstance(finding(404, began_us=10_000, steady_us=steady_us), kind)
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,13 @@ class GatewayLife:
         journal = self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
         journaling = Journaling(journal, herald)
         self._flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
-        prober = Prober(store, herald, may_recover=self._claiming.may_recover, who=self._holder)
+        prober = Prober(
+            store,
+            herald,
+            may_recover=self._claiming.may_recover,
+            who=self._holder,
+            steady_seconds=lambda: store.durable_steady_seconds,
+        )
         self.coordinator = Coordinator(
             identifying=Identifying(config.service, Spool(Path("/nowhere")), keeps_clear_keys=True),
             store=store,

@@ -7,6 +7,7 @@ missing is the edge: requests are given as values, and replies are looked at bef
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -173,7 +174,7 @@ async def coordination(
         claiming=claiming,
         leases=leases,
         waiting=Waiting(store),
-        prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe"),
+        prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe", steady_seconds=lambda: math.inf),
         herald=herald,
         in_flight_max=in_flight_max,
     )

@@ -83,8 +83,17 @@ DEFECTS = (
     Defect(
         "disproved-before-settle",
         "a probe that finds nothing frees the key while the request may still arrive",
-        (Edit(RECOVERY, "if settled_us < policy.settle_us:", "if False:"),),
+        (Edit(RECOVERY, "if began.now_us - record.lease_until_us < policy.settle_us:", "if False:"),),
         (_RECOVERY + "test_never_happened_only_after_settle",),
+    ),
+    Defect(
+        "settled-by-a-clock-set-ahead",
+        "a probe believes the store's clock alone that no request can arrive any more",
+        (Edit(RECOVERY, "if began.steady_seconds * MICROSECONDS < policy.settle_us + leased_us:", "if False:"),),
+        (
+            _RECOVERY + "test_never_happened_only_by_a_steady_clock",
+            "tests/simulation/test_simulation.py::test_no_invariant_breaks_again",
+        ),
     ),
     Defect(
         "any-answer-disproves",

@@ -8,6 +8,7 @@ LIFECYCLE = "core/lifecycle.py"
 TIERED = "store/tiered.py"
 _RETENTION = "tests/conformance/test_retention.py::"
 _TIERED = "tests/store/test_tiered.py::"
+_SIMULATION = "tests/simulation/test_simulation.py::"
 _JOURNAL = "tests/store/test_journal.py::"
 _FLUSHER = "tests/upkeep/test_flusher.py::"
 
@@ -51,6 +52,35 @@ DEFECTS = (
             Edit(TIERED, "fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))", "pass"),
         ),
         (_TIERED + "test_a_purge_reaches_every_copy",),
+    ),
+    Defect(
+        "fast-tier-survives-a-purge",
+        "a gateway answers from Redis what an operator was told is gone",
+        (
+            Edit(
+                TIERED,
+                "        try:\n            await fast.drop(operation_id, _EVERY_TOKEN)\n",
+                "        try:\n            pass\n",
+            ),
+        ),
+        (_SIMULATION + "test_no_invariant_breaks[from-0]",),
+    ),
+    Defect(
+        "window-by-the-wall-clock",
+        "a process compares the end of a window with what its own wall clock shows",
+        (
+            Edit(
+                "store/cache.py",
+                "from collections import OrderedDict\n",
+                "import time\nfrom collections import OrderedDict\n",
+            ),
+            Edit(
+                "store/cache.py",
+                "later(entry.snapshot, microseconds(elapsed_seconds))",
+                "later(entry.snapshot, time.time_ns() // 1000 - entry.snapshot.now_us)",
+            ),
+        ),
+        (_SIMULATION + "test_wall_clocks_change_nothing",),
     ),
     Defect(
         "cache-outlives-the-window",

@@ -39,15 +39,13 @@ Ts = TypeVarTuple("Ts")
 TICKS_PER_SECOND = 1024
 NEVER = math.inf
 
-_numbers = itertools.count()
-
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task that is hashed by its number, so that a set of tasks has the same order in every run."""
+    """A task that is hashed by its number within the run, so that a set of tasks has the same order in every run."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
-        self.number = next(_numbers)
-        super().__init__(coro, **options)
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: SimulatedLoop, **options: Any) -> None:
+        self.number = next(loop.numbers)
+        super().__init__(coro, loop=loop, **options)
 
     def __hash__(self) -> int:
         return self.number
@@ -81,7 +79,7 @@ class Process:
         if self.is_alive:
             handle = asyncio.Handle(callback, arguments, self._loop, self.context)
             when = self._loop.moment_after(delay_seconds)
-            heapq.heappush(self._input, (when, next(_numbers), handle))
+            heapq.heappush(self._input, (when, next(self._loop.numbers), handle))
             if when < self.soonest:
                 self.soonest = when
 
@@ -114,7 +112,7 @@ class Process:
 
     def add_timer(self, when: float, handle: asyncio.TimerHandle) -> None:
         if self.is_alive:
-            heapq.heappush(self._timers, (when, next(_numbers), handle))
+            heapq.heappush(self._timers, (when, next(self._loop.numbers), handle))
             if when < self.soonest:
                 self.soonest = when
 
@@ -182,6 +180,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self, order: random.Random) -> None:
         super().__init__()
         self._order = order
+        self.numbers = itertools.count()
         self._now = 0.0
         self._processes: list[Process] = []
         self._everybody: list[Process] = []
@@ -267,7 +266,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
         **options: Any,
     ) -> NumberedTask:
-        task = NumberedTask(cast("Coroutine[Any, Any, Any]", coro), loop=loop, **options)
+        task = NumberedTask(cast("Coroutine[Any, Any, Any]", coro), loop=self, **options)
         current_process().adopt(task)
         return task
 

@@ -87,7 +87,7 @@ async def wait_done(future: asyncio.Future[Any], timeout_seconds: float) -> bool
     """
     if future.done():
         return True
-    loop = asyncio.get_running_loop()
+    loop = future.get_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
     def wake(_: object = None) -> None:

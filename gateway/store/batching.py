@@ -36,7 +36,7 @@ class Batcher(Generic[I, R]):
     """A queue in front of `execute`, which gets a list of items and gives as many results in the same order.
 
     A result that is an exception is raised to its submitter alone. An exception that `execute` raises is raised to all
-    of the batch, so it has to say by its class what is known of it. Belongs to the event loop that first submits.
+    of the batch, so it has to say by its class what is known of it. Belongs to the event loop that submits.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Batcher(Generic[I, R]):
         self._size_max = size_max
         self._queue_max = queue_max
         self._queue: deque[Entry[I, R]] = deque()
+        self._loop: asyncio.AbstractEventLoop
         self._draining: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -64,11 +65,12 @@ class Batcher(Generic[I, R]):
             raise NotApplied("the store is closed")
         if len(self._queue) >= self._queue_max:
             raise NotApplied(f"the store is behind: {len(self._queue)} statements are waiting")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[R] = loop.create_future()
-        self._queue.append((item, answer, self._key(item) if self._key else None))
         if self._draining is None:
-            self._draining = loop.create_task(self._drain())
+            # Asked for here only: before Python 3.12 each time is a system call.
+            self._loop = asyncio.get_running_loop()
+            self._draining = self._loop.create_task(self._drain())
+        answer: asyncio.Future[R] = self._loop.create_future()
+        self._queue.append((item, answer, self._key(item) if self._key else None))
         return answer
 
     async def close(self) -> None:

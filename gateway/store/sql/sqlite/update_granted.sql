@@ -7,4 +7,3 @@ UPDATE operation SET
     completed_us = ?, doubt = ?, resolution_id = ?, status = ?, reason = ?, headers = ?, body_kept = ?, due_us = ?,
     probe_target = ?, probe_host = ?
 WHERE id = ?28 AND version = ?1 AND token = ?3 AND attempt_id = ?4 AND state IN ('claimed', 'in_doubt')
-RETURNING row

@@ -197,8 +197,30 @@ class Journal:
                 # At a start this would end the program; while it runs it is said once.
                 self._unfit.add(path.name)
                 _LOG.error("%s", error)
+        self._recount()
         self._take_tally()
         return adopted
+
+    def _recount(self) -> None:
+        """See what operators took out of what was refused."""
+        for name, file in list(self._files.items()):
+            refused = file.counts.refused
+            if not refused:
+                continue
+            try:
+                file.recount()
+            except NotApplied as error:
+                _LOG.warning("what was refused cannot be counted again: %s", error)
+                continue
+            taken = refused - file.counts.refused
+            if taken:
+                _LOG.warning("%d refused outcomes of %s were acknowledged by an operator", taken, file.path)
+            self._give_up_empty(name, file)
+
+    def _give_up_empty(self, name: str, file: JournalFile) -> None:
+        if file is not self._own and file.counts.rows == 0:
+            del self._files[name]
+            file.close()
 
     def _name_strangers(self) -> None:
         for path in journal_place.named(self._directory):
@@ -266,9 +288,7 @@ class Journal:
             if file is None:
                 continue
             file.forget([entry_id.row for entry_id in entry_ids if entry_id.file == name])
-            if file is not self._own and file.counts.rows == 0:
-                del self._files[name]
-                file.close()
+            self._give_up_empty(name, file)
         self._take_tally()
 
     def _refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:

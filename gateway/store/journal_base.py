@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -69,6 +70,32 @@ class JournalView:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOutcome:
+    """An outcome as a whole, as operators take it out. `command` is None where only another version can read it."""
+
+    entry_id: EntryId
+    entry: KeptEntry
+    command: LastWord | None
+
+
+class JournalDesk(Protocol):
+    """Where operators take single outcomes out of the journals of a host, whoever has these open.
+
+    Blocks. Each verb may raise `StoreError` of `base`.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Where the journals are."""
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """Those of one operation, of the service and store that this is of, oldest first."""
+
+    def drop(self, entry_id: EntryId) -> bool:
+        """Delete an outcome that was refused; whether this did it. What waits stays. May be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
 class JournalTally:
     """What a journal holds. `oldest_us`: when the oldest outcome that waits was written, by the host's clock."""
 
@@ -108,4 +135,7 @@ class Journal(Protocol):
         """The durable store refused these, and why. They are kept and wait no more. May raise `Indefinite`."""
 
     async def adopt(self) -> int:
-        """Take over what processes that are gone have left; returns how many files that were."""
+        """Look around: take over what processes that are gone have left, and count what operators took out.
+
+        Returns how many files were taken over.
+        """

@@ -5,8 +5,9 @@ elsewhere. Everything here blocks, and belongs to one thread.
 
 Theory of operation
 -------------------
-*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may look into it at most (`kept_in`),
-whether its owner lives or not.
+*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may visit it at most (`visited`),
+whether its owner lives or not: to look, and to take out what was refused and is not tried again. The owner hears of
+that by counting again.
 
 *Birth.* A file is made under another name, filled with its schema, closed, synced and only then given its name. So a
 file with a name of ours is whole, or it is damaged; an empty one is damaged.
@@ -25,17 +26,19 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 import apsw
 
 from gateway.core.operation import Complete
 from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal_base import KeptEntry, LastWord
+from gateway.store.journal_base import LastWord
 from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
 
 T = TypeVar("T")
+
+Ask = Callable[..., list[Any]]
+"""Runs one statement, by its name, with what is given; returns its rows."""
 
 SCHEMA_VERSION: Final = 1
 # "igjl": says that a file is a journal of ours, as `PRAGMA application_id`.
@@ -226,6 +229,10 @@ class JournalFile:
 
         self._transact(write)
 
+    def recount(self) -> None:
+        """Count again what it holds, for a visitor may have taken something out. Raises `NotApplied`."""
+        self._look(self._count)
+
     def close(self) -> None:
         """Give the file back, and remove it when it is empty. What it holds is adopted by whoever comes."""
         is_empty = self._drop() and self.counts.rows == 0
@@ -354,31 +361,29 @@ class JournalFile:
             raise NotApplied(f"{self.path} cannot be used: {error}") from error
 
 
-def kept_in(
-    path: Path, *, operation_id: UUID | None, is_refused: bool | None, limit: int
-) -> tuple[str, list[KeptEntry]]:
-    """Whose outcomes a file holds, and those that were asked for, oldest first, whoever owns it.
+@contextmanager
+def visited(path: Path, *, changes: bool = False) -> Iterator[Ask]:
+    """A file whoever owns it, for single statements by the name and what is given to them; each is its own transaction.
 
-    It changes nothing in the file, and takes no lock but that of a reader, for one statement. Raises `NotApplied`,
-    `StartRefused`.
+    No lock is taken but SQLite's for one statement, and the log is not copied while the owner lives, who knows what of
+    it is on the disk. Raises `NotApplied`, `StartRefused`, also for the statements.
     """
+    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
     try:
-        handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        handle = apsw.Connection(str(path), flags=flags)
         try:
             handle.set_busy_timeout(_BUSY_MS)
+            handle.wal_autocheckpoint(0)
             _check_ours(handle, path)
-            ((belongs_to,),) = _rows(handle, _statements()["select_owner"])
-            if operation_id is None:
-                rows = _rows(handle, _statements()["select_kept"], (is_refused, limit))
-            else:
-                rows = _rows(handle, _statements()["select_kept_of"], (operation_id.bytes, is_refused, limit))
-            return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
+            yield lambda name, *bindings: _rows(handle, _statements()[name], bindings)
         finally:
             handle.close(True)
     except (*_DAMAGED, ValueError, TypeError) as error:
         raise NotApplied(f"{path} is damaged: {error}") from error
     except apsw.Error as error:
-        raise NotApplied(f"{path} cannot be read: {error}; look as the user of the gateway") from error
+        raise NotApplied(
+            f"{path} cannot be {'changed' if changes else 'read'}: {error}; do it as the user of the gateway"
+        ) from error
 
 
 def _insert(handle: apsw.Connection, route: str, command: LastWord, now_us: int) -> int | Exception:

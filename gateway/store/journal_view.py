@@ -1,19 +1,28 @@
-"""Looks into the journals of a host, for operators: while gateways write them, and after those have died.
+"""What operators see of the journals of a host, and take out: while gateways write them, and after those have died.
 
-It owns no file and no lock, writes nothing and waits for nobody. What it sees may be over a moment later: an outcome is
-gone from the journal as soon as the durable store has it.
+It owns no file and no lock, and waits for nobody. What it sees may be over a moment later: an outcome is gone from the
+journal as soon as the durable store has it. All it changes is to delete what was refused, which nobody tries again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
-from gateway.store.base import StoreError
+from gateway.store import journal_rows
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.journal import wall_clock_us
-from gateway.store.journal_base import JournalView, KeptEntry
-from gateway.store.journal_file import kept_in
+from gateway.store.journal_base import EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
+from gateway.store.journal_file import visited
 from gateway.store.journal_place import SUFFIX
+
+# One operation has as many outcomes as attempts that ended while the store was away.
+_OF_ONE_MAX: Final = 20
+# As many as `journal_rows.decode` takes.
+_ENTRY_COLUMNS: Final = 14
 
 
 def look(
@@ -33,7 +42,7 @@ def look(
     faults: list[str] = []
     for path in _files(directory, faults):
         try:
-            owner, entries = kept_in(path, operation_id=operation_id, is_refused=is_refused, limit=limit + 1)
+            owner, entries = _kept_in(path, operation_id, is_refused, limit + 1)
         except StoreError as error:
             # Its owner removes a file that is empty.
             if path.exists():
@@ -46,6 +55,57 @@ def look(
     return JournalView(
         wall_clock_us(), tuple(found[:limit]), tuple(strangers), tuple(faults), has_more=len(found) > limit
     )
+
+
+class Desk:
+    """Satisfies `journal_base.JournalDesk`."""
+
+    def __init__(self, directory: Path, belongs_to: str) -> None:
+        self.directory = directory
+        self._belongs_to = belongs_to
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """See `journal_base.JournalDesk`."""
+        faults: list[str] = []
+        found: list[KeptOutcome] = []
+        for path in _files(self.directory, faults):
+            try:
+                found += self._outcomes_in(path, operation_id)
+            except StoreError:
+                if path.exists():
+                    raise
+        if faults:
+            raise NotApplied(faults[0])
+        return sorted(found, key=lambda each: each.entry.journaled_us)
+
+    def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
+        with visited(path) as ask:
+            ((owner,),) = ask("select_owner")
+            if owner != self._belongs_to:
+                return
+            rows = ask("select_whole_of", operation_id.bytes, _OF_ONE_MAX)
+        for row in rows:
+            columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
+            command: LastWord | None = None
+            with suppress(NotApplied):
+                _, command = journal_rows.decode(columns)
+            yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
+
+    def drop(self, entry_id: EntryId) -> bool:
+        """See `journal_base.JournalDesk`."""
+        with visited(self.directory / entry_id.file, changes=True) as ask:
+            return bool(ask("delete_refused", entry_id.row))
+
+
+def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:
+    """Whose outcomes a file holds, and those that were asked for, oldest first. Raises `StoreError`."""
+    with visited(path) as ask:
+        ((belongs_to,),) = ask("select_owner")
+        if operation_id is None:
+            rows = ask("select_kept", is_refused, limit)
+        else:
+            rows = ask("select_kept_of", operation_id.bytes, is_refused, limit)
+        return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
 
 
 def _files(directory: Path, faults: list[str]) -> list[Path]:

@@ -27,6 +27,8 @@ _IDLE_SECONDS: Final = 0.5
 # Grows to some five seconds while the store does not answer.
 _PAUSE_SECONDS: Final = 0.15
 _ADOPT_SECONDS: Final = 30.0
+# While an operator may be at work on what was refused: who acknowledged it looks at the metric next.
+_ADOPT_REFUSED_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Flusher:
         self._on_flushed = on_flushed
         self._clock = clock
         self._sleep = sleep
-        self._adopt_at_seconds = clock() + _ADOPT_SECONDS
+        self._adopted_at_seconds = clock()
         self._is_store_silent = False
         self._has_passed = False
         self._flushing = asyncio.Lock()
@@ -103,9 +105,11 @@ class Flusher:
         return _IDLE_SECONDS
 
     async def _adopt(self) -> None:
-        """Look from time to time whether a process that shares the directory has left something behind."""
-        if self._clock() >= self._adopt_at_seconds:
-            self._adopt_at_seconds = self._clock() + _ADOPT_SECONDS
+        """Look from time to time whether a process that shares the directory has left something behind, and an operator
+        taken something out."""
+        pause_seconds = _ADOPT_REFUSED_SECONDS if self._journal.tally.refused else _ADOPT_SECONDS
+        if self._clock() >= self._adopted_at_seconds + pause_seconds:
+            self._adopted_at_seconds = self._clock()
             await self._journal.adopt()
 
     async def _say(self, entries: list[JournalEntry]) -> _Batch:

@@ -17,6 +17,7 @@ is `sqlite_connection`'s to say.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -50,7 +51,7 @@ from gateway.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
-SWEEP_TRANSACTION_MAX: Final = 100
+SWEEP_TRANSACTION_MAX: Final = 20
 
 
 def wall_clock_us() -> int:
@@ -162,12 +163,14 @@ class SqliteStore:
             while more and left > 0:
                 size = min(left, SWEEP_TRANSACTION_MAX)
                 left -= size
-                part = await running.writing.run(self._sweep_some, size, is_last=left == 0)
+                part, spent_seconds = await running.writing.run(self._sweep_some, size, is_last=left == 0)
                 self._watchers.announce_all(part.operation_ids)
                 lapsed += part.swept.lapsed
                 retired += part.swept.retired
                 collected += part.swept.collected
                 more = part.swept.more
+                # Or every command would find the writer at it.
+                await asyncio.sleep(spent_seconds)
             return Swept(lapsed, retired, collected, more)
         finally:
             self._is_sweeping = False
@@ -263,7 +266,10 @@ class SqliteStore:
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))
 
-    def _sweep_some(self, limit: int, *, is_last: bool) -> sql.SweptPart:
-        return self._writer.transact(
+    def _sweep_some(self, limit: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
+        """What was swept, and how many seconds the writer was kept from others."""
+        began = time.perf_counter()
+        part = self._writer.note(
             lambda cursor: sql.sweep_some(cursor, self._sweeper_id, self._clock_us(), limit, is_last=is_last)
         )
+        return part, time.perf_counter() - began

@@ -153,6 +153,19 @@ class Writer(Connection):
             raise NotApplied(f"{self.path} failed to commit, and is in use by others: its log cannot be copied yet")
         self._is_distrusted = False
 
+    def note(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """As `transact`, for what is true whether or not it is written down: it reaches the disk with the next commit.
+
+        Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
+        """
+        self.cursor().execute("PRAGMA synchronous = NORMAL")
+        try:
+            return self.transact(work)
+        finally:
+            # A connection that was dropped meanwhile is replaced by one that was told.
+            if self._cursor is not None:
+                self._cursor.execute("PRAGMA synchronous = FULL")
+
     def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
         cursor = self.cursor()

@@ -73,6 +73,10 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
     calm.thaw()
     rate = _saturation(calm) / 2
     calm.freeze()
+    swept.thaw()
+    # It comes when the pause of an idle sweeper is over.
+    eventually_blocking(lambda: swept.told()["idempotency_swept_total"] > 0, 60.0, "a sweep has begun")
+    swept.freeze()
     waits = _lock_waits(place, kind)
     before = _swept_so_far(swept)
     found: dict[GatewayProgram, list[load.Measured]] = {calm: [], swept: []}

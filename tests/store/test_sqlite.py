@@ -333,6 +333,25 @@ async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
     await store.close()
 
 
+async def test_a_sweep_waits_for_no_disk_and_every_command_does(
+    disk: FailingVfs, path: Path, clock: ManualClock
+) -> None:
+    """What time has done is written down without an fsync; what is acknowledged after it is synced as ever."""
+    store = SqliteStore(path, clock_us=clock)
+    await store.start()
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.complete)
+    clock.advance(2 * REMEMBER_SECONDS)
+    disk.fails.add("sync")
+    assert (await store.sweep(100)).collected == 1
+    with pytest.raises(Indefinite, match="the commit failed"):
+        await store.apply(Hand().claim())
+    disk.fails.clear()
+    assert await state(store, hand) is State.ABSENT
+    await do(store, Hand(), Hand.claim)
+    await store.close()
+
+
 CHILD = """
 import asyncio, sys
 from gateway.store.sqlite import SqliteStore

@@ -207,6 +207,18 @@ DEFECTS = (
         ("tests/store/test_sqlite.py::test_a_commit_that_fails_is_unknown_until_the_disk_works",),
     ),
     Defect(
+        "unsynced-after-a-sweep",
+        "a sweep, which needs no fsync, leaves the writer without one for the commands that follow",
+        (
+            Edit(
+                "store/sqlite_connection.py",
+                'self._cursor.execute("PRAGMA synchronous = FULL")',
+                'self._cursor.execute("PRAGMA synchronous")',
+            ),
+        ),
+        ("tests/store/test_sqlite.py::test_a_sweep_waits_for_no_disk_and_every_command_does",),
+    ),
+    Defect(
         "refused-flush-dropped",
         "an outcome that the store refused is thrown away",
         (

@@ -11,7 +11,6 @@ another version, a marker, somebody else's value, a value that was cut.
 from __future__ import annotations
 
 import struct
-from itertools import accumulate, pairwise
 from typing import Final
 from uuid import UUID
 
@@ -131,12 +130,12 @@ def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
         flags,
         part_count,
     ) = _RECORD.unpack_from(entry, _HEAD.size)
-    parts = _parts(entry, _HEAD.size + _RECORD.size, part_count)
+    parts, body = _parts(entry, _HEAD.size + _RECORD.size, part_count)
     (
         route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id,
         probe_target, probe_host, reason,
     ) = parts[:_FIXED_PARTS]  # fmt: skip
-    headers = parts[_FIXED_PARTS:-1]
+    headers = parts[_FIXED_PARTS:]
     if len(headers) % 2:
         raise ValueError("a header field without a value")
     return Record(
@@ -166,16 +165,18 @@ def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
             status,
             reason,
             tuple(zip(headers[::2], headers[1::2], strict=True)),
-            parts[-1] if flags & _HAS_BODY else None,
+            body if flags & _HAS_BODY else None,
         ),
         probe=ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
     )
 
 
-def _parts(entry: bytes, offset: int, count: int) -> list[bytes]:
-    """The parts behind their lengths. Raises ValueError unless they end exactly where the entry does."""
+def _parts(entry: bytes, offset: int, count: int) -> tuple[tuple[bytes, ...], bytes]:
+    """The parts behind their lengths, the last by itself. Raises ValueError unless they end where the entry does."""
     lengths = struct.unpack_from(f">{count}I", entry, offset)
-    ends = list(accumulate(lengths, initial=offset + 4 * count))
-    if count <= _FIXED_PARTS or ends[-1] != len(entry):
+    start = offset + 4 * count
+    if count <= _FIXED_PARTS or start + sum(lengths) != len(entry):
         raise ValueError("the parts do not fill the entry")
-    return [entry[start:end] for start, end in pairwise(ends)]
+    # One call for all but the body, which is of another length each time: `struct` keeps formats that it has seen.
+    parts = struct.unpack_from("%ds" * (count - 1) % lengths[:-1], entry, start)
+    return parts, entry[len(entry) - lengths[-1] :]

@@ -62,6 +62,7 @@ class ClientExchange:
 
     __slots__ = (
         "_clock",
+        "_data",
         "_is_last",
         "_is_stopping",
         "_request",
@@ -79,12 +80,15 @@ class ClientExchange:
         connection: ClientConnection,
         request: ReceivedRequest,
         body: ClientBody,
+        data: bytes | None,
         settings: EdgeSettings,
         clock: DateClock,
         is_stopping: Callable[[], bool],
     ) -> None:
+        """`data` are all bytes of the request, where they came in one piece."""
         self.connection = connection
         self._request = request
+        self._data = data
         self._settings = settings
         self._clock = clock
         self._is_stopping = is_stopping
@@ -128,10 +132,11 @@ class ClientExchange:
         return protocols == [b"websocket"] and request.version == (1, 1) and request.length == 0
 
     @property
-    def may_repeat(self) -> bool:
-        """Whether the same bytes on another connection are the same request, and leave it open for more."""
+    def repeatable(self) -> bytes | None:
+        """The bytes that on any connection are this request again and leave it open for more; None without them."""
         request = self._request
-        return request.version == (1, 1) and request.keep_alive and not request.asks_upgrade
+        is_plain = request.version == (1, 1) and request.keep_alive and not request.asks_upgrade
+        return self._data if is_plain else None
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 

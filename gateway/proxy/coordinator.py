@@ -27,6 +27,7 @@ from itertools import count
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway.core.message import RequestHead
 from gateway.core.operation import Command, Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
@@ -41,7 +42,7 @@ from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
-from gateway.proxy.reply import Incoming, Recalled, Reply, Untouched
+from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import WholeBody
 from gateway.proxy.timing import Announcement
@@ -55,9 +56,11 @@ _JOINS_MAX: Final = 4
 # How long a drain tries to get the last word of an attempt into the store.
 _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
+# What a retry is answered with may be in memory after these.
+_REPEATABLE: Final = (Word.STORED, Word.REPLAYED)
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
-_Answer = Reply | Untouched
+_Answer = Reply | Repeatable | Untouched
 
 
 @dataclass(slots=True)
@@ -95,7 +98,7 @@ class _Run:
 class _Story:
     """One request on its way, and what became known of it, for the fact that tells of it."""
 
-    incoming: Incoming
+    head: RequestHead
     route: Route
     arrived: float
     operation_id: UUID | None = None
@@ -171,48 +174,47 @@ class Coordinator:
         now = self._loop.time()
         return now - min(run.started_seconds for run in self._runs.values())
 
-    def answer(self, incoming: Incoming, route: Route) -> _Answer | Recalled | Coroutine[Any, Any, _Answer]:
+    def answer(self, incoming: Incoming, route: Route) -> _Answer | Coroutine[Any, Any, _Answer]:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
         Else the rest of the way is returned. It raises what the request's body raises when it is cut short; then
         nothing was done, and nothing is done as long as nobody walks it.
         """
-        story = _Story(incoming, route, self._loop.time())
+        story = _Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)
         if refusal is not None:
             return self._tell(story, refusal)
         request = self._identifying.identify_now(incoming, route)
         if request is None:
-            return self._answer_later(story, None)
+            return self._answer_later(story, incoming, None)
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
         reply = self._by_memory(request, story)
         if reply is None:
-            return self._answer_later(story, request)
+            return self._answer_later(story, incoming, request)
         self._tell(story, reply)
-        return Recalled(reply, partial(self._again, request, incoming))
+        return Repeatable(reply, partial(self._again, request))
 
-    def _again(self, request: KeyedRequest, incoming: Incoming) -> Reply | None:
-        """What a request that was answered out of memory gets when it comes again."""
+    def _again(self, request: KeyedRequest) -> Reply | None:
+        """What a request that was answered before gets when it comes again, where memory has it."""
         if self._overload(request.route) is not None:
             return None
-        story = _Story(incoming, request.route, self._loop.time(), request.identity.operation_id)
+        story = _Story(request.head, request.route, self._loop.time(), request.identity.operation_id)
         reply = self._by_memory(request, story)
         if reply is not None:
             self._tell(story, reply)
         return reply
 
-    async def handle(self, incoming: Incoming, route: Route) -> _Answer:
+    async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
         """As `answer`, walked to its end."""
         answer = self.answer(incoming, route)
-        if isinstance(answer, Recalled):
-            return answer.reply
-        return answer if isinstance(answer, Reply | Untouched) else await answer
+        found = answer if isinstance(answer, Reply | Repeatable | Untouched) else await answer
+        return found.reply if isinstance(found, Repeatable) else found
 
-    def _tell(self, story: _Story, answer: _Answer) -> _Answer:
+    def _tell(self, story: _Story, answer: Reply | Untouched) -> Reply | Untouched:
         if isinstance(answer, Reply) and answer.word is not None:
-            head = story.incoming.head
+            head = story.head
             self._herald.state(
                 RequestAnswered(
                     route=story.route.name,
@@ -232,7 +234,7 @@ class Coordinator:
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
-    async def _answer_later(self, story: _Story, request: KeyedRequest | None) -> _Answer:
+    async def _answer_later(self, story: _Story, incoming: Incoming, request: KeyedRequest | None) -> _Answer:
         # Asked again, because of those who began between the arrival and this.
         refusal = self._overload(story.route)
         if refusal is not None:
@@ -240,14 +242,17 @@ class Coordinator:
         if request is None:
             self._arriving += 1
             try:
-                found = await self._identifying.identify(story.incoming, story.route)
+                found = await self._identifying.identify(incoming, story.route)
             finally:
                 self._arriving -= 1
             if not isinstance(found, KeyedRequest):
                 return self._tell(story, found)
             request = found
             story.operation_id = request.identity.operation_id
-        return self._tell(story, await self._operate(request, story))
+        answer = self._tell(story, await self._operate(request, story))
+        if isinstance(answer, Reply) and answer.word in _REPEATABLE:
+            return Repeatable(answer, partial(self._again, request))
+        return answer
 
     def _overload(self, route: Route) -> Reply | None:
         """Rule 3."""

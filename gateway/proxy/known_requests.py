@@ -1,4 +1,4 @@
-"""Requests that are known by their bytes: answered out of memory before, and sent again without a change.
+"""Requests that are known by their bytes: answered before, and sent again without a change.
 
 A client that retries sends what it sent, and a herd of duplicates is one request many times. Reading it, telling whose
 it is and digesting it depend on nothing but its bytes and on who sent them, so for a request that is known nothing of
@@ -32,7 +32,7 @@ class KnownRequest:
 
 
 class KnownRequests:
-    """The requests that were answered out of memory lately."""
+    """The requests that were answered lately and may be answered again out of memory."""
 
     def __init__(self) -> None:
         self._by_bytes: dict[bytes, KnownRequest] = {}

@@ -76,10 +76,10 @@ class Reply:
 
 
 @immutable
-class Recalled:
-    """A reply out of memory.
+class Repeatable:
+    """A reply to a request that may be answered out of memory when it comes again.
 
-    `again` gives the reply that the same request gets later; None where that takes more than memory.
+    `again` gives the reply that it gets then; None where that takes more than memory.
     """
 
     reply: Reply

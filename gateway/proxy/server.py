@@ -26,7 +26,7 @@ from gateway.proxy.client_connection import ClientConnection, EdgeSettings
 from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, pieces_of
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
-from gateway.proxy.reply import Incoming, Recalled, Reply, Untouched
+from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.strictness import ambiguity, other_readings
 from gateway.proxy.writer import DateClock, framed
@@ -58,13 +58,14 @@ R = TypeVar("R", bound=EdgeRoute)
 # Method, target and `Host` as received to the route that protects, if any.
 Select = Callable[[bytes, bytes, bytes | None], R | None]
 # The answer at once, where nothing has to be waited for; else the rest of the way to it, for a task to walk.
-Protect = Callable[[Incoming, R], Reply | Recalled | Untouched | Coroutine[Any, Any, Reply | Untouched]]
+Protect = Callable[[Incoming, R], Reply | Repeatable | Untouched | Coroutine[Any, Any, Reply | Repeatable | Untouched]]
 # The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
 # request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
 
 
-_Answer = Reply | Untouched | Coroutine[Any, Any, Reply | Untouched]
+_Found = Reply | Repeatable | Untouched
+_Answer = _Found | Coroutine[Any, Any, _Found]
 
 
 class ListenError(Exception):
@@ -238,19 +239,16 @@ class Edge(Generic[R]):
     def request_arrived(
         self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
     ) -> None:
-        exchange = ClientExchange(connection, request, body, self._settings, self._clock, self._say_is_stopping)
+        exchange = ClientExchange(connection, request, body, data, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
         self._idle.clear()
         answer: _Answer | None = None
         try:
             route, fault = self._examine(exchange)
             if route is not None and fault is None:
-                found = self._protect(exchange.incoming(may_upgrade=False), route)
-                if isinstance(found, Recalled):
-                    if data is not None and exchange.may_repeat:
-                        self._know(data, connection, request.head.method, route, found)
-                    found = found.reply
-                answer = found
+                answer = self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(answer, Repeatable):
+                    answer = self._know(exchange, route, answer)
                 if isinstance(answer, Reply) and exchange.write_now(answer, shows_status=route.shows_status):
                     # A replay out of memory, above all: it needs no task.
                     self._end(exchange)
@@ -265,9 +263,13 @@ class Edge(Generic[R]):
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
 
-    def _know(self, data: bytes, connection: ClientConnection, method: bytes, route: R, recalled: Recalled) -> None:
-        known = KnownRequest(connection.peer, connection.scheme, method, route.shows_status, recalled.again)
-        self._known.remember(data, known)
+    def _know(self, exchange: ClientExchange, route: R, answer: Repeatable) -> Reply:
+        data = exchange.repeatable
+        if data is not None:
+            connection, method = exchange.connection, exchange.head.method
+            known = KnownRequest(connection.peer, connection.scheme, method, route.shows_status, answer.again)
+            self._known.remember(data, known)
+        return answer.reply
 
     def refusal(self, status: int) -> bytes:
         detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
@@ -297,7 +299,7 @@ class Edge(Generic[R]):
     def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer | None) -> None:
         """Also of a task that was cancelled before its first step."""
         self._tasks.discard(task)
-        if answer is not None and not isinstance(answer, Reply | Untouched):
+        if answer is not None and not isinstance(answer, _Found):
             # Without effect unless nobody walked it, because the client went or the edge was closed.
             answer.close()
         self._end(exchange)
@@ -323,7 +325,7 @@ class Edge(Generic[R]):
                 await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
             else:
                 exchange.body.keeps_pace = True
-                await self._give(exchange, route, answer if isinstance(answer, Reply | Untouched) else await answer)
+                await self._give(exchange, route, answer if isinstance(answer, _Found) else await answer)
         except ClientGone:
             raise
         except RequestCut as cut:
@@ -335,11 +337,13 @@ class Edge(Generic[R]):
                 raise ClientGone from None
             await exchange.write_last(plain(500, _FAILED))
 
-    async def _give(self, exchange: ClientExchange, route: R, answer: Reply | Untouched) -> None:
+    async def _give(self, exchange: ClientExchange, route: R, answer: _Found) -> None:
         if isinstance(answer, Untouched):
             await self._pass(exchange, answer.incoming, route, answer.word)
-        else:
-            await exchange.write(answer, shows_status=route.shows_status)
+            return
+        if isinstance(answer, Repeatable):
+            answer = self._know(exchange, route, answer)
+        await exchange.write(answer, shows_status=route.shows_status)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
         exchange.body.keeps_pace = False

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 IDENTITY = "core/identity.py"
-_ID = 'digest(b"operation", _utf8(service), _utf8(operation), scope_digest, key_digest)'
+_ID = 'framed(b"operation", _utf8(service), _utf8(operation), scope_digest)'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
 
 DEFECTS = (
     Defect(
         "scope-left-out",
         "callers share their keys",
-        (Edit(IDENTITY, _ID, _ID.replace("scope_digest, ", "")),),
+        (Edit(IDENTITY, _ID, _ID.replace(", scope_digest", "")),),
         (
             "tests/core/test_identity.py::test_operation_ids_differ",
             "tests/http/gateway/test_verdicts.py::test_scopes_never_meet[sqlite]",
@@ -39,7 +39,10 @@ DEFECTS = (
     Defect(
         "scope-kept-in-clear",
         "what a scope was made from can be read in the store",
-        (Edit("core/scope.py", 'Scope(digest(b"scope", found))', "Scope(found)"),),
+        (
+            Edit("core/scope.py", 'else Scope(digest(b"scope", found))', "else Scope(found)"),
+            Edit("core/scope.py", 'return Scope(digest(b"scope", found))', "return Scope(found)"),
+        ),
         ("tests/core/test_identity_scope.py::test_nothing_in_clear",),
     ),
     Defect(
@@ -47,6 +50,18 @@ DEFECTS = (
         "whoever connects may say which caller it is",
         (Edit("core/scope.py", "spec.trusted is not None and not", "spec.trusted is None and not"),),
         ("tests/core/test_identity_scope.py::test_trusted_hop",),
+    ),
+    Defect(
+        "bytes-are-believed-from-anybody",
+        "the bytes of a trusted hop prove who calls, whoever sends them",
+        (
+            Edit(
+                "proxy/known_requests.py",
+                "known.scheme != scheme or (known.peer is not peer and known.peer != peer)",
+                "known.scheme != scheme",
+            ),
+        ),
+        ("tests/http/gateway/test_known_requests.py::test_another_peer_is_asked_who_it_is",),
     ),
     Defect(
         "expiring-token-as-scope",
@@ -114,7 +129,7 @@ DEFECTS = (
     Defect(
         "media-type-left-out",
         "the same bytes under another media type are the same request",
-        (Edit("core/fingerprint.py", "        _canonical_media(types, media, form),\n", ""),),
+        (Edit("core/fingerprint.py", "_canonical_media(self._types, self._media, form)", 'b""'),),
         ("tests/core/test_fingerprint.py::test_fields",),
     ),
     Defect(

@@ -227,7 +227,8 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
     # Its fence is what makes this the record: token and attempt id are of this claim alone. To have the row RETURNING
     # costs more than half of the update again.
     operation_id = command.operation_id.bytes
-    cursor.execute(statements()["update_granted"], (*encode(record), operation_id))
+    fence = (operation_id, VERSION, record.token, record.attempt_id.bytes)
+    cursor.execute(statements()["update_granted"], (*encode(record), *fence))
     if cursor.connection.changes() != 1:
         return None
     if command.response.body is not None:

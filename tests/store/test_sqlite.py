@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.operation import Applied, State
+from gateway.core.operation import Applied, Fenced, State
 from gateway.store import sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
@@ -397,6 +397,30 @@ async def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
     await store.close()
 
 
+async def test_a_claim_that_is_refused_writes_nothing(store: SqliteStore, path: Path) -> None:
+    """What a claim tries first leaves no trace where there is a record: no token is used up, no byte is written."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    log = path.with_name(path.name + "-wal")
+    written = log.read_bytes()
+    assert isinstance(await store.apply(Hand(hand.script, attempts=1).claim()), Fenced)
+    assert log.read_bytes() == written
+    other = Hand()
+    await do(store, other, Hand.claim)
+    assert other.token == hand.token + 1
+
+
+async def test_an_answer_whose_claim_is_over_is_not_written(store: SqliteStore) -> None:
+    """Having the record of a claim gives no right: what came after the claim refuses the answer, and stays."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    late = hand.complete_grant()
+    for what_came in (Hand.release, Hand.retry, Hand.complete_grant):
+        await do(store, hand, what_came)
+        assert isinstance(await store.apply(late), Fenced)
+        assert (await store.read(hand.operation_id)).record == hand.record
+
+
 # The sweep
 
 
@@ -431,6 +455,7 @@ async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, pa
 
 HOT = (
     "select_operation", "select_due", "update_operation", "delete_operation", "insert_response", "delete_response",
+    "update_granted", "insert_response_of",
     "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe",
     "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
     "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",

@@ -6,4 +6,4 @@ UPDATE operation SET
     attempts = ?, first_claimed_us = ?, claimed_us = ?, lease_until_us = ?, replay_until_us = ?, remember_until_us = ?,
     completed_us = ?, doubt = ?, resolution_id = ?, status = ?, reason = ?, headers = ?, body_kept = ?, due_us = ?,
     probe_target = ?, probe_host = ?
-WHERE id = ?28 AND version = ?1 AND token = ?3 AND attempt_id = ?4 AND state IN ('claimed', 'in_doubt')
+WHERE id = ? AND version = ? AND token = ? AND attempt_id = ? AND state IN ('claimed', 'in_doubt')

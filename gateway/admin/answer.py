@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.core.message import Headers, ResponseHead, asks_upgrade, field_values, list_members
+from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, field_values, list_members
 from gateway.proxy.decoding import decode_unaccepted
 
 HEAD_BYTES_MAX: Final = 256 * 1024
@@ -39,6 +39,15 @@ def read_answer(data: bytes) -> tuple[ResponseHead, bytes]:
             check_answer(head, data)
             return head, data
     raise AnswerRefused(f"more than {_INTERIM_ANSWERS_MAX} interim answers come before the answer")
+
+
+def written(response: StoredResponse) -> bytes:
+    """An answer that was kept with its body, as `read_answer` reads it."""
+    if response.body is None:
+        raise ValueError("an answer without its body is none")
+    lines = [b"HTTP/1.1 %d %b" % (response.status, response.reason)]
+    lines += [b"%b: %b" % field for field in response.headers]
+    return b"\r\n".join([*lines, b"", response.body])
 
 
 def answer_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> tuple[ResponseHead, bytes]:

@@ -20,14 +20,16 @@ from uuid import UUID
 
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
-from gateway.admin.journal import JournalWish, add_journal, journal_wish
+from gateway.admin.journal import JournalWish, Look, add_journal, journal_wish
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
+from gateway.admin.outcome import DeskWish, OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
 from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Query
+from gateway.store.journal_base import JournalDesk
 
 PROGRAM: Final = "idempotency-gateway"
 NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
@@ -66,7 +68,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         _add_resolve(commands),
         _add_purge(commands),
         _add_memory(commands),
-        add_journal(commands),
+        _add_desk(add_journal(commands)),
     ]
 
 
@@ -162,6 +164,22 @@ def _add_memory(commands: Any) -> argparse.ArgumentParser:
     return memory
 
 
+def _add_desk(journal: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    wish = journal.add_mutually_exclusive_group()
+    wish.add_argument(
+        "--export", type=Path, metavar="FILE", help="write its answer to this new file, as resolve --completed reads it"
+    )
+    wish.add_argument(
+        "--acknowledge",
+        action="store_true",
+        help="take it out of what was refused, after it was dealt with; it is kept beside the journal. Needs the store",
+    )
+    journal.add_argument("--why", metavar="TEXT", help="the reason to acknowledge; written down with the outcome")
+    journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: this system's user")
+    journal.add_argument("--token", type=_count, metavar="N", help="of the attempt with this token alone")
+    return journal
+
+
 def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
     command.add_argument("--by", metavar="NAME", help="who decides; default: this system's user")
@@ -190,7 +208,7 @@ def _count(text: str) -> int:
 # -- wishes -----------------------------------------------------------------------------------------------------------
 
 
-def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish:
+def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish | DeskWish:
     """What the command line asks for. Reads the files that it names; raises `CommandWrong`."""
     match chosen.command:
         case "inspect":
@@ -200,7 +218,7 @@ def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish:
         case "memory":
             return _memory(chosen)
         case "journal":
-            return journal_wish(chosen)
+            return _journal(chosen)
         case _:
             return _purge(chosen)
 
@@ -314,6 +332,40 @@ def _memory(chosen: argparse.Namespace) -> Wish:
         return EXIT_OK
 
     return Wish(accept, changes=True)
+
+
+def _journal(chosen: argparse.Namespace) -> JournalWish | DeskWish:
+    operation_id: UUID | None = chosen.operation
+    if not chosen.acknowledge:
+        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --acknowledge")
+    if not chosen.acknowledge and chosen.export is None:
+        _refuse({"--token": chosen.token}, "is for --export and --acknowledge")
+        return journal_wish(chosen)
+    if operation_id is None:
+        raise CommandWrong("say which operation: its id, as journal lists it")
+    _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
+    if chosen.export is not None:
+
+        async def take_out(_: Look, desk: JournalDesk) -> int:
+            return await _done(export(desk, operation_id, chosen.token, chosen.export))
+
+        return JournalWish(take_out)
+    if chosen.why is None:
+        raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
+    audit = _audit(chosen)
+
+    async def put_away(operations: Operations, desk: JournalDesk) -> int:
+        return await _done(acknowledge(operations, desk, operation_id, chosen.token, audit))
+
+    return DeskWish(put_away)
+
+
+async def _done(work: Awaitable[str]) -> int:
+    try:
+        print(await work)
+    except OutcomeRefused as error:
+        return _fail(str(error))
+    return EXIT_OK
 
 
 def _tell(outcome: Changed | Refused) -> int:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.admin.view import ago, moment, printable, span
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.journal_base import JournalView, KeptEntry
+from gateway.store.journal_base import JournalDesk, JournalView, KeptEntry
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
@@ -37,12 +37,12 @@ _COLUMNS: Final = (
     ("ROUTE", 20),
 )
 _WHY_WAITING: Final = "the durable store has not taken it yet"
-_TO_WAIT: Final = (
+TO_WAIT: Final = (
     "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none runs"
 )
 _TO_RESOLVE: Final = (
     "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. Where that is in doubt, what was "
-    "refused is how it ended, and resolve writes it down"
+    "refused is how it ended: take it out with --export, and resolve writes it down. Then --acknowledge it"
 )
 
 
@@ -62,7 +62,7 @@ def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = No
 class JournalWish:
     """What a command line asks of the journals, which needs no store. `run` gives the exit code."""
 
-    run: Callable[[Look], Awaitable[int]]
+    run: Callable[[Look, JournalDesk], Awaitable[int]]
     changes: bool = False
 
 
@@ -115,7 +115,7 @@ def advice_of(record: Record | None, view: JournalView) -> str | None:
         return None
     for entry in view.entries:
         if entry.refused_us is None and entry.token == record.token:
-            return f"Wait: the journal of this host has how it ended; {_TO_WAIT}."
+            return f"Wait: the journal of this host has how it ended; {TO_WAIT}."
     return None
 
 
@@ -128,8 +128,9 @@ def add_journal(commands: Any) -> argparse.ArgumentParser:
         "journal",
         help="list the outcomes that the durable store has yet to take, or refused",
         description="List what lies in the journal of this host, which is where outcomes go while the durable store is "
-        "away: those that wait for it, and those that it refused. Needs no store and changes nothing; gateways may run "
-        "meanwhile, or have died. Times are those of this host.",
+        "away: those that wait for it, and those that it refused. That needs no store and changes nothing; gateways "
+        "may run meanwhile, or have died. Times are those of this host. --export writes the answer of an outcome to a "
+        "file; --acknowledge takes out a refused one that was dealt with, and keeps it beside the journal.",
     )
     journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="of this operation alone")
     journal.add_argument("--state", choices=(WAITING, REFUSED), help="list these alone")
@@ -152,7 +153,7 @@ def journal_wish(chosen: argparse.Namespace) -> JournalWish:
     """What the command line asks for."""
     is_refused = None if chosen.state is None else chosen.state == REFUSED
 
-    async def show(look: Look) -> int:
+    async def show(look: Look, _: JournalDesk) -> int:
         view = await asyncio.to_thread(look, operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
         is_table = chosen.format == "table"
         for line in _table(view) if is_table else _json_lines(view):
@@ -195,7 +196,7 @@ def _json_lines(view: JournalView) -> Iterator[str]:
 def _notes(view: JournalView) -> Iterator[str]:
     states = {state_of(entry) for entry in view.entries}
     if WAITING in states:
-        yield f"{WAITING}: {_TO_WAIT}"
+        yield f"{WAITING}: {TO_WAIT}"
     if REFUSED in states:
         yield f"{REFUSED}: {_TO_RESOLVE}"
     for name, owner in view.strangers:

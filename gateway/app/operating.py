@@ -13,6 +13,7 @@ from gateway.admin.api import AdminApi
 from gateway.admin.commands import Wish
 from gateway.admin.journal import JournalWish, Look
 from gateway.admin.operations import Operations
+from gateway.admin.outcome import DeskWish
 from gateway.admin.policy import Policies, RoutePolicy, Terms
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
 from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
@@ -20,7 +21,7 @@ from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal_view import look
+from gateway.store.journal_view import Desk, look
 from gateway.store.tiered import Tiered
 
 
@@ -78,17 +79,21 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     )
 
 
-async def operate(config: Config, wish: Wish | JournalWish) -> int:
+async def operate(config: Config, wish: Wish | JournalWish | DeskWish) -> int:
     """Carry out a command, on the configured store if it needs one; returns its exit code. Raises `OperatingError`."""
-    if isinstance(wish, JournalWish):
-        return await wish.run(journal_look(config))
+    desk = Desk(journal_directory(config), name_of(config))
     try:
+        if isinstance(wish, JournalWish):
+            return await wish.run(journal_look(config), desk)
         if not await is_migrated(config):
             raise OperatingError(
                 "the store is not there, or its schema is older than this program. Check that this is the "
                 "configuration of the gateway, and run as its user; an older schema is brought up to date by: "
                 "idempotency-gateway migrate"
             )
+        if isinstance(wish, DeskWish):
+            put_away = wish.run
+            return await _look(config, Wish(lambda operations: put_away(operations, desk), changes=False))
         return await (_change(config, wish) if wish.changes else _look(config, wish))
     except (NotApplied, StartRefused, Rejected) as error:
         raise OperatingError(f"nothing was changed: {error}") from error

@@ -6,7 +6,8 @@ import gzip
 
 import pytest
 
-from gateway.admin.answer import AnswerRefused, answer_of, read_answer
+from gateway.admin.answer import AnswerRefused, answer_of, read_answer, written
+from gateway.core.message import StoredResponse
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nLocation: /charges/1\r\n\r\n"
 
@@ -102,3 +103,20 @@ def test_from_values() -> None:
     for headers in ([("A b", "c")], [("A", "b\r\nC: d")], [("A", "€")]):
         with pytest.raises(AnswerRefused):
             answer_of(200, headers, b"")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        StoredResponse(201, b"Created", ((b"Location", b"/charges/1"), (b"X", b"a"), (b"x", b"")), b'{"id":1}'),
+        StoredResponse(200, b"", (), b""),
+        StoredResponse(200, b"OK", ((b"Content-Encoding", b"gzip"), (b"X-Latin", b"\xe9")), gzip.compress(b"whole")),
+        StoredResponse(422, b"No", (), b"\r\n\r\nA: b\r\n\x00\n\n"),
+        StoredResponse(204, b"No Content", ((b"ETag", b'"1"'),), b""),
+    ],
+    ids=["fields", "nothing", "coded", "line ends", "no content"],
+)
+def test_written_as_it_is_read(response: StoredResponse) -> None:
+    """A kept answer comes back from a file as it was, to the byte."""
+    head, body = read_answer(written(response))
+    assert StoredResponse(head.status, head.reason, head.headers, body) == response

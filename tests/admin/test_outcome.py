@@ -1,0 +1,288 @@
+"""One outcome in the journal: its answer is taken out for `resolve`, and what was refused is acknowledged, not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.admin.answer import read_answer
+from gateway.config import parse
+from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.operation import Complete, Release
+from gateway.store.journal_base import LastWord
+from gateway.store.journal_view import Desk
+from tests.admin.shell import Shell, doubt, shell_for
+from tests.admin.test_api import served
+from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep
+from tests.integration.test_journal import metric
+from tests.support.eventually import eventually
+from tests.support.fleet import process
+from tests.support.house import config_text, status_of
+from tests.support.upstream import RecordingUpstream
+
+WHY = ("--why", "compared with the ledger")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """On a host with an embedded store, which is there."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    return Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
+
+
+async def left(shell: Shell, *outcomes: LastWord, waiting: tuple[LastWord, ...] = ()) -> None:
+    """What a gateway left that has gone: these were refused, those wait."""
+    journal = journal_of(shell)
+    await journal.start()
+    ids = await keep(journal, *outcomes)
+    await journal.refuse([(each, "the record is completed without it") for each in ids])
+    await keep(journal, *waiting)
+    await journal.close()
+
+
+def archive(shell: Shell) -> Path:
+    return parse(shell.config.read_text()).state_dir / "journal" / "acknowledged"
+
+
+async def states(shell: Shell) -> list[str]:
+    return [row["state"] for row in (await shell("journal", "--format", "jsonl")).rows()]
+
+
+async def test_beside_a_live_gateway(tmp_path: Path) -> None:
+    """The alert ends within seconds of the acknowledgement; answer, who and why stay on the disk."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
+    outcome = complete()
+    await left(shell, outcome)
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
+        assert await metric(gateway, "idempotency_journal_refused") == 1
+        file = tmp_path / "answer.http"
+        taken = await shell.spawned("journal", outcome.operation_id, "--export", file)
+        assert (taken.code, taken.err) == (0, "")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert read_answer(file.read_bytes()) == (ResponseHead(201, b"Created", ()), b"charged")
+
+        done = await shell.spawned("journal", outcome.operation_id, "--acknowledge", *WHY, "--by", "alice")
+        assert (done.code, done.err) == (0, "")
+
+        async def has_fallen() -> bool:
+            return await metric(gateway, "idempotency_journal_refused") == 0
+
+        await eventually(has_fallen, what="the gateway counts again")
+        assert (await shell("journal")).out == "The journal is empty.\n"
+        (note_file,) = archive(shell).glob("*.json")
+        note = json.loads(note_file.read_bytes())
+        assert (note["by"], note["why"], note["record"]) == ("alice", "compared with the ledger", "absent")
+        assert note["outcome"]["operation_id"] == str(outcome.operation_id)
+        assert (archive(shell) / note["answer"]).read_bytes() == file.read_bytes()
+        assert {stat.S_IMODE(each.stat().st_mode) for each in archive(shell).iterdir()} == {0o600}
+        again = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
+        assert again.code == 1
+        assert "nothing such" in again.err
+        gateway.ask_to_stop()
+        assert await gateway.wait_exit() == 0
+    assert not list((tmp_path / "state" / "journal").glob("*.db")), "the emptied file went"
+
+
+async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
+    """What tells how an operation in doubt ended is acknowledged only after the record knows it."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with served(store, tmp_path) as (running, _):
+        operation_id = await doubt(running)
+        shell = shell_for(running, store, tmp_path)
+        answer = StoredResponse(201, b"Created", ((b"Location", b"/charges/7"),), b'{"id":7}')
+        await left(shell, Complete(UUID(operation_id), 1, uuid4(), answer, 10, 20))
+        early = await shell("journal", operation_id, "--acknowledge", *WHY)
+        assert early.code == 1
+        assert "the record is in_doubt" in early.err
+        assert await states(shell) == ["refused"]
+        file = tmp_path / "answer.http"
+        assert (await shell("journal", operation_id, "--export", file)).code == 0
+        assert (await shell("resolve", operation_id, "--completed", file, *WHY)).code == 0
+        replayed = await running.send("k1")
+        assert (status_of(replayed), replayed.body) == ((201, "recovered"), b'{"id":7}')
+        assert replayed.header("Location") == "/charges/7"
+        assert (await shell("journal", operation_id, "--acknowledge", *WHY)).code == 0
+        assert await states(shell) == []
+
+
+async def test_nothing_is_overwritten(shell: Shell) -> None:
+    """A file that is there stays as it is, also when it is a link to nowhere."""
+    outcome = complete()
+    await left(shell, outcome)
+    taken = shell.file("taken.http", b"mine")
+    link = shell.directory / "link.http"
+    link.symlink_to(shell.directory / "nowhere")
+    for path in (taken, link):
+        said = await shell("journal", outcome.operation_id, "--export", path)
+        assert (said.code, said.out) == (1, "")
+        assert "is not overwritten" in said.err
+    assert taken.read_bytes() == b"mine"
+    assert not (shell.directory / "nowhere").exists()
+    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "none" / "answer.http")
+    assert (said.code, "cannot be written: No such file or directory" in said.err) == (1, True)
+
+
+async def test_what_waits_is_not_acknowledged(shell: Shell) -> None:
+    """It is the durable store's still; its answer may be looked at."""
+    await shell("migrate")
+    outcome = complete()
+    await left(shell, waiting=(outcome,))
+    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
+    assert said.code == 1
+    assert "What is there waits" in said.err
+    assert await states(shell) == ["waiting"]
+    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "a.http")
+    assert (said.code, "It waits: " in said.out) == (0, True)
+
+
+async def test_one_attempt_of_several(shell: Shell) -> None:
+    """Where attempts could be mixed up the token has to be given, and nothing else is touched."""
+    await shell("migrate")
+    operation_id = uuid4()
+    answer = StoredResponse(201, b"Created", (), b"x")
+    first, second = (Complete(operation_id, token, uuid4(), answer, 10, 20) for token in (3, 5))
+    await left(shell, first, second, Release(operation_id, 4, uuid4(), 30))
+    said = await shell("journal", operation_id, "--acknowledge", *WHY)
+    assert (said.code, "give --token, one of 3, 4, 5" in said.err) == (1, True)
+    said = await shell("journal", operation_id, "--export", shell.directory / "a.http")
+    assert (said.code, "give --token, one of 3, 5" in said.err) == (1, True)
+    said = await shell("journal", operation_id, "--export", shell.directory / "a.http", "--token", 4)
+    assert said.code == 1
+    assert (await shell("journal", operation_id, "--acknowledge", "--token", 4, *WHY)).code == 0
+    rows = (await shell("journal", "--format", "jsonl")).rows()
+    assert [row["token"] for row in rows] == [3, 5]
+
+
+async def test_what_is_no_answer(shell: Shell) -> None:
+    """What has no answer, or not all of one, is not written as one, and can be acknowledged all the same."""
+    await shell("migrate")
+    release = Release(uuid4(), 2, uuid4(), 30)
+    headless = Complete(uuid4(), 3, uuid4(), StoredResponse(200, b"OK", ((b"X-Big", b"1"),), None), 10, 20)
+    await left(shell, release, headless)
+    file = shell.directory / "answer.http"
+    for outcome, why in ((release, "has no answer"), (headless, "was not kept")):
+        said = await shell("journal", outcome.operation_id, "--export", file)
+        assert said.code == 1
+        assert why in said.err
+        assert (await shell("journal", outcome.operation_id, "--acknowledge", *WHY)).code == 0
+    assert not file.exists()
+    notes = [json.loads(each.read_bytes()) for each in sorted(archive(shell).iterdir())]
+    assert [note["headers"] for note in notes if "headers" in note] == [[["X-Big", "1"]]]
+
+
+async def test_without_the_store(tmp_path: Path) -> None:
+    """What the record says cannot be known then, and nothing is acknowledged; the answer can be taken out."""
+    store = {"durable": "postgresql://gateway@127.0.0.1:1/shop"}
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
+    outcome = complete()
+    await left(shell, outcome)
+    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
+    assert (said.code, "nothing was changed" in said.err) == (1, True)
+    assert await states(shell) == ["refused"]
+    assert not archive(shell).exists()
+    assert (await shell("journal", outcome.operation_id, "--export", tmp_path / "a.http")).code == 0
+
+
+async def test_where_nothing_can_be_kept(shell: Shell) -> None:
+    """What could not be written down elsewhere stays in the journal."""
+    await shell("migrate")
+    outcome = complete()
+    await left(shell, outcome)
+    archive(shell).write_bytes(b"")
+    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
+    assert said.code == 1
+    assert "cannot be kept in" in said.err
+    assert await states(shell) == ["refused"]
+
+
+async def test_another_gateways_outcomes(shell: Shell) -> None:
+    """Those of another service or store are left to its operators."""
+    await shell("migrate")
+    outcome = complete()
+    journal = journal_of(shell, owner="service other, postgresql other")
+    await journal.start()
+    await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
+    await journal.close()
+    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
+    assert (said.code, "nothing such" in said.err) == (1, True)
+    assert await states(shell) == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("--acknowledge", *WHY), "say which operation"),
+        (("--export", "f"), "say which operation"),
+        ((NO_SUCH, "--acknowledge"), "--acknowledge needs --why"),
+        ((NO_SUCH, "--export", "f", *WHY), "--why is for --acknowledge"),
+        ((NO_SUCH, "--token", "1"), "--token is for"),
+        ((NO_SUCH, "--export", "f", "--state", "refused"), "--state is for the list"),
+        ((NO_SUCH, "--export", "f", "--acknowledge"), "not allowed with"),
+    ],
+    ids=["which", "which-export", "no-why", "why-export", "token-list", "state-export", "both"],
+)
+async def test_command_lines_that_are_none(shell: Shell, given: tuple[str, ...], why: str) -> None:
+    """They are told before anything is looked at."""
+    said = await shell("journal", *given)
+    assert said.code == 2
+    assert why in said.err
+
+
+async def test_taken_out_under_its_owner(shell: Shell) -> None:
+    """An owner that writes all the time, and operators who take out all the time, lose nothing else."""
+    journal = journal_of(shell)
+    await journal.start()
+    desk = Desk(parse(shell.config.read_text()).state_dir / "journal", journal._belongs_to)
+    gone = [complete() for _ in range(20)]
+    await journal.refuse([(each, "no") for each in await keep(journal, *gone)])
+    stays = [complete(b"x" * 5_000) for _ in range(100)]
+
+    def take_out() -> int:
+        taken = 0
+        for outcome in gone:
+            (found,) = desk.outcomes(outcome.operation_id)
+            taken += desk.drop(found.entry_id)
+            taken += desk.drop(found.entry_id)
+        return taken
+
+    taking = asyncio.create_task(asyncio.to_thread(take_out))
+    for outcome in stays:
+        await keep(journal, outcome)
+    assert await taking == 20
+    (waits,) = await asyncio.to_thread(desk.outcomes, stays[0].operation_id)
+    assert not await asyncio.to_thread(desk.drop, waits.entry_id)
+    await journal.adopt()
+    assert (journal.tally.waiting, journal.tally.refused) == (100, 0)
+    await journal.close()
+    rows = (await shell("journal", "--format", "jsonl")).rows()
+    assert sorted(row["operation_id"] for row in rows) == sorted(str(each.operation_id) for each in stays)
+
+
+async def test_a_file_that_was_emptied_goes(shell: Shell) -> None:
+    """A file beside its owner's own, adopted for what was refused in it, is removed when that was taken out."""
+    outcomes = complete(), complete()
+    journals = journal_of(shell), journal_of(shell)
+    for journal, outcome in zip(journals, outcomes, strict=True):
+        await journal.start()
+        await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
+    for journal in journals:
+        await journal.close()
+    heir = journal_of(shell)
+    await heir.start()
+    directory = parse(shell.config.read_text()).state_dir / "journal"
+    assert len(list(directory.glob("*.db"))) == heir.tally.refused == 2
+    desk = Desk(directory, heir._belongs_to)
+    for outcome in outcomes:
+        (found,) = desk.outcomes(outcome.operation_id)
+        assert desk.drop(found.entry_id)
+    await heir.adopt()
+    assert len(list(directory.glob("*.db"))) == 1
+    assert heir.tally.refused == 0
+    await heir.close()
+    assert not list(directory.iterdir())

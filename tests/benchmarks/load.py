@@ -208,10 +208,21 @@ def nothing() -> tuple[float, ...]:
 
 
 def measure(
-    port: int, shape: Shape, keys: Iterator[bytes], *, connections: int, seconds: float, read: Read = nothing
+    port: int,
+    shape: Shape,
+    keys: Keys,
+    *,
+    connections: int,
+    seconds: float,
+    read: Read = nothing,
+    warm_seconds: float = WARM_SECONDS,
 ) -> Measured:
     """Load the port for that long after a warm-up; `read` is asked at both ends of it."""
-    return undisturbed(lambda: full(port, shape, keys, connections=connections, seconds=seconds, read=read))
+
+    async def run() -> Measured:
+        return await _measured(_Run(shape, keys), port, connections, seconds, read, warm_seconds)
+
+    return undisturbed(run)
 
 
 def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -224,13 +235,6 @@ def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         gc.enable()
 
 
-async def full(
-    port: int, shape: Shape, keys: Iterator[bytes], *, connections: int, seconds: float, read: Read = nothing
-) -> Measured:
-    """As `measure`, on the running loop: each connection says its next request when it has its answer."""
-    return await _measured(_Run(shape, keys), port, connections, seconds, read)
-
-
 async def paced(
     port: int,
     shape: Shape,
@@ -241,14 +245,19 @@ async def paced(
     seconds: float,
     read: Read = nothing,
 ) -> Measured:
-    """As `full`, with so many requests a second. One that finds every connection busy waits, and its wait counts."""
-    return await _measured(_PacedRun(shape, keys, rate), port, connections, seconds, read)
+    """As `measure`, on the running loop and with so many requests a second.
+
+    One that finds every connection busy waits, and its wait counts.
+    """
+    return await _measured(_PacedRun(shape, keys, rate), port, connections, seconds, read, WARM_SECONDS)
 
 
-async def _measured(said: _Run, port: int, connections: int, seconds: float, read: Read) -> Measured:
+async def _measured(
+    said: _Run, port: int, connections: int, seconds: float, read: Read, warm_seconds: float
+) -> Measured:
     await said.open(port, connections)
     try:
-        await asyncio.wait((said.ended,), timeout=WARM_SECONDS)
+        await asyncio.wait((said.ended,), timeout=warm_seconds)
         before, answered, began = read(), said.answered, time.perf_counter()
         said.is_measuring = True
         await asyncio.wait((said.ended,), timeout=seconds)

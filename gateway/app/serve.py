@@ -34,7 +34,7 @@ from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
 from gateway.app.seats import Handed, Seating
 from gateway.app.share import worker_count
-from gateway.app.stores import durable_store, migrate_store, name_of, tiered_store
+from gateway.app.stores import durable_store, journal_directory, migrate_store, name_of, tiered_store
 from gateway.app.supervisor import Supervisor
 from gateway.config import Address, Config, ServerTls
 from gateway.config import Upstream as UpstreamConfig
@@ -111,7 +111,7 @@ class Gateway:
             # What this gateway has not flushed yet may be what became of a record in doubt.
             reachable_seconds=lambda: self._store.durable_reachable_seconds if self._flusher.is_done else 0.0,
         )
-        self._journal = Journal(config.state_dir / "journal", name_of(config))
+        self._journal = Journal(journal_directory(config), name_of(config))
         journaling = Journaling(self._journal, self.herald)
         self._flusher = Flusher(self._store, self._journal, self.herald, on_flushed=journaling.flushed)
         prober = Prober(

@@ -21,6 +21,7 @@ help:
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
 	@echo 'make bench [ARGS="--only replay"]          measure what a request costs, beside a plain proxy in the same run'
+	@echo 'make bench ARGS=--help                     what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
 	@echo 'make readme                               write the tables of the README anew'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'

@@ -145,8 +145,14 @@ class Tiered:
 
     @property
     def durable_reachable_seconds(self) -> float:
-        """For how long the durable store has answered whatever was asked of it; 0 while it does not."""
-        return self._clock() - self._durable_up_since_seconds if self._durable_up else 0.0
+        """For how long the durable store has answered whatever was asked of it; 0 while it does not.
+
+        A step of its clock ahead counts as an absence: what a lease and a period of grace left is over without having
+        passed.
+        """
+        if not self._durable_up:
+            return 0.0
+        return min(self._clock() - self._durable_up_since_seconds, self.durable_steady_seconds)
 
     @property
     def durable_steady_seconds(self) -> float:

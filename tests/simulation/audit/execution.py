@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, REPEATED, Case
+from tests.simulation.audit.memory import known
 from tests.simulation.history import Answer
 
 _AUTHORISING = frozenset(("release", "forget", "disprove", "takeover"))
@@ -29,7 +30,7 @@ _EXCLUDED = frozenset(
 
 def invariant_01_at_most_one(case: Case) -> Iterator[str]:
     """Another request only after a transition that authorises it; one effect per window."""
-    for operation_id, requests in case.protected.items():
+    for operation_id, requests in known(case, case.protected):
         in_order = sorted(requests, key=lambda sent: sent.token)
         for first, second in pairwise(in_order):
             if first.token == second.token:

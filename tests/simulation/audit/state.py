@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.simulation.audit.case import GRANTS, HOLDER_EVENTS, REPEATED, Case, lease_end, settled, state_of
+from tests.simulation.audit.memory import is_believer, known
 from tests.simulation.history import Change, Fault, View
 
 # The life of an operation, as the contract has it: state and event, and the state after.
@@ -87,7 +88,7 @@ def invariant_12_a_lapsed_claim_sends_nothing(case: Case) -> Iterator[str]:
 
 def invariant_13_tokens_increase(case: Case) -> Iterator[str]:
     """Each grant has a higher token than any before on the same operation."""
-    for operation_id, changes in case.changes.items():
+    for operation_id, changes in known(case, case.changes):
         highest = 0
         for change in changes:
             if change.event in GRANTS and change.after is not None:
@@ -200,45 +201,16 @@ def invariant_20_nothing_expired_reappears(case: Case) -> Iterator[str]:
 def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[str]:
     """After the store forgot something, nothing is granted on what it may have forgotten."""
     losses: dict[str, Change] = {}
-    first: Change | None = None
-    asked = {call.change: call.begun for call in case.history.store_calls if call.change is not None}
     for change in case.history.changes:
         if change.event == "lost":
             losses[change.operation_id] = change
-            first = first or change
-        elif change.event == "claim" and first is not None:
-            known = _known_since(case, change.gateway, asked.get(change.number, change.at))
-            if known is None or known >= first.at:
-                continue
+        elif change.event == "claim" and losses and not is_believer(case, change):
             before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
+            first = next(iter(losses.values()))
             if before is None:
                 yield f"{change.operation_id}: claimed as absent at {change.at:.3f}, after a loss at {first.at:.3f}"
             elif lost is not None and change.before == lost.after:
                 yield f"{change.operation_id}: claimed on {before.state}, which was older than what was lost"
-
-
-def _known_since(case: Case, gateway: str, at: float) -> float | None:
-    """Since when a host knows of the memory that it goes by: it met it, or was told when it met the store first.
-
-    A host that has neither a note of its own nor what others noted in the fast tier believes what it meets.
-    """
-    history = case.history
-    wipes = [fault.at for fault in history.faults if fault.kind == "note_lost" and fault.gateway == gateway]
-    wiped = max((wipe for wipe in wipes if wipe <= at), default=0.0)
-    looks = [
-        call.acknowledged
-        for call in history.store_calls
-        if call.verb == "look_epoch"
-        and call.gateway == gateway
-        and call.acknowledged is not None
-        and wiped <= call.begun
-        and call.acknowledged <= at
-    ]
-    if not looks:
-        return None
-    met = min(looks)
-    told = [read.noted for read in history.note_reads if read.gateway == gateway and wiped <= read.at <= met]
-    return met if not told or told[-1] is None else min(met, told[-1])
 
 
 def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:

@@ -255,7 +255,8 @@ class Attempt:
                     )
                 )
                 reply = conclusion.reply
-                if reply.word is Word.STORED and snapshot.record is not None:
+                # Recognised so late that it is replayed no more, it has no such time.
+                if reply.word is Word.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
                     headers = (*reply.headers, expires_field(snapshot.record))
                     reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
                 others = snapshot if conclusion.shared is None else conclusion.shared

@@ -105,6 +105,10 @@ class _Story:
     upstream_status: int | None = None
     upstream_seconds: float | None = None
     attempt: int = 0
+    wait_until: float | None = None
+    """Until when it waits for others, in all, on the loop's clock; None while it has not begun to."""
+    preferred: int | None = None
+    """The caller's preference, where that decided how long."""
 
 
 @dataclass(slots=True)
@@ -310,11 +314,11 @@ class Coordinator:
                     case Granted():
                         if run is mine:
                             return await self._lead(run, admission, story)
-                        return await self._join(run, request, admission, story)
+                        return _with_preference(await self._join(run, request, admission, story), story)
                     case Seen(snapshot):
                         reply = await self._by_sight(snapshot, request, story, is_dated=run.order < order)
                         if reply is not None:
-                            return reply
+                            return _with_preference(reply, story)
                     case Unavailable():
                         _LOG.debug("a claim was not possible: %s", admission.detail)
                         answer = self._unavailable(request, run, admission)
@@ -436,7 +440,7 @@ class Coordinator:
         match, _ = compare(record.fingerprint, request.fingerprints)
         if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
             return refuse_by(Word.KEY_REUSED, record, route)
-        wait_seconds, preferred = _patience(request)
+        wait_seconds = self._patience_seconds(request, story)
         ending: Ending | None = None
         # It will not be executed, whatever comes: its body need not wait with it.
         request.body.close()
@@ -448,12 +452,18 @@ class Coordinator:
             if has_place:
                 ending = await run.granted_attempt.wait_ended(wait_seconds)
         if ending is None:
-            reply = self._still_running(run, admission)
-        elif isinstance(ending.others, Reply):
-            reply = shared_with(ending.others, request.head.headers)
-        else:
-            reply = _after_wait(ending.others, request)
-        return _with_preference(reply, preferred)
+            return self._still_running(run, admission)
+        if isinstance(ending.others, Reply):
+            return shared_with(ending.others, request.head.headers)
+        return _after_wait(ending.others, request)
+
+    def _patience_seconds(self, request: KeyedRequest, story: _Story) -> float:
+        """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
+        now = self._loop.time()
+        if story.wait_until is None:
+            wait_seconds, story.preferred = _patience(request)
+            story.wait_until = now + wait_seconds
+        return max(0.0, story.wait_until - now)
 
     @contextmanager
     def _place(self, route: Route) -> Iterator[bool]:
@@ -502,7 +512,7 @@ class Coordinator:
             case Doubt(record, is_same):
                 found = None
                 if is_same and isinstance(route.recovery, Probe):
-                    wait_seconds, _ = _patience(request)
+                    wait_seconds = self._patience_seconds(request, story)
                     with self._place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
@@ -510,14 +520,13 @@ class Coordinator:
                     return refuse_by(Word.IN_DOUBT, record, route)
                 return await self._by_sight(found, request, story)
             case Wait(record):
-                wait_seconds, preferred = _patience(request)
-                settled = None
+                wait_seconds = self._patience_seconds(request, story)
+                latest = None
                 request.body.close()
                 with self._place(route) as has_place:
                     if has_place:
-                        settled = await self._waiting.wait_settled(operation_id, wait_seconds)
-                reply = in_flight_at(snapshot, record, route) if settled is None else _after_wait(settled, request)
-                return _with_preference(reply, preferred)
+                        latest = await self._waiting.wait_settled(operation_id, wait_seconds)
+                return in_flight_at(snapshot, record, route) if latest is None else _after_wait(latest, request)
             case Claimable():
                 return None
             case judgement:
@@ -613,7 +622,7 @@ def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> 
 
 
 def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
-    """What a waiter gets when the operation is no longer running: what the record says, never a claim."""
+    """What a waiter gets when its wait is over: what the record says, never a claim."""
     return by_record(
         snapshot,
         request.fingerprints,
@@ -633,7 +642,7 @@ def _patience(request: KeyedRequest) -> tuple[float, int | None]:
     return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
 
 
-def _with_preference(reply: Reply, preferred: int | None) -> Reply:
-    if preferred is None:
+def _with_preference(reply: Reply, story: _Story) -> Reply:
+    if story.preferred is None:
         return reply
-    return replace(reply, headers=(*reply.headers, applied(preferred)))
+    return replace(reply, headers=(*reply.headers, applied(story.preferred)))

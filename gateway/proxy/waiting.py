@@ -1,13 +1,15 @@
 """Waits for operations that run in another gateway: one reader for all who wait for the same one.
 
 A waiter never claims and never takes over: what it gets is the record once it is no longer claimed. News from the
-store wake the reader, and it polls with growing pauses in case they are lost. Whoever is tired of waiting leaves; with
-the last one the reader ends.
+store wake the reader, and it polls with growing pauses in case they are lost. Whoever is tired of waiting leaves with
+what was read last; with the last one the reader ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,11 +22,12 @@ _PAUSE_GROWTH: Final = 1.6
 
 
 class _Reader:
-    __slots__ = ("task", "waiters")
+    __slots__ = ("latest", "task", "waiters")
 
-    def __init__(self, task: asyncio.Task[Snapshot]) -> None:
-        self.task = task
+    def __init__(self, read: Callable[[_Reader], Coroutine[Any, Any, Snapshot]]) -> None:
+        self.latest: Snapshot | None = None
         self.waiters = 0
+        self.task = asyncio.get_running_loop().create_task(read(self))
 
 
 class Waiting:
@@ -36,13 +39,16 @@ class Waiting:
         self._is_closed = False
 
     async def wait_settled(self, operation_id: UUID, timeout_seconds: float) -> Snapshot | None:
-        """The record once nobody holds a live claim on it, or None when that did not happen in time."""
+        """The record once nobody holds a live claim on it, or as it was read last when that did not happen in time.
+
+        None where it was not read at all.
+        """
         if self._is_closed:
             return None
         reader = self._readers.get(operation_id)
         if reader is None:
-            task = asyncio.get_running_loop().create_task(self._read_until_settled(operation_id))
-            reader = self._readers[operation_id] = _Reader(task)
+            reader = _Reader(partial(self._read_until_settled, operation_id))
+            self._readers[operation_id] = reader
         reader.waiters += 1
         try:
             await wait_done(reader.task, timeout_seconds)
@@ -54,9 +60,9 @@ class Waiting:
                 reader.task.cancel()
         if reader.task.done() and not reader.task.cancelled():
             return reader.task.result()
-        return None
+        return reader.latest
 
-    async def _read_until_settled(self, operation_id: UUID) -> Snapshot:
+    async def _read_until_settled(self, operation_id: UUID, reader: _Reader) -> Snapshot:
         pause = _PAUSE_SECONDS_MIN
         async with self._store.watch(operation_id) as watch:
             while True:
@@ -66,6 +72,7 @@ class Waiting:
                 except StoreError:
                     pass
                 else:
+                    reader.latest = snapshot
                     if snapshot.state is not State.CLAIMED:
                         return snapshot
                 await watch.wait_changed(pause)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
 from gateway.proxy import attempt, claiming
 from gateway.proxy.reply import Reply, Untouched
-from gateway.store.base import Amnesic, Rejected
+from gateway.store.base import Amnesic, Indefinite, Rejected
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
@@ -432,6 +434,102 @@ async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said:
         assert heard(reply) == ((409, Word.IN_FLIGHT) if preference == "wait=0" else (200, Word.REPLAYED))
         assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"preference-applied") == [said]
+
+
+async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
+    """Who waited in vain for another gateway hears of all the time that it has run, not of that before the wait."""
+    async with (
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
+    ):
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        waiter = other.ask(headers=[("Prefer", "wait=1")])
+        await eventually(lambda: other.coordinator.waiters == 1)
+        other.store.said.clear()
+        office.pass_time(10)
+        reply = await waiter
+        hold.set()
+        await first
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        assert isinstance(reply, Reply)
+        assert field_values(reply.headers, b"retry-after") == [b"10"]
+
+
+PROBED = {
+    "recovery": {
+        "probe": {
+            "path": "/status?operation={operation_id}",
+            "done": [{"status": [200]}],
+            "never_happened": [{"status": [404]}],
+        }
+    }
+}
+
+
+@asynccontextmanager
+async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office]:
+    """An office with an operation in doubt; a probe is answered that it was done, once this is set."""
+    async with coordination(directory, route=PROBED) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        office.upstream.on(None, Answer(200, hold=hold, effect=False))
+        yield office
+
+
+@pytest.mark.parametrize("is_found", [True, False], ids=["found", "too-late"])
+async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> None:
+    """Who waits for a probe is told how its preference was taken, as who waits for an answer."""
+    hold = asyncio.Event()
+    async with in_doubt(tmp_path, hold) as office:
+        asked = office.ask(headers=[("Prefer", "wait=30" if is_found else "wait=1")])
+        await office.upstream.wait_for_requests(2)
+        if is_found:
+            hold.set()
+        reply = await asked
+        hold.set()
+        assert heard(reply) == ((200, Word.RECOVERED) if is_found else (409, Word.IN_DOUBT))
+        assert isinstance(reply, Reply)
+        assert field_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
+
+
+async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
+    """Who waited for a probe, and then finds the operation running again elsewhere, waits for what is left alone."""
+    hold, wait_seconds = asyncio.Event(), 2
+    loop = asyncio.get_running_loop()
+    async with in_doubt(tmp_path, hold) as office:
+        asked = office.ask(headers=[("Prefer", f"wait={wait_seconds}")])
+        began = loop.time()
+        await office.upstream.wait_for_requests(2)
+        record = office.record
+        say(office, Disprove(record.identity.operation_id, record.token, uuid4(), WINDOW_US))
+        claimed_by_another(office)
+        loop.call_at(began + 0.75 * wait_seconds, hold.set)
+        await hold.wait()
+        probed = loop.time()
+        reply = await asked
+        assert loop.time() - probed < wait_seconds
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        assert isinstance(reply, Reply)
+        assert field_values(reply.headers, b"preference-applied") == [b"wait=2"]
+
+
+async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
+    """The first caller gets its answer, and no time until which it is replayed where that is over."""
+    async with coordination(tmp_path, route={"retention": {"replay": "1m", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", Fault(Indefinite("the answer was lost"), after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        office.pass_time(120)
+        gate.opened.set()
+        reply = await asked
+        assert heard(reply) == (200, Word.STORED)
+        assert isinstance(reply, Reply)
+        assert field_values(reply.headers, b"idempotency-expires") == []
+        assert office.state is State.TOMBSTONE
 
 
 async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:

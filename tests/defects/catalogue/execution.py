@@ -171,10 +171,10 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "reply = in_flight_at(snapshot, record, route) if settled is None else",
-                'if settled is not None and settled.state == "released":\n'
+                "return in_flight_at(snapshot, record, route) if latest is None else",
+                'if latest is not None and latest.state == "released":\n'
                 "                    return None\n"
-                "                reply = in_flight_at(snapshot, record, route) if settled is None else",
+                "                return in_flight_at(snapshot, record, route) if latest is None else",
             ),
         ),
         (_OUTCOMES + "test_waiters_of_a_failing_request_do_not_run_it[sqlite]",),

@@ -231,6 +231,18 @@ DEFECTS = (
         (_FLUSHER + "test_a_refused_outcome_is_kept[fenced]",),
     ),
     Defect(
+        "waiting-taken-out",
+        "an operator can take out an outcome that the store has yet to get",
+        (Edit("store/sql/journal/delete_refused.sql", " AND refused_us IS NOT NULL", ""),),
+        ("tests/admin/test_outcome.py::test_taken_out_under_its_owner",),
+    ),
+    Defect(
+        "acknowledged-for-nothing",
+        "what tells how an operation in doubt ended can be acknowledged before the record knows it",
+        (Edit("admin/outcome.py", "    _check_known(record, chosen)\n", ""),),
+        ("tests/admin/test_outcome.py::test_doubt_is_ended_by_what_was_kept",),
+    ),
+    Defect(
         "flushed-before-recorded",
         "an outcome leaves the journal although the store did not answer",
         (

@@ -99,6 +99,7 @@ class ClientConnection(asyncio.Protocol):
         "_request",
         "_settings",
         "_timer",
+        "_unsent_before",
         "_waiting",
         "gone",
         "is_busy",
@@ -126,6 +127,7 @@ class ClientConnection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent_before: int | None = None
         self.transport: asyncio.Transport | None = None
         self.gone = asyncio.Event()
         self.on_gone: Callable[[], object] | None = None
@@ -370,7 +372,7 @@ class ClientConnection(asyncio.Protocol):
         if self.transport is None:
             return
         if self._is_deaf and not self.is_busy:
-            self.abort()
+            self._look_at_reader()
             return
         limit = self._settings.keepalive_seconds
         left = limit if self.is_busy or self._input is not None else self._idle_since + limit - self._loop.time()
@@ -378,7 +380,22 @@ class ClientConnection(asyncio.Protocol):
             self._set_timer(left)
         else:
             self._is_deaf = True
+            self._unsent_before = self.unsent_bytes
+            self._set_timer(self._settings.silence_seconds)
             self.transport.close()
+
+    def _look_at_reader(self) -> None:
+        """Let a client have what was written for it as long as it reads at a pace, and break off one that does not.
+
+        Closing alone waits for it, for ever if need be.
+        """
+        unsent, before = self.unsent_bytes, self._unsent_before
+        seconds = self._settings.silence_seconds
+        if unsent and (before is None or before - unsent >= self._settings.bytes_per_second_min * seconds):
+            self._unsent_before = unsent
+            self._set_timer(seconds)
+        else:
+            self.abort()
 
     def _pause_transport(self) -> None:
         if self.transport is not None and not self.transport.is_closing():

@@ -158,13 +158,22 @@ class Writer(Connection):
 
         Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
         """
-        self.cursor().execute("PRAGMA synchronous = NORMAL")
+        try:
+            self.cursor().execute("PRAGMA synchronous = NORMAL")
+        except apsw.Error as error:
+            raise self.not_applied(error) from error
         try:
             return self.transact(work)
         finally:
-            # A connection that was dropped meanwhile is replaced by one that was told.
-            if self._cursor is not None:
+            self._sync_again()
+
+    def _sync_again(self) -> None:
+        """A connection that does not take it is not used again, and the next one begins with it."""
+        if self._cursor is not None:
+            try:
                 self._cursor.execute("PRAGMA synchronous = FULL")
+            except apsw.Error:
+                self.drop()
 
     def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""

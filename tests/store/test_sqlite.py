@@ -352,6 +352,39 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
     await store.close()
 
 
+async def test_a_writer_that_cannot_be_told_to_sync_again_is_not_used_again(
+    disk: FailingVfs, path: Path, clock: ManualClock
+) -> None:
+    """Where a sweep cannot undo that it waits for no disk, the commands after it do all the same."""
+    deaf = False
+
+    def refuse(_: object, statement: str, __: object) -> bool:
+        if deaf and statement == "PRAGMA synchronous = FULL":
+            raise apsw.IOError("the disk said no")
+        return True
+
+    def trace(connection: apsw.Connection) -> None:
+        connection.exec_trace = refuse
+
+    apsw.connection_hooks.append(trace)
+    try:
+        store = SqliteStore(path, clock_us=clock)
+        await store.start()
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        clock.advance(2 * REMEMBER_SECONDS)
+        deaf = True
+        assert (await store.sweep(100)).collected == 1
+        deaf = False
+        disk.fails.add("sync")
+        with pytest.raises((NotApplied, Indefinite)):
+            await store.apply(Hand().claim())
+        disk.fails.clear()
+        await do(store, Hand(), Hand.claim)
+        await store.close()
+    finally:
+        apsw.connection_hooks.remove(trace)
+
+
 CHILD = """
 import asyncio, sys
 from gateway.store.sqlite import SqliteStore

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from gateway.app.life import StartError
 from gateway.config import Address
-from gateway.proxy.server import listen_fault
+from gateway.proxy.server import ListenError, listen_fault
 
 Seat = tuple[socket.socket, ...]
 """The sockets of one worker: one for each address that the name of the host stands for."""
@@ -91,13 +91,21 @@ class Seating:
                 if self._is_closed:
                     return
                 # A listener closes what it was given.
-                listener = await self._edge.listen_on(sock.dup(), self._tls)
+                listener = await self._edge.listen_on(_copy_of(sock), self._tls)
                 self._listeners.setdefault(number, []).append(listener)
 
     def close(self) -> None:
         """Give back every seat: one that any process still has open would go on collecting connections."""
         self._is_closed = True
         close_seats(self._handed.seats)
+
+
+def _copy_of(sock: socket.socket) -> socket.socket:
+    """Raises `ListenError` where no descriptor is left for it."""
+    try:
+        return sock.dup()
+    except OSError as error:
+        raise ListenError(f"a seat cannot be looked after: {error.strerror or error}") from error
 
 
 def _resolved(address: Address) -> list[tuple[int, Any]]:

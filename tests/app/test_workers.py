@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import ssl
+from asyncio import Server
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from gateway.app.channel import Errand
 from gateway.app.cpus import processors, quota_processors
 from gateway.app.life import StartError
-from gateway.app.seats import bind_seats, close_seats, shares
+from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
 from gateway.app.share import share_of, worker_count
 from gateway.config import Address, Config, parse
+from gateway.proxy.server import ListenError
 from tests.support.house import config_text
 
 
@@ -158,3 +161,22 @@ def test_seats_share_an_address_that_nobody_else_can_take() -> None:
         close_seats(seats)
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+class NoEdge:
+    """Whose seats nobody gets to look after."""
+
+    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Server:
+        raise AssertionError("there was no descriptor to listen on")
+
+    def leave(self, listener: Server) -> None:
+        raise AssertionError("there was no listener to leave")
+
+
+async def test_a_seat_that_cannot_be_shared() -> None:
+    """It is not looked after, which a worker can say and live with."""
+    handed = Handed(1, bind_seats(Address("127.0.0.1", 0), 1))
+    # As good as no descriptor being left for a copy.
+    close_seats(handed.seats)
+    with pytest.raises(ListenError, match="cannot be looked after"):
+        await Seating(NoEdge(), handed, None).look_after((1,))

@@ -39,6 +39,9 @@ class KnownRequests:
 
     def find(self, data: bytes, peer: Peer, scheme: str) -> KnownRequest | None:
         """The request that these bytes are, all of them and no more, from this peer."""
+        if len(data) > REQUEST_BYTES_MAX:
+            # Digesting a long one is not free either.
+            return None
         known = self._by_bytes.get(data)
         if known is None or known.scheme != scheme or (known.peer is not peer and known.peer != peer):
             return None

@@ -181,6 +181,7 @@ class Edge(Generic[R]):
         for listener in self._listeners:
             await listener.wait_closed()
         self._listeners.clear()
+        self._known.close()
         return broken_off
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:

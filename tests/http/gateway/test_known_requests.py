@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.proxy.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
+from tests.support.eventually import eventually
 from tests.support.house import BODY, house, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer
@@ -142,9 +146,15 @@ def known() -> KnownRequest:
     return KnownRequest(None, "http", b"POST", True, lambda: None)
 
 
-def test_they_are_bounded() -> None:
-    """The oldest gives way, and a long request is not kept."""
-    requests = KnownRequests()
+@pytest.fixture
+def requests() -> Iterator[KnownRequests]:
+    requests = KnownRequests(generation_seconds=0.05)
+    yield requests
+    requests.close()
+
+
+async def test_they_are_bounded(requests: KnownRequests) -> None:
+    """The oldest give way, and a long request is not kept."""
     for number in range(5000):
         requests.remember(b"%d" % number, known())
     kept = [number for number in range(5000) if requests.find(b"%d" % number, None, "http")]
@@ -155,9 +165,17 @@ def test_they_are_bounded() -> None:
     assert requests.find(long, None, "http") is None
 
 
-def test_scheme_counts() -> None:
+async def test_they_are_not_known_for_long(requests: KnownRequests) -> None:
+    """Also where nothing else comes: there may be a credential in one."""
+    for _ in range(2):
+        requests.remember(b"x", known())
+        assert requests.find(b"x", None, "http") is not None
+        await eventually(lambda: len(requests) == 0)
+        assert requests.find(b"x", None, "http") is None
+
+
+async def test_scheme_counts(requests: KnownRequests) -> None:
     """What came over TLS is not known without it."""
-    requests = KnownRequests()
     requests.remember(b"x", KnownRequest(None, "https", b"POST", True, lambda: None))
     assert requests.find(b"x", None, "http") is None
     assert requests.find(b"x", None, "https") is not None

@@ -390,7 +390,8 @@ async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, t
         again = [await send(gateway.port, "k1") for _ in range(MANY)]
         assert {status_of(answer) for answer in again} == {(200, "replayed")}
         assert await number(gateway, "idempotency_copy_lookups_total", source="cache", result="hit") >= MANY - 2
-        operation = lines(gateway, verdict="stored")[0]["operation_id"]
+        (about,) = (await http.request(port, "GET", "/operations?state=completed", fields[:1])).json()["operations"]
+        operation = about["operation_id"]
         purged = await http.request(port, "POST", f"/operations/{operation}/purge", fields, b'{"why": "a test"}')
         assert (first.status, purged.status) == (200, 200)
 

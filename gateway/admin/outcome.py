@@ -125,10 +125,12 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
     if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
         return
     operation_id = record.identity.operation_id
-    if any(each.entry.token == record.token for each in chosen):
+    # A higher token is from before the store lost its memory, of an attempt that the record has forgotten.
+    if any(each.entry.token >= record.token for each in chosen):
         raise OutcomeRefused(
-            f"the record is {record.state}, and this outcome tells how that attempt ended. Resolve it first "
-            f"(journal {operation_id} --export FILE; resolve {operation_id} --completed FILE), then acknowledge"
+            f"the record is {record.state}, and this outcome tells how that attempt or one after it ended. "
+            f"Resolve it first (journal {operation_id} --export FILE; resolve {operation_id} --completed FILE), then "
+            "acknowledge"
         )
 
 

@@ -46,7 +46,8 @@ class Waiting:
         if self._is_closed:
             return None
         reader = self._readers.get(operation_id)
-        if reader is None:
+        if reader is None or reader.task.done():
+            # One that has ended, and whose waiters have yet to wake, knows nothing of what made this one come.
             reader = _Reader(partial(self._read_until_settled, operation_id))
             self._readers[operation_id] = reader
         reader.waiters += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -205,6 +205,38 @@ async def test_who_comes_when_the_reader_ends_gets_a_new_one() -> None:
     again = Claim(it.identity, new_identity().operation_id, "other", SAME, int(LEASE_SECONDS * 1e6), read_token=1)
     assert isinstance(await it.store.apply(again), Applied)
     assert state_of(await it.wait(1.0)) is State.CLAIMED
+
+
+class OvertakenStore(FaultyStore):
+    """What is read of an operation that nobody holds is over by the time that it is heard."""
+
+    overtake: Callable[[], object] | None = None
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        snapshot = await super().read(operation_id)
+        if self.overtake is not None and snapshot.state is not State.CLAIMED:
+            asyncio.get_running_loop().call_soon(self.overtake)
+            self.overtake = None
+        return snapshot
+
+
+@in_virtual_time
+async def test_who_comes_before_the_news_are_heard_gets_a_new_reader() -> None:
+    """Also between the reader's end and the waking of those who waited for it."""
+    it = await bench(OvertakenStore)
+    first = it.wait()
+    await settle()
+    second: list[asyncio.Task[Snapshot | None]] = []
+
+    def overtake() -> None:
+        again = Claim(it.identity, new_identity().operation_id, "other", SAME, int(LEASE_SECONDS * 1e6), read_token=1)
+        assert isinstance(MemoryStore(it.memory).apply_now(again), Applied)
+        second.append(it.wait(1.0))
+
+    it.store.overtake = overtake  # type: ignore[attr-defined]
+    it.say("release")
+    assert state_of(await first) is State.RELEASED
+    assert state_of(await second[0]) is State.CLAIMED
 
 
 @in_virtual_time

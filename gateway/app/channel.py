@@ -82,6 +82,9 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Say it. Nothing is heard of an end that is gone, or does not listen: it must be asked one thing at a time."""
+        if self._writer.is_closing():
+            # uvloop raises where asyncio says nothing.
+            return
         data = pickle.dumps(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 

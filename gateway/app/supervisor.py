@@ -64,6 +64,7 @@ class _Worker:
         self.process = process
         self.channel = channel
         self.is_serving = False
+        self.is_leaving = False
         self.why_failed: str | None = None
         self.tables: Tables = {}
         self.health = Health()
@@ -265,6 +266,10 @@ class Supervisor:
                     worker.why_failed = text
                 case _:
                     raise TypeError(f"a worker does not say {type(message).__name__}")
+        # It has said its last word, and may take its time to go.
+        worker.is_leaving = True
+        worker.answered.set()
+        self._note_change()
         await worker.channel.close()
         try:
             async with asyncio.timeout(_EXIT_SECONDS):
@@ -277,10 +282,10 @@ class Supervisor:
 
     def _is_serving(self, number: int) -> bool:
         worker = self._workers.get(number)
-        return worker is not None and worker.is_serving
+        return worker is not None and worker.is_serving and not worker.is_leaving
 
     def _serving(self) -> list[_Worker]:
-        return [worker for worker in self._workers.values() if worker.is_serving]
+        return [worker for worker in self._workers.values() if worker.is_serving and not worker.is_leaving]
 
     def _note_change(self) -> None:
         """Somebody serves who did not, or the other way round: seats are looked after by others."""
@@ -365,7 +370,8 @@ class Supervisor:
         self._metrics.count_lines_dropped(self._lines_dropped())
         return await self._metrics.render_merged(
             accept,
-            [worker.tables for worker in serving],
+            # Of one that is leaving, too: it was not absorbed yet.
+            [worker.tables for worker in self._workers.values() if worker.is_serving],
             [worker.process.pid for worker in self._workers.values()],
         )
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.channel import Errand
+from gateway.app.channel import Channel, Errand, Report
 from gateway.app.cpus import processors, quota_processors
 from gateway.app.life import StartError
 from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
+from gateway.app.serve import run
 from gateway.app.share import share_of, worker_count
 from gateway.config import Address, Config, parse
 from gateway.proxy.server import ListenError
@@ -180,3 +181,18 @@ async def test_a_seat_that_cannot_be_shared() -> None:
     close_seats(handed.seats)
     with pytest.raises(ListenError, match="cannot be looked after"):
         await Seating(NoEdge(), handed, None).look_after((1,))
+
+
+def test_nothing_is_heard_of_an_end_that_is_gone() -> None:
+    """Whoever says something to it goes on, before and after the channel is closed."""
+
+    async def talk() -> None:
+        ours, theirs = socket.socketpair()
+        channel = await Channel.open(ours)
+        theirs.close()
+        assert await channel.receive() is None
+        channel.send(Report())
+        await channel.close()
+        channel.send(Report())
+
+    run(talk())

@@ -225,6 +225,26 @@ async def test_one_worker_is_told_to_stop(sqlite: Store, tmp_path: Path) -> None
         assert gateway.terminate() == 0
 
 
+async def test_all_workers_are_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
+    """Others follow, and who asks meanwhile how they are gets an answer, also about one that is just leaving."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        for _ in range(2):
+            before = workers(gateway)
+            for pid in before.values():
+                os.kill(pid, signal.SIGTERM)
+
+            async def have_followed(before: dict[int, int] = before) -> bool:
+                for target in ("/readyz", "/metrics"):
+                    assert (await gateway.status(target)).status in (200, 503)
+                now = workers(gateway)
+                return len(now) == len(before) and not set(now.values()) & set(before.values())
+
+            await eventually(have_followed, 30.0)
+            await all_serve(gateway)
+        assert status_of(await send(gateway.port, "k1")) == (200, "stored")
+        assert gateway.terminate() == 0
+
+
 async def test_the_supervisor_is_killed(sqlite: Store, tmp_path: Path) -> None:
     """Its workers end with it, also one that is frozen, and the next gateway can begin at once."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:

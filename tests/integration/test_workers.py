@@ -38,6 +38,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return {"durable": request.getfixturevalue("postgres_url")}
 
 
+KEY = "Idempotency-Key"
+
+
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Store:
     return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
@@ -84,11 +87,14 @@ async def number(gateway: GatewayProcess, name: str, **labels: str) -> float:
 
 async def holder_of(gateway: GatewayProcess, upstream: RecordingUpstream, key: str) -> tuple[int, asyncio.Task[Any]]:
     """The number of the worker that has claimed this key and waits for the upstream, and the client's request."""
-    before, seen = len(lines(gateway, message="claimed")), len(upstream.requests)
     request = asyncio.create_task(try_send(gateway.port, key))
-    await upstream.wait_for_requests(seen + 1)
-    claimed = await eventually(lambda: lines(gateway, message="claimed")[before:], what="the claim is in the log")
-    return claimed[0]["worker"], request
+    (sent,) = await eventually(lambda: [each for each in upstream.requests if each.values(KEY) == [key.encode()]])
+    operation_id = sent.values("Idempotency-Operation")[0].decode()
+    # Lines of earlier requests may come as late as this one.
+    (claimed,) = await eventually(
+        lambda: lines(gateway, message="claimed", operation_id=operation_id), what="the claim is in the log"
+    )
+    return claimed["worker"], request
 
 
 async def all_serve(gateway: GatewayProcess) -> None:
@@ -175,7 +181,7 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert after["process_cpu_seconds_total", frozenset()] >= before["process_cpu_seconds_total", frozenset()]
         assert after["idempotency_worker_restarts_total", frozenset()] == 1
         await wait_answered(gateway.port, "k1", words=frozenset({"in-doubt"}))
-        assert len([each for each in upstream.requests if each.values("Idempotency-Key") == [b"k1"]]) == 1
+        assert len([each for each in upstream.requests if each.values(KEY) == [b"k1"]]) == 1
         assert (await gateway.status("/readyz")).status == 200
         (line,) = lines(gateway, level="error")
         assert line["message"] == f"worker {holder} was ended by signal 9; another one follows in 0 s"

@@ -86,21 +86,21 @@ def _works(place: Place, only: list[str]) -> list[Work]:
             Work("passed through, unprotected", Goal(0.45, 0.60), sqlite, UNPROTECTED, None),
             Work("replay, hot", Goal(0.22, 0.18), sqlite, PROTECTED, b"replayed", is_repeated=True),
             Work(
-                "new key, SQLite", Goal(0.75, 1.85), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(0.75, 1.92), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
     if is_asked("new key, Postgres"):
         store = place.postgres()
         alone = place.gateway("postgres", store)
-        works.append(_on_postgres("new key, Postgres", 1.80, alone, store["durable"]))
+        works.append(_on_postgres("new key, Postgres", 1.81, alone, store["durable"]))
     if is_asked("replay, from Redis new key, Postgres and Redis"):
         store = {**place.postgres(), "fast": place.redis_url}
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        works.append(Work("replay, from Redis", Goal(0.40, 0.85), cold, PROTECTED, b"replayed", is_repeated=True))
-        works.append(_on_postgres("new key, Postgres and Redis", 1.95, tiered, store["durable"]))
+        works.append(Work("replay, from Redis", Goal(0.40, 0.87), cold, PROTECTED, b"replayed", is_repeated=True))
+        works.append(_on_postgres("new key, Postgres and Redis", 1.98, tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]
 
 

@@ -31,8 +31,8 @@ from aiohttp import web
 
 from gateway.admin.answer import AnswerRefused, answer_of
 from gateway.admin.console import full_json
+from gateway.admin.documents import MANNER, problem, said
 from gateway.admin.journal import REFUSED, WAITING, listed
-from gateway.admin.listener import AdminListener, problem, said
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
@@ -40,6 +40,7 @@ from gateway.admin.throttle import FAILURES_MAX, Throttle
 from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import Audit, Snapshot, State, microseconds
+from gateway.observe.side_port import SidePort
 from gateway.store.base import Indefinite, NotApplied, Query, Rejected, boot_seconds
 
 _LOG = logging.getLogger("gateway")
@@ -87,17 +88,17 @@ class AdminApi:
         self._token_digest = sha256(token.encode()).digest()
         self._body_bytes_max = answer_bytes_max * 4 // 3 + _FRAME_BYTES_MAX
         self._throttle = Throttle(clock)
-        self._listener = AdminListener(self._handle)
+        self._port = SidePort(self._handle, MANNER)
         self._under_way = 0
         self._actions: Mapping[str, Action] = {"resolve": self._resolve, "purge": self._purge, "erase": self._erase}
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
-        return await self._listener.start(host, port)
+        return await self._port.start(host, port)
 
     async def stop(self) -> None:
         """Close the listener; what is under way gets a bounded time."""
-        await self._listener.stop()
+        await self._port.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self._under_way >= _REQUESTS_MAX:

@@ -12,9 +12,7 @@ take over what would have gone to one that does not; they live while none of the
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,20 +20,15 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from gateway.observe.facts import Fact, MemoryChanged, TierChanged
 from gateway.observe.exposition import Exposition
+from gateway.observe.facts import Fact, MemoryChanged, TierChanged
+from gateway.observe.side_port import Manner, SidePort, TerseResponse
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 METRICS_PATH: Final = "/metrics"
 
-_LOG = logging.getLogger("gateway")
-
-_LINE_BYTES_MAX: Final = 2048
-_FIELDS_MAX: Final = 64
 _SCRAPES_MAX: Final = 4
-_IDLE_SECONDS: Final = 75.0
-_STOP_SECONDS: Final = 2.0
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 
@@ -112,35 +105,15 @@ class StatusServer:
         self._render = render
         self._look = look
         self._scrapes = 0
-        self._runner: web.ServerRunner | None = None
+        self._port = SidePort(self._handle, _MANNER)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
-        # An aiohttp server belongs to the loop that runs when it is made.
-        server = _Server(
-            self._handle,
-            access_log=None,
-            keepalive_timeout=_IDLE_SECONDS,
-            max_line_size=_LINE_BYTES_MAX,
-            max_field_size=_LINE_BYTES_MAX,
-            max_headers=_FIELDS_MAX,
-            lingering_time=0.0,
-        )
-        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_SECONDS)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except BaseException:
-            await self.stop()
-            raise
-        bound: int = self._runner.addresses[0][1]
-        return bound
+        return await self._port.start(host, port)
 
     async def stop(self) -> None:
         """Close the listener and every connection. Harmless when it does not listen."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._port.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         answers = {LIVE_PATH: self._live, READY_PATH: self._ready, METRICS_PATH: self._metrics}
@@ -181,38 +154,12 @@ class StatusServer:
 
 def _said(status: int, body: str | bytes, content_type: str = _TEXT) -> web.Response:
     headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return _Response(status=status, body=body.encode() if isinstance(body, str) else body, headers=headers)
+    return TerseResponse(status=status, body=body.encode() if isinstance(body, str) else body, headers=headers)
 
 
-class _Response(web.Response):
-    """One that does not name the program and its version, which aiohttp adds last."""
-
-    async def _prepare_headers(self) -> None:
-        await super()._prepare_headers()
-        self.headers.popall("Server", None)
-
-
-class _Protocol(web.RequestHandler):
-    """Answers what is not HTTP as tersely as the rest, and without filling the log."""
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        level = logging.ERROR if status >= 500 else logging.DEBUG
-        _LOG.log(level, "the status port answered %d", status, exc_info=exc if status >= 500 else None)
-        response = _said(status, "This request cannot be answered.\n")
-        response.force_close()
-        return response
-
-
-class _Server(web.Server):
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
-        super().__init__(handler)
-        self._options = options
-
-    def __call__(self) -> web.RequestHandler:
-        return _Protocol(self, loop=asyncio.get_running_loop(), **self._options)
+_MANNER: Final = Manner(
+    "status",
+    lambda status: _said(status, "This request cannot be answered.\n"),
+    line_bytes_max=2048,
+    stop_seconds=2.0,
+)

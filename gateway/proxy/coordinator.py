@@ -4,7 +4,7 @@ A request on a protected route comes in as a value and leaves as a reply. In bet
 may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it
 (`_operate`).
 
-Each operation that this process works on has one `_Run`, in a task of its own: the claim, then the attempt. Whoever
+Each operation that this process works on has one `Run`, in a task of its own: the claim, then the attempt. Whoever
 comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. A duplicate compares its
 own fingerprint with the claim's, waits for the ending, and shares it; it never claims, and never takes over.
 
@@ -23,19 +23,18 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.message import RequestHead
-from gateway.core.operation import Command, Record, Snapshot, State
-from gateway.core.recovery import Probe, Resend
+from gateway.core.operation import Snapshot, State
+from gateway.core.recovery import Probe
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.observe.facts import Herald, OperationClaimed, RequestAnswered
-from gateway.proxy.attempt import Attempt, Ending
-from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
+from gateway.observe.facts import Herald, RequestAnswered
+from gateway.proxy.attempt import Ending
+from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Unavailable
 from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
-from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
+from gateway.proxy.conclusion import KeyedRequest
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
@@ -44,54 +43,20 @@ from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
 from gateway.proxy.route import Route
+from gateway.proxy.runs import Drained, Run, Runs
 from gateway.proxy.spool import WholeBody
-from gateway.proxy.timing import Announcement
 from gateway.proxy.waiting import Waiting
-from gateway.store.base import Indefinite, NotApplied, Store, StoreError
+from gateway.store.base import Store, StoreError
 
 _LOG = logging.getLogger("gateway")
 
 # Joining a run that turns out not to hold a claim, and becoming the next one, ends after a few rounds.
 _JOINS_MAX: Final = 4
-# How long a drain tries to get the last word of an attempt into the store.
-_LAST_WORD_SECONDS: Final = 3.0
-_LAST_WORD_PAUSE_SECONDS: Final = 0.2
 # What a retry is answered with may be in memory after these.
 _REPEATABLE: Final = (Word.STORED, Word.REPLAYED)
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 _Answer = Reply | Repeatable | Untouched
-
-
-@dataclass(slots=True)
-class _Run:
-    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there.
-
-    `order` is its place among all that came to the records of this process.
-    """
-
-    request: KeyedRequest
-    order: int
-    started_seconds: float
-    admission: Announcement[Admission]
-    attempt: Attempt | None = None
-    is_orphan: bool = False
-    """Its caller went away without having learned the admission: nobody takes the body back, or a stream."""
-
-    @property
-    def granted_attempt(self) -> Attempt:
-        """The attempt, which is there once the admission is `Granted`."""
-        if self.attempt is None:
-            raise RuntimeError("an attempt before its claim was granted")
-        return self.attempt
-
-    def leave(self) -> None:
-        """Its caller goes away without having learned the admission."""
-        self.is_orphan = True
-        if self.attempt is not None:
-            self.attempt.leave()
-        elif self.admission.value is not None:
-            self.request.body.close()
 
 
 @dataclass(slots=True)
@@ -109,16 +74,6 @@ class _Story:
     """Until when it waits for others, in all, on the loop's clock; None while it has not begun to."""
     preferred: int | None = None
     """The caller's preference, where that decided how long."""
-
-
-@dataclass(slots=True)
-class Drained:
-    """What a drain found: attempts whose end was said for them, to the store or to the journal, and those for which
-    that failed."""
-
-    abandoned: int = 0
-    journaled: int = 0
-    unsaid: int = 0
 
 
 class Coordinator:
@@ -150,9 +105,7 @@ class Coordinator:
         self._waiting = waiting
         self._prober = prober
         self._herald = herald
-        self._runs: dict[UUID, _Run] = {}
-        self._order = count()
-        self._tasks: dict[asyncio.Task[None], _Run] = {}
+        self._runs = Runs(store, journaling, claiming, leases, herald)
         self._arriving = 0
         self._waiters: Counter[str] = Counter()
         self._is_draining = False
@@ -173,10 +126,7 @@ class Coordinator:
     @property
     def oldest_in_flight_seconds(self) -> float:
         """How long the oldest of them has been worked on."""
-        if not self._runs:
-            return 0.0
-        now = self._loop.time()
-        return now - min(run.started_seconds for run in self._runs.values())
+        return self._runs.oldest_seconds
 
     def answer(self, incoming: Incoming, route: Route) -> _Answer | Coroutine[Any, Any, _Answer]:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
@@ -275,7 +225,7 @@ class Coordinator:
     def _by_memory(self, request: KeyedRequest, story: _Story) -> Reply | None:
         """Rules 9 to 11 for an operation that this process remembers as completed: `_by_sight` without a question."""
         operation_id = request.identity.operation_id
-        if operation_id in self._runs or self._journaling.holds(operation_id):
+        if self._runs.get(operation_id) is not None or self._journaling.holds(operation_id):
             return None
         snapshot = self._recall(operation_id)
         if snapshot is None or snapshot.record is None:
@@ -292,9 +242,9 @@ class Coordinator:
         return reply
 
     async def _operate(self, request: KeyedRequest, story: _Story) -> Reply | Untouched:
-        mine: _Run | None = None
+        mine: Run | None = None
         owns_body = True
-        order = next(self._order)
+        order = self._runs.next_order()
         try:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
@@ -306,7 +256,7 @@ class Coordinator:
                 if run is None:
                     if self._is_draining:
                         return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
-                    run = mine = self._begin(request)
+                    run = mine = self._runs.begin(request)
                     owns_body = False
                 admission = await self._admission_of(run, is_mine=run is mine)
                 owns_body = run is not mine or not isinstance(admission, Granted)
@@ -331,7 +281,7 @@ class Coordinator:
             if owns_body:
                 request.body.close()
 
-    async def _admission_of(self, run: _Run, *, is_mine: bool) -> Admission:
+    async def _admission_of(self, run: Run, *, is_mine: bool) -> Admission:
         try:
             return await run.admission.wait()
         except asyncio.CancelledError:
@@ -339,7 +289,7 @@ class Coordinator:
                 run.leave()
             raise
 
-    def _unavailable(self, request: KeyedRequest, run: _Run, admission: Unavailable) -> Reply | Untouched:
+    def _unavailable(self, request: KeyedRequest, run: Run, admission: Unavailable) -> Reply | Untouched:
         """Rule 8, as the route chose; or a claim that was cut off by a drain.
 
         What became of the run's claim is settled as its own route chose: where that says that nothing was executed, no
@@ -356,67 +306,7 @@ class Coordinator:
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
-    def _begin(self, request: KeyedRequest) -> _Run:
-        loop = self._loop
-        run = _Run(request, next(self._order), loop.time(), Announcement(loop))
-        self._runs[request.identity.operation_id] = run
-        task = loop.create_task(self._supervise(run))
-        self._tasks[task] = run
-        task.add_done_callback(self._task_ended)
-        return run
-
-    async def _supervise(self, run: _Run) -> None:
-        """The life of a run: claim, and if that is granted, attempt."""
-        request, route = run.request, run.request.route
-        operation_id = request.identity.operation_id
-        admission: Admission = Unavailable("the claim was cut off", is_definite=False, is_refused=True)
-        try:
-            terms = Terms(
-                remember_us=route.retention.remember_us,
-                accepts_recipe_change=route.accepts_recipe_change,
-                is_executed_anyway=route.forwards_unprotected,
-                takes_over=isinstance(route.recovery, Resend),
-                probe=request.probe,
-                patience_seconds=route.target.answer_within_seconds,
-            )
-            admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
-        finally:
-            if not isinstance(admission, Granted):
-                del self._runs[operation_id]
-                run.admission.announce(admission)
-                if run.is_orphan:
-                    request.body.close()
-        if not isinstance(admission, Granted):
-            return
-        record = admission.record
-        lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
-        self._herald.state(
-            OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
-        )
-        attempt = Attempt(
-            ClaimedRequest(request, record, admission.is_first), lease, self._store, self._journaling, self._herald
-        )
-        run.attempt = attempt
-        if run.is_orphan:
-            attempt.leave()
-        run.admission.announce(admission)
-        try:
-            await attempt.run()
-        except Exception:
-            # Nobody else says it, and a request that was never sent would leave its key in doubt.
-            if attempt.last_word is not None:
-                await self._say(record, attempt.last_word, Drained())
-            raise
-        finally:
-            self._leases.drop(lease)
-            del self._runs[operation_id]
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a run ended by an error of the program", exc_info=error)
-
-    async def _lead(self, run: _Run, admission: Granted, story: _Story) -> Reply:
+    async def _lead(self, run: Run, admission: Granted, story: _Story) -> Reply:
         """Rule 15: this caller's request is the one that is executed."""
         attempt, route = run.granted_attempt, run.request.route
         story.attempt = admission.record.attempts
@@ -433,7 +323,7 @@ class Coordinator:
         story.upstream_seconds = ending.upstream_seconds
         return ending.reply
 
-    async def _join(self, run: _Run, request: KeyedRequest, admission: Granted, story: _Story) -> Reply:
+    async def _join(self, run: Run, request: KeyedRequest, admission: Granted, story: _Story) -> Reply:
         """Rules 9 and 13 for a duplicate of a request that this process is executing."""
         route, record = request.route, admission.record
         story.attempt = record.attempts
@@ -475,7 +365,7 @@ class Coordinator:
         finally:
             self._waiters[route.name] -= has_place
 
-    async def _overtaken(self, run: _Run) -> Snapshot | None:
+    async def _overtaken(self, run: Run) -> Snapshot | None:
         """The record, when it has gone on without the attempt that still runs here; None when it has not, or may not.
 
         Such an attempt waits for an answer that nobody will get. Its duplicates must not wait for it.
@@ -546,7 +436,7 @@ class Coordinator:
         story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _after_wait(snapshot, request)
 
-    def _still_running(self, run: _Run, admission: Granted, status: int | None = None) -> Reply:
+    def _still_running(self, run: Run, admission: Granted, status: int | None = None) -> Reply:
         """The holder is this process and renews its lease while it lives: a lease is what remains."""
         ran_seconds = self._loop.time() - run.started_seconds
         return in_flight(
@@ -566,50 +456,10 @@ class Coordinator:
     async def drain(self, timeout_seconds: float) -> Drained:
         """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
         self._is_draining = True
-        drained = Drained()
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while self._tasks:
-                    await asyncio.wait(list(self._tasks))
-                await self._claiming.wait_pursuits_ended()
-        except TimeoutError:
-            pass
-        left = dict(self._tasks)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        attempts = [run.attempt for run in left.values() if run.attempt is not None]
-        words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
-        await asyncio.gather(self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words])
+        drained = await self._runs.drain(timeout_seconds)
         await self._waiting.close()
         await self._prober.close()
         return drained
-
-    async def _end_pursuits(self, drained: Drained) -> None:
-        """Claims that were cut off just now are released if the store answers soon."""
-        given_up = await self._claiming.close(_LAST_WORD_SECONDS)
-        drained.unsaid += given_up
-
-    async def _say(self, record: Record, word: Command, drained: Drained) -> None:
-        """Say the last word of an attempt to the store or, failing that, to the journal."""
-        try:
-            async with asyncio.timeout(_LAST_WORD_SECONDS):
-                while True:
-                    try:
-                        await self._store.apply(word)
-                    except (NotApplied, Indefinite):
-                        await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
-                    else:
-                        drained.abandoned += 1
-                        return
-        except (TimeoutError, StoreError):
-            pass
-        try:
-            await self._journaling.keep(record, word, detail="the gateway stopped")
-        except StoreError:
-            drained.unsaid += 1
-        else:
-            drained.journaled += 1
 
 
 def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.core.operation import Claim, State
 from gateway.core.verdict import Word
-from gateway.proxy import coordinator
-from gateway.proxy.coordinator import Drained
+from gateway.proxy import runs
+from gateway.proxy.runs import Drained
 from gateway.proxy.reply import Reply, Untouched
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination
 from tests.support.eventually import eventually
@@ -26,8 +26,8 @@ from tests.support.upstream import Answer
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last word is tried for a tenth of a second."""
-    monkeypatch.setattr(coordinator, "_LAST_WORD_SECONDS", 0.1)
-    monkeypatch.setattr(coordinator, "_LAST_WORD_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "_LAST_WORD_PAUSE_SECONDS", 0.01)
 
 
 def heard(reply: object) -> tuple[int, Word | None]:

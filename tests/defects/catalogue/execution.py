@@ -232,7 +232,7 @@ DEFECTS = (
         "what a shutdown could not finish is left to lapse, with nothing said of it",
         (
             Edit(
-                COORDINATOR,
+                "proxy/runs.py",
                 "self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words]",
                 "self._end_pursuits(drained)",
             ),

@@ -1,0 +1,217 @@
+"""The operations that this process works on: each in a task of its own, which claims and, if that is granted, attempts.
+
+Owns their lives from the claim to the last word, whoever comes or goes meanwhile, and the one way in which they are
+ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a request.
+
+Invariant: of an operation there is one run at a time, and when it is gone its outcome is in the record, in the journal,
+or counted as unsaid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+from uuid import UUID
+
+from gateway.core.operation import Command, Record
+from gateway.core.recovery import Resend
+from gateway.observe.facts import Herald, OperationClaimed
+from gateway.proxy.attempt import Attempt
+from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
+from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
+from gateway.proxy.journaling import Journaling
+from gateway.proxy.leases import Leases
+from gateway.proxy.timing import Announcement
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError
+
+_LOG = logging.getLogger("gateway")
+
+# How long a drain tries to get the last word of an attempt into the store.
+_LAST_WORD_SECONDS: Final = 3.0
+_LAST_WORD_PAUSE_SECONDS: Final = 0.2
+
+
+@dataclass(slots=True)
+class Run:
+    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there.
+
+    `order` is its place among all that came to the records of this process.
+    """
+
+    request: KeyedRequest
+    order: int
+    started_seconds: float
+    admission: Announcement[Admission]
+    attempt: Attempt | None = None
+    is_orphan: bool = False
+    """Its caller went away without having learned the admission: nobody takes the body back, or a stream."""
+
+    @property
+    def granted_attempt(self) -> Attempt:
+        """The attempt, which is there once the admission is `Granted`."""
+        if self.attempt is None:
+            raise RuntimeError("an attempt before its claim was granted")
+        return self.attempt
+
+    def leave(self) -> None:
+        """Its caller goes away without having learned the admission."""
+        self.is_orphan = True
+        if self.attempt is not None:
+            self.attempt.leave()
+        elif self.admission.value is not None:
+            self.request.body.close()
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain found: attempts whose end was said for them, to the store or to the journal, and those for which
+    that failed."""
+
+    abandoned: int = 0
+    journaled: int = 0
+    unsaid: int = 0
+
+
+class Runs:
+    """The runs of one gateway process."""
+
+    def __init__(
+        self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, herald: Herald
+    ) -> None:
+        """To be made with the event loop running."""
+        self._store = store
+        self._journaling = journaling
+        self._claiming = claiming
+        self._leases = leases
+        self._herald = herald
+        self._loop = asyncio.get_running_loop()
+        self._by_id: dict[UUID, Run] = {}
+        self._tasks: dict[asyncio.Task[None], Run] = {}
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, operation_id: UUID) -> Run | None:
+        """The run of this operation, if there is one."""
+        return self._by_id.get(operation_id)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest has been worked on, 0 without one."""
+        if not self._by_id:
+            return 0.0
+        return self._loop.time() - min(run.started_seconds for run in self._by_id.values())
+
+    def next_order(self) -> int:
+        """A place among all that came to the records of this process: runs, and whoever joins one."""
+        return next(self._order)
+
+    def begin(self, request: KeyedRequest) -> Run:
+        """Work on an operation that has no run."""
+        loop = self._loop
+        run = Run(request, self.next_order(), loop.time(), Announcement(loop))
+        self._by_id[request.identity.operation_id] = run
+        task = loop.create_task(self._live(run))
+        self._tasks[task] = run
+        task.add_done_callback(self._task_ended)
+        return run
+
+    async def _live(self, run: Run) -> None:
+        """The life of a run: claim, and if that is granted, attempt."""
+        request, route = run.request, run.request.route
+        operation_id = request.identity.operation_id
+        admission: Admission = Unavailable("the claim was cut off", is_definite=False, is_refused=True)
+        try:
+            terms = Terms(
+                remember_us=route.retention.remember_us,
+                accepts_recipe_change=route.accepts_recipe_change,
+                is_executed_anyway=route.forwards_unprotected,
+                takes_over=isinstance(route.recovery, Resend),
+                probe=request.probe,
+                patience_seconds=route.target.answer_within_seconds,
+            )
+            admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
+        finally:
+            if not isinstance(admission, Granted):
+                del self._by_id[operation_id]
+                run.admission.announce(admission)
+                if run.is_orphan:
+                    request.body.close()
+        if not isinstance(admission, Granted):
+            return
+        record = admission.record
+        lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
+        self._herald.state(
+            OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
+        )
+        attempt = Attempt(
+            ClaimedRequest(request, record, admission.is_first), lease, self._store, self._journaling, self._herald
+        )
+        run.attempt = attempt
+        if run.is_orphan:
+            attempt.leave()
+        run.admission.announce(admission)
+        try:
+            await attempt.run()
+        except Exception:
+            # Nobody else says it, and a request that was never sent would leave its key in doubt.
+            if attempt.last_word is not None:
+                await self._say(record, attempt.last_word, Drained())
+            raise
+        finally:
+            self._leases.drop(lease)
+            del self._by_id[operation_id]
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a run ended by an error of the program", exc_info=error)
+
+    async def drain(self, timeout_seconds: float) -> Drained:
+        """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
+        drained = Drained()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks))
+                await self._claiming.wait_pursuits_ended()
+        except TimeoutError:
+            pass
+        left = dict(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        attempts = [run.attempt for run in left.values() if run.attempt is not None]
+        words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
+        await asyncio.gather(self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words])
+        return drained
+
+    async def _end_pursuits(self, drained: Drained) -> None:
+        """Claims that were cut off just now are released if the store answers soon."""
+        given_up = await self._claiming.close(_LAST_WORD_SECONDS)
+        drained.unsaid += given_up
+
+    async def _say(self, record: Record, word: Command, drained: Drained) -> None:
+        """Say the last word of an attempt to the store or, failing that, to the journal."""
+        try:
+            async with asyncio.timeout(_LAST_WORD_SECONDS):
+                while True:
+                    try:
+                        await self._store.apply(word)
+                    except (NotApplied, Indefinite):
+                        await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
+                    else:
+                        drained.abandoned += 1
+                        return
+        except (TimeoutError, StoreError):
+            pass
+        try:
+            await self._journaling.keep(record, word, detail="the gateway stopped")
+        except StoreError:
+            drained.unsaid += 1
+        else:
+            drained.journaled += 1

@@ -22,6 +22,7 @@ _LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
+_MEANT_RELATIVE = frozenset((".", "..", "~"))
 _REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
 
 
@@ -119,9 +120,11 @@ class NetworkRange(Leaf):
 class AbsolutePath(Leaf):
     """A path in the file system that means the same wherever the program is started."""
 
+    example: str = "/etc/idempotency-gateway/tls.pem"
+
     @property
     def expected(self) -> str:
-        return "an absolute path such as /etc/idempotency-gateway/tls.pem"
+        return f"an absolute path such as {self.example}"
 
     def read(self, text: str) -> Path:
         if not text.startswith("/") or "\0" in text:
@@ -231,6 +234,8 @@ class DurableUrl(Leaf):
         if not path.startswith("/") or "?" in rest or "#" in rest or "\0" in path:
             raise wrong(f"expected {self.expected}", "the path is absolute and the store is a file", is_secret=True)
         path = "/" + path.lstrip("/")
+        if path.split("/")[1] in _MEANT_RELATIVE:
+            raise wrong(f"expected {self.expected}", "the path is absolute: write all of it", is_secret=True)
         if path.endswith("/") or path == "/:memory:":
             raise wrong(f"expected {self.expected}", "the store is a file", is_secret=True)
         return Path(path)

@@ -202,7 +202,7 @@ class Config(Section):
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
-    state_dir: Annotated[Path, AbsolutePath()] = written("/var/lib/idempotency-gateway")
+    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
     """The only directory that is written to."""
     upstream: Upstream
     """The service behind the gateway: {url: http://127.0.0.1:9000}."""

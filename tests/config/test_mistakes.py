@@ -284,7 +284,7 @@ GLOBAL_MISTAKES = [
     (
         "state_dir: ./state",
         "1:12: state_dir",
-        "expected an absolute path such as /etc/idempotency-gateway/tls.pem, found './state'",
+        "expected an absolute path such as /var/lib/idempotency-gateway, found './state'",
     ),
     ("log: null", "1:6: log", "nothing is written here; leave it out, or quote a word such as 'null'"),
     ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first in line 1"),
@@ -363,6 +363,9 @@ def test_upstream_url(url: str, message: str) -> None:
         pytest.param(
             "sqlite://operations.db", f"{SQLITE}; the path is absolute and the store is a file", id="relative"
         ),
+        pytest.param("sqlite:///./a.db", f"{SQLITE}; the path is absolute: write all of it", id="dot"),
+        pytest.param("sqlite:///../a.db", f"{SQLITE}; the path is absolute: write all of it", id="parent"),
+        pytest.param("sqlite:///~/a.db", f"{SQLITE}; the path is absolute: write all of it", id="tilde"),
         pytest.param("sqlite:///:memory:", f"{SQLITE}; the store is a file", id="memory"),
         pytest.param("sqlite:///var/", f"{SQLITE}; the store is a file", id="directory"),
         pytest.param("postgresql://u:hun/ter2@h/d", f"{SQLITE}; {ENCODE}", id="slash-in-password"),

@@ -52,7 +52,7 @@ from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
-from gateway.proxy.server import Edge, ListenError
+from gateway.proxy.server import Edge, ListenError, listen_fault
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
@@ -330,7 +330,7 @@ class Gateway:
         try:
             return address.host, await server.start(address.host, address.port)
         except OSError as error:
-            raise StartError(f"cannot listen on {address} ({name}.listen): {error.strerror or error}") from error
+            raise StartError(f"{listen_fault(address.host, address.port, error)} ({name}.listen)") from error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -38,6 +38,7 @@ from gateway.observe.exposition import Exposition
 from gateway.observe.merging import Tables
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health, StatusServer
+from gateway.proxy.server import listen_fault
 
 _LOG = logging.getLogger("gateway")
 
@@ -126,7 +127,7 @@ class Supervisor:
             try:
                 status_port = await self._status.start(address.host, address.port)
             except OSError as error:
-                raise StartError(f"cannot listen on {address} (status.listen): {error.strerror or error}") from error
+                raise StartError(f"{listen_fault(address.host, address.port, error)} (status.listen)") from error
             await self._start_workers(FIRST)
             await self._start_workers(*range(FIRST + 1, self._count + 1))
         except BaseException:

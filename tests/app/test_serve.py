@@ -67,7 +67,7 @@ async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
         address = f"127.0.0.1:{port}"
         changes: dict[str, Any] = {taken: address if taken == "listen" else {"listen": address}}
         gateway = Gateway(configured(tmp_path, None, **changes))
-        with pytest.raises(StartError, match=str(port)):
+        with pytest.raises(StartError, match=rf":{port}: another program listens there already \({taken}"):
             await gateway.start()
         await eventually(lambda: open_files(tmp_path) == [])
         if gateway.address[1]:

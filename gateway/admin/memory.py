@@ -33,7 +33,8 @@ class MemoryState:
             left = span(amnesia.until_us - self.now_us)
             return (
                 f"The store lost its memory: {amnesia.why}. First requests with a key that it does not have are "
-                f"refused until {moment(amnesia.until_us)}, for {left} more, because the key may have been used."
+                f"refused until {moment(amnesia.until_us)}, for {left} more, because the key may have been used. "
+                "If it is the right store, and keys that it lost may run again: memory --accept-loss --why TEXT."
             )
         if amnesia.by:
             return f"The store lost its memory once ({amnesia.why}); {amnesia.by} accepted the loss."

@@ -178,7 +178,9 @@ class Logs:
             case MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
                     text = "the durable store lost its memory: keys that it does not have are refused"
-                    self._say("error", text, why=why, for_seconds=round(left_seconds))
+                    self._say(
+                        "error", f"{text}; see: idempotency-gateway memory", why=why, for_seconds=round(left_seconds)
+                    )
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
             case TierChanged(tier, up, detail):

@@ -49,6 +49,7 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
             looked = await shell("memory")
             assert looked.code == 0
             assert looked.out.startswith("The store lost its memory: the store is in an older state")
+            assert looked.out.endswith("memory --accept-loss --why TEXT.\n")
             refused = await shell("memory", "--accept-loss")
             assert refused.code == 2
             assert len(upstream.requests) == 2

@@ -210,6 +210,8 @@ def _reason(word: Word | None) -> str:
 def _not_sent(result: NotSent, status: int) -> Reply:
     if result.reason is SentNothing.REQUEST_INVALID:
         return plain(status, "The request cannot be forwarded as it is.")
+    if result.reason in _NOT_SENT_HERE:
+        return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.")
     return plain(status, "The service could not be reached; nothing was sent.")
 
 

@@ -267,6 +267,21 @@ async def test_an_upstream_that_is_not_there_is_told_plainly() -> None:
         assert "nothing was sent" in response.json()["detail"]
 
 
+async def test_a_gateway_without_a_free_connection_does_not_blame_the_upstream(upstream: RecordingUpstream) -> None:
+    """Nothing was sent, for a reason of the gateway's own."""
+    hold = asyncio.Event()
+    upstream.on(None, Answer(hold=hold))
+    settings = UpstreamSettings("127.0.0.1", upstream.port, connections_max=1, connect_timeout_seconds=0.1)
+    async with serving(upstream_settings=settings) as edge:
+        first = asyncio.create_task(request(edge.port, "GET", "/"))
+        await upstream.wait_for_requests(1)
+        response = await request(edge.port, "GET", "/")
+        hold.set()
+        assert (await first).status == 200
+        assert response.status == 503
+        assert response.json()["detail"] == "The gateway is overloaded, or is being stopped; nothing was sent."
+
+
 @pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED])
 @pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
 async def test_an_answer_that_breaks_off_breaks_the_client_off(

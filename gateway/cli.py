@@ -162,4 +162,6 @@ def _demo(chosen: argparse.Namespace) -> int:
 
 
 def _load(path: Path) -> Config:
+    if path == CONFIG_PATH and not path.exists():
+        raise CommandWrong(f"there is no {path}; name the gateway's configuration with --config FILE")
     return load(path, os.environ)

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 import yaml
 
+from gateway import cli
 from gateway.cli import main
 from gateway.store import postgres
 from tests.admin.shell import CREATED, Shell, doubt, shell_for
@@ -312,6 +313,15 @@ def test_wrong_command_line(
     assert text in said.err
     assert "secret" not in said.err
     assert not (tmp_path / "store").exists()
+
+
+def test_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names no configuration, where none lies at the usual place, is told how to name one."""
+    usual = tmp_path / "gateway.yaml"
+    monkeypatch.setattr(cli, "CONFIG_PATH", usual)
+    assert main(["inspect", "--list"]) == 2
+    expected = f"idempotency-gateway: there is no {usual}; name the gateway's configuration with --config FILE\n"
+    assert capsys.readouterr() == ("", expected)
 
 
 async def test_no_store(tmp_path: Path) -> None:

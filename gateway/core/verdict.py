@@ -68,7 +68,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         5,
         "the caller cannot be told for the scope, or only by something that will change",
-        "401 with `WWW-Authenticate` for credential scopes, else 400",
+        "401 with `WWW-Authenticate` where a credential is missing, else 400",
         (_W.SCOPE_MISSING, _W.SCOPE_UNSUITABLE),
     ),
     Rule(6, "the body is over the route's limit", "413", (_W.BODY_TOO_LARGE,)),

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from gateway.config import Config
 from gateway.observe.logs import Logs
+
+_LOG = logging.getLogger("gateway")
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -60,6 +63,8 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
             return EXIT_OK
         _tune_collector()
         await asyncio.wait((asked, house.failed), return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            _LOG.info("told to stop: what is in flight is finished first")
         asked.cancel()
         code = await house.stop()
         if house.failed.done():

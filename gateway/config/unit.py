@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
 from gateway.config.report import alternatives
 from gateway.core.fingerprint import may_be_fingerprinted
-from gateway.core.message import HOP_BY_HOP
+from gateway.core.message import HOP_BY_HOP, METHODS
 from gateway.core.routing import PathPattern, PatternError
 
 _DURATION = re.compile(r"(0|[1-9][0-9]{0,9})(ms|s|m|h|d)\Z")
@@ -249,6 +250,11 @@ class Method(Leaf):
             raise wrong(f"expected {self.expected}", f"write {text.upper()}" if _TOKEN.match(text) else "")
         if text in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"):
             raise wrong(f"expected {self.expected}", "a safe method has no effect to protect")
+        if text.encode() not in METHODS:
+            close = difflib.get_close_matches(text, [method.decode() for method in METHODS], n=1)
+            raise wrong(
+                f"expected {self.expected}", f"did you mean {close[0]}?" if close else "no request has this one"
+            )
         return text
 
     def json_schema(self) -> dict[str, Any]:

@@ -15,6 +15,13 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 _LOGGED_CHARACTERS_MAX = 128
 
+# The registered methods (RFC 9110 section 16.1.1 and what WebDAV and its kind use). Case counts.
+METHODS = frozenset(
+    b"ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY"
+    b" OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK"
+    b" UNLOCK UNSUBSCRIBE".split()
+)
+
 # RFC 9110 section 7.6.1, plus the two that intermediaries have always treated alike.
 HOP_BY_HOP = frozenset(
     (

@@ -19,16 +19,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gateway.core.message import IndexedHeaders, RequestHead, connection_options
+from gateway.core.message import METHODS, IndexedHeaders, RequestHead, connection_options
 from gateway.proxy.chunks import ChunkReader, ChunksInvalid
 from gateway.proxy.strictness import framing_fault
 
-# The registered methods (RFC 9110 section 16.1.1 and what WebDAV and its kind use). Case counts.
-_METHODS: Final = frozenset(
-    b"ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY"
-    b" OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK"
-    b" UNLOCK UNSUBSCRIBE".split()
-)
 _LINE: Final = re.compile(rb"([A-Z\-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])\r\n")
 # User information, a backslash or a fragment beside the host are read in more than one way (RFC 9110 section 4.2.4).
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]++(?:[/?]|\Z)")
@@ -226,7 +220,7 @@ class RequestParser:
 
 def _check_line(method: bytes, target: bytes) -> None:
     """Refuse a method that nobody knows, and a target of none of the four forms (RFC 9112 section 3.2)."""
-    if method not in _METHODS:
+    if method not in METHODS:
         raise RequestInvalid
     if (
         target.startswith(b"/")

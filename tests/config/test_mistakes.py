@@ -229,6 +229,13 @@ REPLACED = [
         f"{METHOD}, found 'GET'; a safe method has no effect to protect",
     ),
     ("match", "match: {path: /a, methods: [▸post]}", ".methods[0]", f"{METHOD}, found 'post'; write POST"),
+    ("match", "match: {path: /a, methods: [▸PSOT]}", ".methods[0]", f"{METHOD}, found 'PSOT'; did you mean POST?"),
+    (
+        "match",
+        "match: {path: /a, methods: [▸XYZZY]}",
+        ".methods[0]",
+        f"{METHOD}, found 'XYZZY'; no request has this one",
+    ),
     ("match", "match: {path: /a, methods: [PUT, ▸PUT]}", ".methods[1]", "this is listed already"),
     (
         "match",

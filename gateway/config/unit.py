@@ -251,10 +251,9 @@ class Method(Leaf):
         if text in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"):
             raise wrong(f"expected {self.expected}", "a safe method has no effect to protect")
         if text.encode() not in METHODS:
-            close = difflib.get_close_matches(text, [method.decode() for method in METHODS], n=1)
-            raise wrong(
-                f"expected {self.expected}", f"did you mean {close[0]}?" if close else "no request has this one"
-            )
+            close = difflib.get_close_matches(text, sorted(method.decode() for method in METHODS), n=1)
+            hint = f"did you mean {close[0]}?" if close else "no request has this one"
+            raise wrong(f"expected {self.expected}", hint)
         return text
 
     def json_schema(self) -> dict[str, Any]:

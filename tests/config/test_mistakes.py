@@ -232,9 +232,9 @@ REPLACED = [
     ("match", "match: {path: /a, methods: [▸PSOT]}", ".methods[0]", f"{METHOD}, found 'PSOT'; did you mean POST?"),
     (
         "match",
-        "match: {path: /a, methods: [▸XYZZY]}",
+        "match: {path: /a, methods: [▸XYZ]}",
         ".methods[0]",
-        f"{METHOD}, found 'XYZZY'; no request has this one",
+        f"{METHOD}, found 'XYZ'; no request has this one",
     ),
     ("match", "match: {path: /a, methods: [PUT, ▸PUT]}", ".methods[1]", "this is listed already"),
     (

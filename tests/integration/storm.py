@@ -32,7 +32,9 @@ from tests.support.postgres import PostgresInstallation, PostgresServer, workspa
 from tests.support.redis import RedisServer
 
 LEASE_SECONDS: Final = 3.0
-GRACE_SECONDS: Final = 5.0
+GRACE_SECONDS: Final = 12.0
+# What a gateway that is back needs to find the store and to flush its journal.
+_FLUSH_SECONDS: Final = 6.0
 CLIENTS: Final = 10
 _HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
@@ -95,10 +97,10 @@ class World:
             self.absences.append((begin, time.monotonic()))
 
     def was_superseded(self, call: Call) -> bool:
-        """Whether a `journaled` answer need not have become the record: its gateway was away for longer than the others
-        had to leave the operation alone. That is what `store.journal_grace` is said to mean.
+        """Whether a `journaled` answer need not have become the record: its gateway was away for so long that others
+        had not to leave the operation alone any more. That is what `store.journal_grace` is said to mean.
         """
-        return any(end > call.end and end - begin > GRACE_SECONDS for begin, end in self.absences)
+        return any(end > call.end and end - begin > GRACE_SECONDS - _FLUSH_SECONDS for begin, end in self.absences)
 
 
 Deed = Callable[[World, random.Random], Awaitable[None]]

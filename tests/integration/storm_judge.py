@@ -55,13 +55,13 @@ def _execution(arrivals: Sequence[Arrival]) -> Iterator[str]:
 
 def _agreement(calls: Sequence[Call], was_superseded: Callable[[Call], bool]) -> Iterator[str]:
     """4: whoever gets the recorded answer gets the same."""
-    different = {
-        (call.status, call.nonce, call.answer)
-        for call in calls
-        if call.word in RECORDED and not (call.word == "journaled" and was_superseded(call))
-    }
+    different: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    for call in calls:
+        if call.word in RECORDED and not (call.word == "journaled" and was_superseded(call)):
+            told = f"{call.word} to call {call.number} from {call.begin:.1f} to {call.end:.1f}"
+            different[call.status, call.nonce, call.answer].append(told)
     if len(different) > 1:
-        yield f"{len(different)} different answers: {sorted(map(str, different))}"
+        yield f"{len(different)} different answers: {dict(different)}"
 
 
 def _order(calls: Sequence[Call]) -> Iterator[str]:

@@ -24,8 +24,9 @@ _BATCH_MAX: Final = 64
 _BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 # How often an empty journal is looked at; that costs nothing.
 _IDLE_SECONDS: Final = 0.5
-# Grows to some five seconds while the store does not answer.
+# While the store does not answer. When it is back, others wait for this gateway no longer than `store.journal_grace`.
 _PAUSE_SECONDS: Final = 0.15
+_PAUSE_SECONDS_MAX: Final = 1.0
 _ADOPT_SECONDS: Final = 30.0
 # While an operator may be at work on what was refused: who acknowledged it looks at the metric next.
 _ADOPT_REFUSED_SECONDS: Final = 3.0
@@ -98,7 +99,7 @@ class Flusher:
 
     async def run(self) -> NoReturn:
         """Flush for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, pause_seconds_max=_PAUSE_SECONDS_MAX, sleep=self._sleep)
 
     async def _pass(self) -> float:
         await self.run_once()

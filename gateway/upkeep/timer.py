@@ -25,11 +25,15 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 async def repeat(
-    run_pass: Callable[[], Awaitable[float]], *, pause_seconds: float, sleep: Sleep = asyncio.sleep
+    run_pass: Callable[[], Awaitable[float]],
+    *,
+    pause_seconds: float,
+    pause_seconds_max: float = _PAUSE_SECONDS_MAX,
+    sleep: Sleep = asyncio.sleep,
 ) -> NoReturn:
     """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
 
-    The pause before the first pass, and after a pass that failed, grows out of `pause_seconds`.
+    The pause before the first pass, and after a pass that failed, grows out of `pause_seconds`, up to the other.
     """
     failures = 0
     pause = pause_seconds * random.random()  # noqa: S311 -- spreads load, keeps no secret
@@ -45,4 +49,4 @@ async def repeat(
             failures = 0
             continue
         failures = min(failures + 1, _FAILURES_DOUBLED_MAX)
-        pause = min(pause_seconds * 2**failures, max(_PAUSE_SECONDS_MAX, pause_seconds))
+        pause = min(pause_seconds * 2**failures, max(pause_seconds_max, pause_seconds))

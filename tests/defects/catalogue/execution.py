@@ -55,7 +55,7 @@ DEFECTS = (
                 "            except StoreError:\n                is_late = True\n",
                 "            except StoreError:\n                is_late = True\n"
                 "                self.last_word = None\n"
-                "                self._publish_unrecorded()\n"
+                "                self._publish_unrecorded(conclusion)\n"
                 "                return\n",
             ),
         ),

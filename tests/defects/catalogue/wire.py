@@ -159,7 +159,7 @@ DEFECTS = (
                 "        except BaseException:\n            attempt.leave()\n            raise",
                 "        except BaseException:\n"
                 "            attempt.leave()\n"
-                "            next(task for task, each in self._tasks.items() if each is run).cancel()\n"
+                "            next(task for task, each in self._runs._tasks.items() if each is run).cancel()\n"
                 "            raise",
             ),
         ),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.config.address import Address, PostgresUrl
+from gateway.config.address import Address, PostgresUrl, UpstreamUrl
 from gateway.config.document import Document
 from gateway.config.model import Admin, Config, Listen, Secrets, Status, Store
 from gateway.config.recovery import ProbeRecovery
@@ -70,6 +70,7 @@ def disagreements(document: Document) -> Iterator[Mistake]:
     if isinstance(upstream, Upstream):
         yield from _upstream(upstream, config, config)
         yield from _tls_without_https(upstream, config, routes)
+    yield from _loops(config, routes)
     for route in routes:
         yield from _route(route, config)
 
@@ -128,6 +129,27 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
 def _collide(one: Address, other: Address) -> bool:
     hosts = {"127.0.0.1" if host == "localhost" else host for host in (one.host, other.host)}
     return one.port == other.port != 0 and (len(hosts) == 1 or bool(hosts & _WILDCARDS))
+
+
+def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """An upstream that is the gateway itself: each request would come back until all connections are taken."""
+    listen = config.values.get("listen")
+    if not isinstance(listen, Listen):
+        return
+    for place in (config, *routes):
+        upstream = place.values.get("upstream")
+        if not isinstance(upstream, Upstream | RouteUpstream) or upstream.url is None:
+            continue
+        if place.writes("upstream", "url") and _is_own(upstream.url, listen.address):
+            message = f"the gateway itself listens on {listen.address} and would forward to itself"
+            yield place.mistake(("upstream", "url"), message, "write where the service listens, or change listen")
+
+
+def _is_own(url: UpstreamUrl, listen: Address) -> bool:
+    host = "127.0.0.1" if url.host == "localhost" else url.host
+    own = "127.0.0.1" if listen.host == "localhost" else listen.host
+    is_here = host in ("127.0.0.1", "::1") and own in _WILDCARDS
+    return url.port == listen.port and (host == own or is_here)
 
 
 def _secrets(config: _Draft) -> Iterator[Mistake]:

@@ -16,7 +16,20 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import EVENT_OF, Applied, Command, Fenced, Forget, Lapsed, Record, Release, Result, Snapshot
+from gateway.core.lifecycle import settle
+from gateway.core.operation import (
+    EVENT_OF,
+    Applied,
+    Command,
+    Fenced,
+    Forget,
+    Lapsed,
+    Record,
+    Release,
+    Result,
+    Snapshot,
+    microseconds,
+)
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, OperationSettled, WriteRefused
@@ -176,6 +189,7 @@ class Attempt:
         is_late = False
         while True:
             self.last_word = conclusion.command
+            started = self._lease.clock()
             try:
                 result = await self._apply(conclusion.command)
             except Rejected:
@@ -196,7 +210,8 @@ class Attempt:
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
                 self.last_word = None
-                self._publish(self._ending_of(result, conclusion, is_late=is_late))
+                waited_us = microseconds(self._lease.clock() - started)
+                self._publish(self._ending_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
     async def _apply(self, command: Command) -> Result:
@@ -238,7 +253,7 @@ class Attempt:
             _abort_stream(ending.reply)
         self._ending.set_result(ending)
 
-    def _ending_of(self, result: Result, conclusion: Conclusion, *, is_late: bool) -> Ending:
+    def _ending_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> Ending:
         request, token = self._claimed.request, self.record.token
         identity, event = request.identity, EVENT_OF[type(conclusion.command)]
         match result:
@@ -259,7 +274,11 @@ class Attempt:
                 if reply.word is Word.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
                     headers = (*reply.headers, expires_field(snapshot.record))
                     reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
-                others = snapshot if conclusion.shared is None else conclusion.shared
+                others: Reply | Snapshot | None = conclusion.shared
+                if others is None:
+                    # Held up here, others may have come when what the store saw was over.
+                    now_us = snapshot.now_us + waited_us
+                    others = Snapshot(settle(snapshot.record, now_us), now_us)
                 return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None)
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(

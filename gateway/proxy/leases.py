@@ -38,11 +38,11 @@ _LOG = logging.getLogger("gateway")
 
 
 class Lease:
-    """The trust in one claim. `trusted_until_seconds` is on the boot-time clock."""
+    """The trust in one claim. `trusted_until_seconds` is on `clock`, the boot-time clock."""
 
     __slots__ = (
-        "_clock",
         "attempt_id",
+        "clock",
         "is_renewing",
         "operation_id",
         "renew_at_seconds",
@@ -57,11 +57,11 @@ class Lease:
         self.trusted_until_seconds = 0.0
         self.renew_at_seconds = 0.0
         self.is_renewing = False
-        self._clock = clock
+        self.clock = clock
 
     def is_trusted(self) -> bool:
         """Whether the claim is surely still exclusive; to be asked in the same step as the first write."""
-        return self._clock() < self.trusted_until_seconds
+        return self.clock() < self.trusted_until_seconds
 
 
 class Leases:

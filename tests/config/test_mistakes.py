@@ -322,6 +322,51 @@ def test_mistake_in_a_global_key(lines: str, place: str, message: str) -> None:
     assert report(with_global(lines)) == [f"{place}: {message}"]
 
 
+LOOPS = [
+    ("127.0.0.1:9000", "http://127.0.0.1:9000"),
+    ("127.0.0.1:9000", "http://localhost:9000"),
+    ("localhost:9000", "http://localhost:9000"),
+    ("0.0.0.0:9000", "http://127.0.0.1:9000"),
+    ("'[::]:9000'", "http://localhost:9000"),
+    ("'[::1]:443'", "https://[::1]"),
+    ("gateway.internal:80", "http://gateway.internal"),
+]
+
+
+@pytest.mark.parametrize(("listen", "url"), LOOPS)
+def test_an_upstream_that_is_the_gateway_itself(listen: str, url: str) -> None:
+    """An upstream at the address that the gateway listens on is refused."""
+    text = with_global(f"listen: {listen}").replace("http://127.0.0.1:9000", f"'{url}'")
+    assert report(text) == [f"2:17: upstream.url: {_loop(listen)}"]
+
+
+def test_a_route_to_the_gateway_itself() -> None:
+    """The same of the upstream of one route, also where nobody wrote down the address to listen on."""
+    text = with_route("upstream: {url: 'http://localhost:8080'}")
+    assert report(text) == [f"{ROUTE_LINE}:21: routes[0].upstream.url: {_loop('127.0.0.1:8080')}"]
+
+
+def _loop(listen: str) -> str:
+    listen = listen.strip("'")
+    return (
+        f"the gateway itself listens on {listen} and would forward to itself; "
+        "write where the service listens, or change listen"
+    )
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("0.0.0.0:9000", "http://10.0.0.5:9000"),
+        ("0.0.0.0:9000", "http://service:9000"),
+        ("127.0.0.1:9001", "http://127.0.0.1:9000"),
+    ],
+)
+def test_an_upstream_elsewhere_on_the_same_port(listen: str, url: str) -> None:
+    """A service on another host may have the port that the gateway has on its own."""
+    read(with_global(f"listen: {listen}").replace("http://127.0.0.1:9000", url))
+
+
 LATER = (
     "tracing: {}",
     "recover: {}",

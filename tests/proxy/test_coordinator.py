@@ -532,6 +532,21 @@ async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
         assert office.state is State.TOMBSTONE
 
 
+async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
+    """A duplicate that comes after the window gets no replay, also where the recording has yet to return."""
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", Fault(after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        office.pass_time(6)
+        late = office.ask()
+        await eventually(lambda: office.coordinator.waiters == 1)
+        gate.opened.set()
+        assert heard(await asked) == (200, Word.STORED)
+        assert heard(await late) == (410, Word.KEY_EXPIRED)
+
+
 async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
     """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
     async with coordination(tmp_path) as office:

@@ -14,6 +14,7 @@ from gateway.demo.upstream import CARDS, CardService
 from tests.support import http
 from tests.support.curl import curl, curl_lines
 from tests.support.demo import DemoProcess, run_program
+from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.upstream import RecordingUpstream
 
@@ -81,7 +82,7 @@ async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
 def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
     """In front of a port where nothing listens it serves, and says that requests will get 502."""
     with DemoProcess(tmp_path, "--upstream", f"http://127.0.0.1:{free_port()}") as demo:
-        assert "Nothing answers" in demo.output
+        eventually_blocking(lambda: "Nothing answers" in demo.output, what="it says that nothing answers")
 
 
 @pytest.mark.parametrize(

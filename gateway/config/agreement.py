@@ -142,7 +142,9 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             continue
         if place.writes("upstream", "url") and _is_own(upstream.url, listen.address):
             message = f"the gateway itself listens on {listen.address} and would forward to itself"
-            yield place.mistake(("upstream", "url"), message, "write where the service listens, or change listen")
+            yield place.mistake(
+                ("upstream", "url"), message, "write where the service listens, or let the gateway listen elsewhere"
+            )
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:

@@ -82,5 +82,6 @@ def read(text: str, environ: Mapping[str, str]) -> config.Config:
 def _by_option(mistake: config.Mistake) -> config.Mistake:
     if mistake.path not in _OPTIONS:
         return mistake
-    option, hint = _OPTIONS[mistake.path]
+    option, expected = _OPTIONS[mistake.path]
+    hint = expected if mistake.message.startswith("expected") else mistake.hint
     return config.Mistake(option, None, None, "", mistake.message, hint)

@@ -350,7 +350,7 @@ def _loop(listen: str) -> str:
     listen = listen.strip("'")
     return (
         f"the gateway itself listens on {listen} and would forward to itself; "
-        "write where the service listens, or change listen"
+        "write where the service listens, or let the gateway listen elsewhere"
     )
 
 

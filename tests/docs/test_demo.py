@@ -92,8 +92,9 @@ def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
         (("--upstream", "http://localhost:9000/api"), "paths are never rewritten"),
         (("--story", "--upstream", "http://localhost:9000"), "not allowed with argument"),
         (("--port", "99999"), "expected a port"),
+        (("--upstream", "http://localhost:8080"), "would forward to itself; write where the service listens"),
     ],
-    ids=["no scheme", "a path", "story of another service", "no port"],
+    ids=["no scheme", "a path", "story of another service", "no port", "itself"],
 )
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str) -> None:
     """A mistake on the command line ends with exit code 2 and says what was expected."""

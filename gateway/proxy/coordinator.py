@@ -5,8 +5,8 @@ may it be looked at now, whose is it, is it whole, what is it (`Identifying`); t
 (`_operate`).
 
 Each operation that this process works on has one `Run`, in a task of its own: the claim, then the attempt. Whoever
-comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. A duplicate compares its
-own fingerprint with the claim's, waits for the ending, and shares it; it never claims, and never takes over.
+comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. What those hear who are
+not executed is said by `Duplicates`; they never claim, and never take over.
 
 Handlers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
 
@@ -18,35 +18,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.message import RequestHead
-from gateway.core.operation import Snapshot, State
-from gateway.core.recovery import Probe
-from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.observe.facts import Herald, RequestAnswered
-from gateway.proxy.attempt import Ending
+from gateway.core.operation import Snapshot
+from gateway.core.verdict import Word
+from gateway.observe.facts import Herald
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.proxy.conclusion import KeyedRequest
+from gateway.proxy.duplicates import Duplicates
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
-from gateway.proxy.preference import applied, wait_preference
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.runs import Drained, Run, Runs
 from gateway.proxy.spool import WholeBody
+from gateway.proxy.story import Story
 from gateway.proxy.waiting import Waiting
-from gateway.store.base import Store, StoreError
+from gateway.store.base import Store
 
 _LOG = logging.getLogger("gateway")
 
@@ -57,23 +51,6 @@ _REPEATABLE: Final = (Word.STORED, Word.REPLAYED)
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 _Answer = Reply | Repeatable | Untouched
-
-
-@dataclass(slots=True)
-class _Story:
-    """One request on its way, and what became known of it, for the fact that tells of it."""
-
-    head: RequestHead
-    route: Route
-    arrived: float
-    operation_id: UUID | None = None
-    upstream_status: int | None = None
-    upstream_seconds: float | None = None
-    attempt: int = 0
-    wait_until: float | None = None
-    """Until when it waits for others, in all, on the loop's clock; None while it has not begun to."""
-    preferred: int | None = None
-    """The caller's preference, where that decided how long."""
 
 
 class Coordinator:
@@ -97,17 +74,21 @@ class Coordinator:
         no waiting."""
         self._identifying = identifying
         self._in_flight_max = in_flight_max
-        self._recall = recall
-        self._store = store
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
-        self._waiting = waiting
-        self._prober = prober
         self._herald = herald
         self._runs = Runs(store, journaling, claiming, leases, herald)
+        self._duplicates = Duplicates(
+            runs=self._runs,
+            store=store,
+            journaling=journaling,
+            leases=leases,
+            waiting=waiting,
+            prober=prober,
+            recall=recall,
+        )
         self._arriving = 0
-        self._waiters: Counter[str] = Counter()
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
@@ -121,7 +102,7 @@ class Coordinator:
     @property
     def waiters(self) -> int:
         """Duplicates that wait for one of them, here or in another gateway."""
-        return self._waiters.total()
+        return self._duplicates.waiters
 
     @property
     def oldest_in_flight_seconds(self) -> float:
@@ -134,7 +115,7 @@ class Coordinator:
         Else the rest of the way is returned. It raises what the request's body raises when it is cut short; then
         nothing was done, and nothing is done as long as nobody walks it.
         """
-        story = _Story(incoming.head, route, self._loop.time())
+        story = Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)
         if refusal is not None:
             return self._tell(story, refusal)
@@ -144,7 +125,7 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
-        reply = self._by_memory(request, story)
+        reply = self._duplicates.by_memory(request, story)
         if reply is None:
             return self._answer_later(story, incoming, request)
         self._tell(story, reply)
@@ -154,8 +135,8 @@ class Coordinator:
         """What a request that was answered before gets when it comes again, where memory has it."""
         if self._overload(request.route) is not None:
             return None
-        story = _Story(request.head, request.route, self._loop.time(), request.identity.operation_id)
-        reply = self._by_memory(request, story)
+        story = Story(request.head, request.route, self._loop.time(), request.identity.operation_id)
+        reply = self._duplicates.by_memory(request, story)
         if reply is not None:
             self._tell(story, reply)
         return reply
@@ -166,29 +147,14 @@ class Coordinator:
         found = answer if isinstance(answer, Reply | Repeatable | Untouched) else await answer
         return found.reply if isinstance(found, Repeatable) else found
 
-    def _tell(self, story: _Story, answer: Reply | Untouched) -> Reply | Untouched:
+    def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
         if isinstance(answer, Reply) and answer.word is not None:
-            head = story.head
-            self._herald.state(
-                RequestAnswered(
-                    route=story.route.name,
-                    word=answer.word,
-                    status=answer.status,
-                    duration_seconds=self._loop.time() - story.arrived,
-                    method=head.method.decode("latin-1"),
-                    operation_id=story.operation_id,
-                    upstream_status=story.upstream_status,
-                    upstream_seconds=story.upstream_seconds,
-                    attempt=story.attempt,
-                    request_id=head.text(b"x-request-id"),
-                    trace_id=head.text(b"traceparent"),
-                )
-            )
+            self._herald.state(story.answered(answer.word, answer.status, self._loop.time()))
         return answer
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
-    async def _answer_later(self, story: _Story, incoming: Incoming, request: KeyedRequest | None) -> _Answer:
+    async def _answer_later(self, story: Story, incoming: Incoming, request: KeyedRequest | None) -> _Answer:
         # Asked again, because of those who began between the arrival and this.
         refusal = self._overload(story.route)
         if refusal is not None:
@@ -222,26 +188,7 @@ class Coordinator:
 
     # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
 
-    def _by_memory(self, request: KeyedRequest, story: _Story) -> Reply | None:
-        """Rules 9 to 11 for an operation that this process remembers as completed: `_by_sight` without a question."""
-        operation_id = request.identity.operation_id
-        if self._runs.get(operation_id) is not None or self._journaling.holds(operation_id):
-            return None
-        snapshot = self._recall(operation_id)
-        if snapshot is None or snapshot.record is None:
-            return None
-        match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
-            case Replay(record):
-                reply = replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                reply = refuse_by(word, record, request.route)
-            case _:
-                return None
-        story.attempt = snapshot.record.attempts
-        request.body.close()
-        return reply
-
-    async def _operate(self, request: KeyedRequest, story: _Story) -> Reply | Untouched:
+    async def _operate(self, request: KeyedRequest, story: Story) -> Reply | Untouched:
         mine: Run | None = None
         owns_body = True
         order = self._runs.next_order()
@@ -249,7 +196,7 @@ class Coordinator:
             for _ in range(_JOINS_MAX):
                 run = self._runs.get(request.identity.operation_id)
                 if run is None and self._journaling.holds(request.identity.operation_id):
-                    reply = await self._by_journal(request, story)
+                    reply = await self._duplicates.by_journal(request, story)
                     if reply is not None:
                         return reply
                     continue
@@ -264,11 +211,12 @@ class Coordinator:
                     case Granted():
                         if run is mine:
                             return await self._lead(run, admission, story)
-                        return _with_preference(await self._join(run, request, admission, story), story)
+                        return await self._duplicates.by_run(run, request, admission, story)
                     case Seen(snapshot):
-                        reply = await self._by_sight(snapshot, request, story, is_dated=run.order < order)
+                        is_dated = run.order < order
+                        reply = await self._duplicates.by_sight(snapshot, request, story, is_dated=is_dated)
                         if reply is not None:
-                            return _with_preference(reply, story)
+                            return reply
                     case Unavailable():
                         _LOG.debug("a claim was not possible: %s", admission.detail)
                         answer = self._unavailable(request, run, admission)
@@ -306,7 +254,7 @@ class Coordinator:
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
-    async def _lead(self, run: Run, admission: Granted, story: _Story) -> Reply:
+    async def _lead(self, run: Run, admission: Granted, story: Story) -> Reply:
         """Rule 15: this caller's request is the one that is executed."""
         attempt, route = run.granted_attempt, run.request.route
         story.attempt = admission.record.attempts
@@ -318,134 +266,10 @@ class Coordinator:
             raise
         if ending is None:
             attempt.leave()
-            return self._still_running(run, admission, status=504)
+            return self._duplicates.still_running(run, admission, status=504)
         story.upstream_status = ending.upstream_status
         story.upstream_seconds = ending.upstream_seconds
         return ending.reply
-
-    async def _join(self, run: Run, request: KeyedRequest, admission: Granted, story: _Story) -> Reply:
-        """Rules 9 and 13 for a duplicate of a request that this process is executing."""
-        route, record = request.route, admission.record
-        story.attempt = record.attempts
-        match, _ = compare(record.fingerprint, request.fingerprints)
-        if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
-            return refuse_by(Word.KEY_REUSED, record, route)
-        wait_seconds = self._patience_seconds(request, story)
-        ending: Ending | None = None
-        # It will not be executed, whatever comes: its body need not wait with it.
-        request.body.close()
-        overtaken = await self._overtaken(run)
-        if overtaken is not None:
-            reply_by_record = await self._by_sight(overtaken, request, story)
-            return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
-        with self._place(route) as has_place:
-            if has_place:
-                ending = await run.granted_attempt.wait_ended(wait_seconds)
-        if ending is None:
-            return self._still_running(run, admission)
-        if isinstance(ending.others, Reply):
-            return shared_with(ending.others, request.head.headers)
-        return _after_wait(ending.others, request)
-
-    def _patience_seconds(self, request: KeyedRequest, story: _Story) -> float:
-        """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
-        now = self._loop.time()
-        if story.wait_until is None:
-            wait_seconds, story.preferred = _patience(request)
-            story.wait_until = now + wait_seconds
-        return max(0.0, story.wait_until - now)
-
-    @contextmanager
-    def _place(self, route: Route) -> Iterator[bool]:
-        """A place among those who wait on this route, if there is one."""
-        has_place = self._waiters[route.name] < route.in_flight.waiters_max
-        self._waiters[route.name] += has_place
-        try:
-            yield has_place
-        finally:
-            self._waiters[route.name] -= has_place
-
-    async def _overtaken(self, run: Run) -> Snapshot | None:
-        """The record, when it has gone on without the attempt that still runs here; None when it has not, or may not.
-
-        Such an attempt waits for an answer that nobody will get. Its duplicates must not wait for it.
-        """
-        attempt = run.granted_attempt
-        if attempt.is_exclusive():
-            return None
-        try:
-            snapshot = await self._store.read(run.request.identity.operation_id)
-        except StoreError:
-            return None
-        record = snapshot.record
-        if record is None or record.attempt_id != attempt.record.attempt_id:
-            return snapshot
-        return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
-
-    async def _by_sight(
-        self, snapshot: Snapshot, request: KeyedRequest, story: _Story, *, is_dated: bool = False
-    ) -> Reply | None:
-        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
-
-        `is_dated`: it may have been looked at before the request came, and what was seen be over since. None then too,
-        but for what is completed and stays so.
-        """
-        if is_dated and snapshot.state is not State.COMPLETED:
-            return None
-        route, operation_id = request.route, request.identity.operation_id
-        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
-            case Replay(record):
-                return replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                return refuse_by(word, record, route)
-            case Doubt(record, is_same):
-                found = None
-                if is_same and isinstance(route.recovery, Probe):
-                    wait_seconds = self._patience_seconds(request, story)
-                    with self._place(route) as has_place:
-                        if has_place:
-                            found = await self._prober.resolve(route, operation_id, wait_seconds)
-                if found is None:
-                    return refuse_by(Word.IN_DOUBT, record, route)
-                return await self._by_sight(found, request, story)
-            case Wait(record):
-                wait_seconds = self._patience_seconds(request, story)
-                latest = None
-                request.body.close()
-                with self._place(route) as has_place:
-                    if has_place:
-                        latest = await self._waiting.wait_settled(operation_id, wait_seconds)
-                return in_flight_at(snapshot, record, route) if latest is None else _after_wait(latest, request)
-            case Claimable():
-                return None
-            case judgement:
-                assert_never(judgement)
-
-    async def _by_journal(self, request: KeyedRequest, story: _Story) -> Reply | None:
-        """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
-        try:
-            snapshot = await self._journaling.find(request.identity.operation_id)
-        except StoreError as error:
-            _LOG.error("the journal cannot be read: %s", error)
-            return refuse(
-                Word.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
-            )
-        if snapshot is None:
-            return None
-        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        return _after_wait(snapshot, request)
-
-    def _still_running(self, run: Run, admission: Granted, status: int | None = None) -> Reply:
-        """The holder is this process and renews its lease while it lives: a lease is what remains."""
-        ran_seconds = self._loop.time() - run.started_seconds
-        return in_flight(
-            admission.record,
-            run.request.route,
-            ran_seconds=ran_seconds,
-            remaining_seconds=self._leases.lease_seconds,
-            status=status,
-        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -457,8 +281,7 @@ class Coordinator:
         """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
         self._is_draining = True
         drained = await self._runs.drain(timeout_seconds)
-        await self._waiting.close()
-        await self._prober.close()
+        await self._duplicates.close()
         return drained
 
 
@@ -469,30 +292,3 @@ def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> 
         operation_id=request.identity.operation_id,
         detail=detail,
     )
-
-
-def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
-    """What a waiter gets when its wait is over: what the record says, never a claim."""
-    return by_record(
-        snapshot,
-        request.fingerprints,
-        request.route,
-        request.head.headers,
-        request.identity.operation_id,
-        free_word=Word.RELEASED,
-    )
-
-
-def _patience(request: KeyedRequest) -> tuple[float, int | None]:
-    """How long a duplicate waits, in seconds, and the caller's preference if that decided."""
-    policy = request.route.in_flight
-    preferred = wait_preference(request.head.headers)
-    if preferred is None:
-        return policy.wait_seconds, None
-    return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
-
-
-def _with_preference(reply: Reply, story: _Story) -> Reply:
-    if story.preferred is None:
-        return reply
-    return replace(reply, headers=(*reply.headers, applied(story.preferred)))

@@ -6,6 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 ATTEMPT = "proxy/attempt.py"
 COORDINATOR = "proxy/coordinator.py"
+DUPLICATES = "proxy/duplicates.py"
 OUTCOME = "core/outcome.py"
 _OUTCOMES = "tests/http/gateway/test_outcomes.py::"
 _VERDICTS = "tests/http/gateway/test_verdicts.py::"
@@ -170,7 +171,7 @@ DEFECTS = (
         "whoever waited for a request that was released executes its own",
         (
             Edit(
-                COORDINATOR,
+                DUPLICATES,
                 "return in_flight_at(snapshot, record, route) if latest is None else",
                 'if latest is not None and latest.state == "released":\n'
                 "                    return None\n"
@@ -194,7 +195,7 @@ DEFECTS = (
     Defect(
         "waiters-unbounded",
         "any number of duplicates may wait",
-        (Edit(COORDINATOR, "self._waiters[route.name] < route.in_flight.waiters_max", "True"),),
+        (Edit(DUPLICATES, "self._waiters[route.name] < route.in_flight.waiters_max", "True"),),
         (_VERDICTS + "test_waiters_are_bounded[sqlite]",),
     ),
     Defect(

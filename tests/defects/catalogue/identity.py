@@ -143,7 +143,7 @@ DEFECTS = (
         "a different request under the key of a running one gets that one's answer",
         (
             Edit(
-                "proxy/coordinator.py",
+                "proxy/duplicates.py",
                 "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
                 "if (match is Match.UNKNOWN",
             ),

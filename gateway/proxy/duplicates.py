@@ -1,0 +1,253 @@
+"""What a request gets that is not executed: from the record, from the journal, or from the run of another.
+
+Owns the waiting of duplicates: how long, how many at once, and what they hear when it is over. It claims nothing, and
+tells nobody to claim: where the record turns out to be free, it says None, and whoever orders the steps goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import assert_never
+from uuid import UUID
+
+from gateway.core.operation import Snapshot, State
+from gateway.core.recovery import Probe
+from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
+from gateway.proxy.attempt import Ending
+from gateway.proxy.claiming import Granted
+from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
+from gateway.proxy.conclusion import KeyedRequest
+from gateway.proxy.journaling import Journaling
+from gateway.proxy.leases import Leases
+from gateway.proxy.preference import applied, wait_preference
+from gateway.proxy.probing import Prober
+from gateway.proxy.problem import refuse
+from gateway.proxy.reply import Reply
+from gateway.proxy.route import Route
+from gateway.proxy.runs import Run, Runs
+from gateway.proxy.story import Story
+from gateway.proxy.waiting import Waiting
+from gateway.store.base import Store, StoreError
+
+_LOG = logging.getLogger("gateway")
+
+
+class Duplicates:
+    """Repeats of requests, for one gateway process. Owns `waiting` and `prober`: closes them."""
+
+    def __init__(
+        self,
+        *,
+        runs: Runs,
+        store: Store,
+        journaling: Journaling,
+        leases: Leases,
+        waiting: Waiting,
+        prober: Prober,
+        recall: Callable[[UUID], Snapshot | None],
+    ) -> None:
+        """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
+        no waiting."""
+        self._runs = runs
+        self._store = store
+        self._journaling = journaling
+        self._leases = leases
+        self._waiting = waiting
+        self._prober = prober
+        self._recall = recall
+        self._waiters: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for an operation, here or in another gateway."""
+        return self._waiters.total()
+
+    def by_memory(self, request: KeyedRequest, story: Story) -> Reply | None:
+        """Rules 9 to 11 for an operation that this process remembers as completed: `by_sight` without a question."""
+        operation_id = request.identity.operation_id
+        if self._runs.get(operation_id) is not None or self._journaling.holds(operation_id):
+            return None
+        snapshot = self._recall(operation_id)
+        if snapshot is None or snapshot.record is None:
+            return None
+        match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
+            case Replay(record):
+                reply = replay_of(record, request.head.headers)
+            case Refuse(word, record):
+                reply = refuse_by(word, record, request.route)
+            case _:
+                return None
+        story.attempt = snapshot.record.attempts
+        request.body.close()
+        return reply
+
+    async def by_journal(self, request: KeyedRequest, story: Story) -> Reply | None:
+        """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
+        try:
+            snapshot = await self._journaling.find(request.identity.operation_id)
+        except StoreError as error:
+            _LOG.error("the journal cannot be read: %s", error)
+            return refuse(
+                Word.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
+            )
+        if snapshot is None:
+            return None
+        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        return _after_wait(snapshot, request)
+
+    async def by_run(self, run: Run, request: KeyedRequest, admission: Granted, story: Story) -> Reply:
+        """Rules 9 and 13 for a request that this process is executing already."""
+        return _with_preference(await self._join(run, request, admission, story), story)
+
+    async def by_sight(
+        self, snapshot: Snapshot, request: KeyedRequest, story: Story, *, is_dated: bool = False
+    ) -> Reply | None:
+        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
+
+        `is_dated`: it may have been looked at before the request came, and what was seen be over since. None then too,
+        but for what is completed and stays so.
+        """
+        if is_dated and snapshot.state is not State.COMPLETED:
+            return None
+        reply = await self._by_sight(snapshot, request, story)
+        return None if reply is None else _with_preference(reply, story)
+
+    def still_running(self, run: Run, admission: Granted, status: int | None = None) -> Reply:
+        """The holder is this process and renews its lease while it lives: a lease is what remains."""
+        ran_seconds = self._loop.time() - run.started_seconds
+        return in_flight(
+            admission.record,
+            run.request.route,
+            ran_seconds=ran_seconds,
+            remaining_seconds=self._leases.lease_seconds,
+            status=status,
+        )
+
+    async def close(self) -> None:
+        """End every wait, and every question to an upstream."""
+        await self._waiting.close()
+        await self._prober.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _join(self, run: Run, request: KeyedRequest, admission: Granted, story: Story) -> Reply:
+        route, record = request.route, admission.record
+        story.attempt = record.attempts
+        match, _ = compare(record.fingerprint, request.fingerprints)
+        if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
+            return refuse_by(Word.KEY_REUSED, record, route)
+        wait_seconds = self._patience_seconds(request, story)
+        ending: Ending | None = None
+        # It will not be executed, whatever comes: its body need not wait with it.
+        request.body.close()
+        overtaken = await self._overtaken(run)
+        if overtaken is not None:
+            reply_by_record = await self._by_sight(overtaken, request, story)
+            return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
+        with self._place(route) as has_place:
+            if has_place:
+                ending = await run.granted_attempt.wait_ended(wait_seconds)
+        if ending is None:
+            return self.still_running(run, admission)
+        if isinstance(ending.others, Reply):
+            return shared_with(ending.others, request.head.headers)
+        return _after_wait(ending.others, request)
+
+    async def _overtaken(self, run: Run) -> Snapshot | None:
+        """The record, when it has gone on without the attempt that still runs here; None when it has not, or may not.
+
+        Such an attempt waits for an answer that nobody will get. Its duplicates must not wait for it.
+        """
+        attempt = run.granted_attempt
+        if attempt.is_exclusive():
+            return None
+        try:
+            snapshot = await self._store.read(run.request.identity.operation_id)
+        except StoreError:
+            return None
+        record = snapshot.record
+        if record is None or record.attempt_id != attempt.record.attempt_id:
+            return snapshot
+        return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
+
+    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:
+        route, operation_id = request.route, request.identity.operation_id
+        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
+            case Replay(record):
+                return replay_of(record, request.head.headers)
+            case Refuse(word, record):
+                return refuse_by(word, record, route)
+            case Doubt(record, is_same):
+                found = None
+                if is_same and isinstance(route.recovery, Probe):
+                    wait_seconds = self._patience_seconds(request, story)
+                    with self._place(route) as has_place:
+                        if has_place:
+                            found = await self._prober.resolve(route, operation_id, wait_seconds)
+                if found is None:
+                    return refuse_by(Word.IN_DOUBT, record, route)
+                return await self._by_sight(found, request, story)
+            case Wait(record):
+                wait_seconds = self._patience_seconds(request, story)
+                latest = None
+                request.body.close()
+                with self._place(route) as has_place:
+                    if has_place:
+                        latest = await self._waiting.wait_settled(operation_id, wait_seconds)
+                return in_flight_at(snapshot, record, route) if latest is None else _after_wait(latest, request)
+            case Claimable():
+                return None
+            case judgement:
+                assert_never(judgement)
+
+    def _patience_seconds(self, request: KeyedRequest, story: Story) -> float:
+        """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
+        now = self._loop.time()
+        if story.wait_until is None:
+            wait_seconds, story.preferred = _patience(request)
+            story.wait_until = now + wait_seconds
+        return max(0.0, story.wait_until - now)
+
+    @contextmanager
+    def _place(self, route: Route) -> Iterator[bool]:
+        """A place among those who wait on this route, if there is one."""
+        has_place = self._waiters[route.name] < route.in_flight.waiters_max
+        self._waiters[route.name] += has_place
+        try:
+            yield has_place
+        finally:
+            self._waiters[route.name] -= has_place
+
+
+def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
+    """What a waiter gets when its wait is over: what the record says, never a claim."""
+    return by_record(
+        snapshot,
+        request.fingerprints,
+        request.route,
+        request.head.headers,
+        request.identity.operation_id,
+        free_word=Word.RELEASED,
+    )
+
+
+def _patience(request: KeyedRequest) -> tuple[float, int | None]:
+    """How long a duplicate waits, in seconds, and the caller's preference if that decided."""
+    policy = request.route.in_flight
+    preferred = wait_preference(request.head.headers)
+    if preferred is None:
+        return policy.wait_seconds, None
+    return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
+
+
+def _with_preference(reply: Reply, story: Story) -> Reply:
+    if story.preferred is None:
+        return reply
+    return replace(reply, headers=(*reply.headers, applied(story.preferred)))

@@ -52,7 +52,8 @@ from gateway.proxy.leases import Leases
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
-from gateway.proxy.server import Edge, ListenError, listen_fault
+from gateway.proxy.listening import ListenError, listen_fault
+from gateway.proxy.server import Edge
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting

@@ -38,7 +38,7 @@ from gateway.observe.exposition import Exposition
 from gateway.observe.merging import Tables
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health, StatusServer
-from gateway.proxy.server import listen_fault
+from gateway.proxy.listening import listen_fault
 
 _LOG = logging.getLogger("gateway")
 

@@ -20,7 +20,7 @@ from gateway.app.life import EXIT_FAILED, StartError, live
 from gateway.app.seats import Handed
 from gateway.app.serve import Gateway, run
 from gateway.observe.logs import Logs
-from gateway.proxy.server import ListenError
+from gateway.proxy.listening import ListenError
 
 _PR_SET_PDEATHSIG: Final = 1
 

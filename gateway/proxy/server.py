@@ -1,8 +1,8 @@
 """The edge: from a client's request to a reply on its connection.
 
-Owns listening, the order of what is asked of a request before anybody works on it (framing, route, ambiguity), and
-what a client gets when all else fails. What a protected request means is the coordinator's business, what is not
-protected goes to the passthrough; both are given from outside.
+Owns listening, the life of each request at the edge, and what a client gets when all else fails. What is asked of a
+request first is said by `examine`. What a protected one means is the coordinator's business, what is not protected goes
+to the passthrough; both are given from outside.
 
 A client that goes cancels nothing here: a handler ends by itself when there is nobody left to write to, and what
 was begun for the client is supervised elsewhere.
@@ -11,12 +11,11 @@ was begun for the client is supervised elsewhere.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 from gateway.core.verdict import Word
@@ -24,11 +23,12 @@ from gateway.observe.facts import Herald, RequestAnswered
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
 from gateway.proxy.client_connection import ClientConnection, EdgeSettings
 from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, pieces_of
+from gateway.proxy.examining import Fault, Protecting, Select, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
+from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.problem import Shape, plain, refuse
 from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
-from gateway.proxy.strictness import ambiguity, other_readings
 from gateway.proxy.writer import DateClock, framed
 
 _LOG = logging.getLogger("gateway.edge")
@@ -40,13 +40,11 @@ _FAILED: Final = (
 _FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
 
 
-class EdgeRoute(Protocol):
+class EdgeRoute(Protecting, Protocol):
     """What the edge needs to know of a protected route; see `route.Route`."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def once(self) -> frozenset[bytes]: ...
     @property
     def shape(self) -> Shape: ...
     @property
@@ -55,8 +53,6 @@ class EdgeRoute(Protocol):
 
 R = TypeVar("R", bound=EdgeRoute)
 
-# Method, target and `Host` as received to the route that protects, if any.
-Select = Callable[[bytes, bytes, bytes | None], R | None]
 # The answer at once, where nothing has to be waited for; else the rest of the way to it, for a task to walk.
 Protect = Callable[[Incoming, R], Reply | Repeatable | Untouched | Coroutine[Any, Any, Reply | Repeatable | Untouched]]
 # The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
@@ -66,10 +62,6 @@ Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | 
 
 _Found = Reply | Repeatable | Untouched
 _Answer = _Found | Coroutine[Any, Any, _Found]
-
-
-class ListenError(Exception):
-    """The address cannot be listened on. The text says why, for an operator."""
 
 
 class Edge(Generic[R]):
@@ -245,7 +237,7 @@ class Edge(Generic[R]):
         self._idle.clear()
         answer: _Answer | None = None
         try:
-            route, fault = self._examine(exchange)
+            route, fault = examine(self._select, exchange.head, exchange.host, exchange.fault)
             if route is not None and fault is None:
                 answer = self._protect(exchange.incoming(may_upgrade=False), route)
                 if isinstance(answer, Repeatable):
@@ -259,7 +251,7 @@ class Edge(Generic[R]):
             return
         except Exception:  # noqa: BLE001 - raised to the transport it would leave a client waiting and a request counted
             _LOG.exception("a request could not be looked at")
-            route, fault, answer = None, _Fault(500, _FAILED_BEFORE), None
+            route, fault, answer = None, Fault(500, _FAILED_BEFORE), None
         task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault, answer))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
@@ -284,7 +276,7 @@ class Edge(Generic[R]):
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def _serve(
-        self, exchange: ClientExchange, route: R | None, fault: _Fault | None, answer: _Answer | None
+        self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer | None
     ) -> None:
         try:
             if not exchange.connection.gone.is_set():
@@ -316,7 +308,7 @@ class Edge(Generic[R]):
         exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
 
     async def _answer(
-        self, exchange: ClientExchange, route: R | None, fault: _Fault | None, answer: _Answer | None
+        self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer | None
     ) -> None:
         """Answer in every case, but where the client is gone."""
         try:
@@ -359,24 +351,7 @@ class Edge(Generic[R]):
 
     # -- what is refused here -----------------------------------------------------------------------------------------
 
-    def _examine(self, exchange: ClientExchange) -> tuple[R | None, _Fault | None]:
-        """The route that protects the request, and why it is refused all the same."""
-        head = exchange.head
-        route = self._select(head.method, head.target, exchange.host)
-        if exchange.fault is not None:
-            return route, _Fault(400, exchange.fault)
-        if route is not None:
-            ambiguous = ambiguity(head, route.once)
-            return route, _Fault(400, ambiguous) if ambiguous is not None else None
-        if head.method == b"CONNECT":
-            return None, _Fault(501, "This is no forward proxy.")
-        for target, host in other_readings(head.target, exchange.host):
-            route = self._select(head.method, target, host)
-            if route is not None:
-                return route, _Fault(400, "The request target can be read as that of another operation.")
-        return None, None
-
-    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: _Fault) -> None:
+    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
         if route is None:
             await exchange.write_last(plain(fault.status, fault.detail))
@@ -401,37 +376,12 @@ class Edge(Generic[R]):
             case Cut.GONE:
                 raise ClientGone
             case Cut.MALFORMED:
-                fault = _Fault(400, "The chunks of the request body are malformed.")
+                fault = Fault(400, "The chunks of the request body are malformed.")
             case Cut.SLOW:
-                fault = _Fault(408, "The request body did not come in time.")
+                fault = Fault(408, "The request body did not come in time.")
             case other:
                 assert_never(other)
         if exchange.is_answered:
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """Why a request is refused before anybody works on it."""
-
-    status: int
-    detail: str
-
-
-def listen_fault(host: str | None, port: int, error: OSError) -> str:
-    """What an operator has to change."""
-    address = f"[{host}]:{port}" if host is not None and ":" in host else f"{host or '*'}:{port}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            why = "another program listens there already"
-        case errno.EACCES:
-            why = "this user may not; ports below 1024 need CAP_NET_BIND_SERVICE, or use a higher one"
-        case errno.EADDRNOTAVAIL:
-            why = "this machine has no such address"
-        case _ if isinstance(error, socket.gaierror):
-            why = "the host name cannot be resolved"
-        case _:
-            why = error.strerror or str(error)
-    return f"cannot listen on {address}: {why}"

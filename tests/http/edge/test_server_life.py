@@ -10,7 +10,8 @@ import pytest
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply
-from gateway.proxy.server import Edge, ListenError
+from gateway.proxy.listening import ListenError
+from gateway.proxy.server import Edge
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request

@@ -1,0 +1,57 @@
+"""What is asked of a request before anybody works on it: where it ends, which route protects it, how else it reads.
+
+Pure. Owns the order of these questions, and what a request that fails one is refused with. The readings themselves are
+those of `strictness`, the routes are given from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from gateway.core.immutable import immutable
+from gateway.core.message import RequestHead
+from gateway.proxy.strictness import ambiguity, other_readings
+
+
+class Protecting(Protocol):
+    """What is asked of a route here. `once`: fields, in lower case, that may be said once only."""
+
+    @property
+    def once(self) -> frozenset[bytes]: ...
+
+
+P = TypeVar("P", bound=Protecting)
+
+# Method, target and `Host` as received to the route that protects, if any.
+Select = Callable[[bytes, bytes, bytes | None], P | None]
+
+
+@immutable
+class Fault:
+    """Why a request is refused before anybody works on it."""
+
+    status: int
+    detail: str
+
+
+def examine(
+    select: Select[P], head: RequestHead, host: bytes | None, framing_fault: str | None
+) -> tuple[P | None, Fault | None]:
+    """The route that protects the request, and why it is refused all the same.
+
+    `framing_fault` says why its end is not certain.
+    """
+    route = select(head.method, head.target, host)
+    if framing_fault is not None:
+        return route, Fault(400, framing_fault)
+    if route is not None:
+        ambiguous = ambiguity(head, route.once)
+        return route, Fault(400, ambiguous) if ambiguous is not None else None
+    if head.method == b"CONNECT":
+        return None, Fault(501, "This is no forward proxy.")
+    for target, other_host in other_readings(head.target, host):
+        route = select(head.method, target, other_host)
+        if route is not None:
+            return route, Fault(400, "The request target can be read as that of another operation.")
+    return None, None

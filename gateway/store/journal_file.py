@@ -328,8 +328,11 @@ class JournalFile:
             self._is_distrusted = True
             self._drop()
             raise Indefinite(f"{self.path}: the commit failed: {error}") from error
-        with self._errors_told():
+        try:
             self._count(handle)
+        except apsw.Error:
+            # It is written all the same. What the file holds is counted when it is opened again.
+            self._drop()
         return result
 
     def _roll_back(self, handle: apsw.Connection, error: BaseException) -> None:

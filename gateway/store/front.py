@@ -22,13 +22,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
     Amnesic,
     AuditEntry,
     Epoch,
     EpochChanged,
+    Indefinite,
     NotApplied,
     Query,
     RecipeConflict,
@@ -49,6 +50,8 @@ _Ask = Callable[..., Coroutine[Any, Any, Any]]
 _LOG = logging.getLogger("gateway")
 
 _TIER: Final = "durable"
+# What grants an execution. As a tuple: a union is made anew each time that it is looked at.
+_GRANTING: Final = (Claim, Takeover)
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -84,6 +87,8 @@ class Front:
         self._amnesia = Amnesia()
         self._is_amnesic = False
         self._is_open = False
+        # How often it was found that the memory may be another one.
+        self._memories = 0
         self._reopening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -112,7 +117,10 @@ class Front:
     async def apply(self, command: Command) -> Result:
         if self._is_amnesic and isinstance(command, Claim):
             await self._check_known(command.identity.operation_id)
+        memories = self._memories
         result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
+        if memories != self._memories and isinstance(command, _GRANTING):
+            raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")
         record, seen = result.snapshot.record, self._seen
         if record is not None and seen is not None and record.token > seen.token:
             # Written out, for every claim comes here: `replace` looks at each field by its name.
@@ -205,6 +213,7 @@ class Front:
         if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
             left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
             self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
+            self._memories += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
     async def _check_known(self, operation_id: UUID) -> None:
@@ -235,14 +244,16 @@ class Front:
         """Behind the store's connections is another memory: let nothing through until it was met."""
         if self._is_open:
             self._is_open = False
+            self._memories += 1
             self._reopening = asyncio.get_running_loop().create_task(self._start_anew())
 
     async def _start_anew(self) -> None:
         pause_seconds = _PAUSE_SECONDS_MIN
-        while not self._is_open:
+        while True:
             try:
                 await self._store.close()
                 await self.start()
+                return
             except StartRefused as error:
                 _LOG.error("the durable store must not be used any more: %s", error)
             except StoreError:

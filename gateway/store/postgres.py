@@ -13,13 +13,14 @@ goes over a seventh, which is opened when the first of them asks.
 
 A plain connection is told at its start to plan every statement once and by index: the plan must not depend on how full
 the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
-noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens.
+noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
+go over to another server without a word, each batch of claims compares there which memory it is about to change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, cast
@@ -125,9 +126,12 @@ class PostgresStore:
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
-        self._dialer.epoch, self._dialer.seen_token = None, 0
-        if opened is not None:
-            await opened.close()
+        try:
+            if opened is not None:
+                await opened.close()
+        finally:
+            # Not before: what is still under way may dial, and must not say a claim to a memory that nobody compared.
+            self._dialer.epoch, self._dialer.seen_token = None, 0
 
     async def apply(self, command: Command) -> Result:
         opened = self._open()
@@ -191,11 +195,16 @@ class PostgresStore:
     def _link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
         return self._dialer.link(prepare)
 
-    def _executor(self, link: Link) -> Executor:
+    def _executor(self, link: Link, *, grants: bool = False) -> Executor:
         async def make_room(replay_us: Any) -> None:
             await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
 
-        return Executor(link.fetch, make_room, self._clock_us, self._windows)
+        async def fetch_compared(query: str, *arguments: Any) -> Sequence[Any]:
+            if not self._dialer.pgbouncer:
+                return await link.fetch(query, *arguments)
+            return await link.run(lambda connection: self._dialer.fetch_compared(connection, query, *arguments))
+
+        return Executor(fetch_compared if grants else link.fetch, make_room, self._clock_us, self._windows)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception]:
         rows = await link.fetch(_READ, self._clock_us(), list(set(operation_ids)))
@@ -221,14 +230,14 @@ class _Opened:
         self,
         link: Callable[[], Link],
         upkeep: Upkeep,
-        executor: Callable[[Link], Executor],
+        executor: Callable[..., Executor],
         read_all: Callable[[Link, list[UUID]], Awaitable[list[Snapshot | Exception]]],
         clock_us: Callable[[], int | None],
         watchers: Watchers,
     ) -> None:
         claims, answers, others, reads, inquiries = self._links = [link() for _ in range(5)]
         self.upkeep = upkeep
-        self.claims: Batcher[Command, Answer] = _batcher(executor(claims))
+        self.claims: Batcher[Command, Answer] = _batcher(executor(claims, grants=True))
         self.answers: Batcher[Command, Answer] = _batcher(executor(answers))
         self.others: Batcher[Command, Answer] = _batcher(executor(others))
         self._batchers = {
@@ -295,14 +304,27 @@ class Dialer:
             if self.pgbouncer:
                 await _learn_types(connection)
             await greet(connection)
-            if self.epoch is not None:
-                check_epoch(await look_epoch(connection), self.epoch, self.seen_token)
+            # Both from before the server is asked: a token that is seen meanwhile is no sign of an older state.
+            known, seen_token = self.epoch, self.seen_token
+            if known is not None:
+                check_epoch(await look_epoch(connection), known, seen_token)
             if prepare is not None:
                 await prepare(connection)
         except BaseException:
             connection.terminate()
             raise
         return connection
+
+    async def fetch_compared(self, connection: Connection, query: str, *arguments: Any) -> Sequence[Any]:
+        """One statement on a memory that was compared in the same transaction.
+
+        Behind a pooler the server can be another one with each transaction, and no connection is lost by that.
+        """
+        known, seen_token = self.epoch, self.seen_token
+        async with connection.transaction():
+            if known is not None:
+                check_epoch(await look_epoch(connection), known, seen_token)
+            return await connection.fetch(query, *arguments)
 
     async def _connect(self) -> Connection:
         limit_ms = str(round(self._command_seconds * 1000))

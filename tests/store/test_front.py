@@ -11,9 +11,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Claim, Fenced, Fingerprint, Identity, Release
+from gateway.core.operation import Applied, Claim, Command, Fenced, Fingerprint, Identity, Release, Result, Snapshot
 from gateway.observe.facts import Fact, Herald, MemoryChanged
-from gateway.store.base import Amnesic, Epoch, EpochChanged, NotApplied, StartRefused
+from gateway.store import front as front_module
+from gateway.store.base import Amnesic, Epoch, EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
@@ -225,6 +226,88 @@ async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:
         with pytest.raises(Amnesic):
             await front.apply(claim(2))
         assert isinstance(await front.apply(claim(1)), Fenced)
+
+
+async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> None:
+    """A claim that was under way then is taken for lost: nobody can tell which memory has granted it."""
+    memory = Memory()
+    reached, opened_again = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def apply(self, command: Command) -> Result:
+            result = await super().apply(command)
+            reached.set()
+            await opened_again.wait()
+            return result
+
+        async def read(self, operation_id: UUID) -> Snapshot:
+            raise EpochChanged("another memory")
+
+    async with opened(memory, tmp_path, store=Slow(memory)) as front:
+        claiming = asyncio.create_task(front.apply(claim(1)))
+        await reached.wait()
+        with pytest.raises(EpochChanged):
+            await front.read(UUID(int=2))
+        opened_again.set()
+        with pytest.raises(Indefinite):
+            await claiming
+
+
+async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
+    monkeypatch.setattr(front_module, "_PAUSE_SECONDS_MIN", 0.0)
+    memory = Memory()
+    gate = asyncio.Event()
+    gate.set()
+
+    class Flapping(MemoryStore):
+        is_changed = False
+        starting = 0
+        most = 0
+
+        async def start(self) -> None:
+            self.starting += 1
+            self.most = max(self.most, self.starting)
+            await gate.wait()
+            await super().start()
+            self.starting -= 1
+
+        async def read(self, operation_id: UUID) -> Snapshot:
+            if self.is_changed:
+                self.is_changed = False
+                raise EpochChanged("another memory")
+            return await super().read(operation_id)
+
+    store = Flapping(memory)
+    async with opened(memory, tmp_path, store=store) as front:
+
+        async def change() -> None:
+            """As soon as the store answers."""
+            store.is_changed = True
+            while True:
+                try:
+                    await front.read(UUID(int=1))
+                except EpochChanged:
+                    return
+                except NotApplied:
+                    await asyncio.sleep(0)
+
+        await change()
+        await change()
+        gate.clear()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        gate.set()
+
+        async def is_back() -> bool:
+            try:
+                await front.read(UUID(int=1))
+            except NotApplied:
+                return False
+            return True
+
+        await eventually(is_back)
+        assert store.most == 1
 
 
 async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:

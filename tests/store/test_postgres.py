@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import NotApplied, Query, StartRefused, StoreError
+from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError
 from gateway.store.postgres import PostgresStore, migrate
-from tests.conformance.hand import Hand, do, state
+from tests.conformance.hand import LEASE_SECONDS, Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
+from tests.support.memory_store import ManualClock
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 
@@ -183,6 +184,35 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
             with pytest.raises(NotApplied, match="newer program"):
                 await store.apply(command)
         assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
+
+
+async def test_a_takeover_that_the_walk_has_passed(postgres_url: str) -> None:
+    """A commit may take longer than the walk for lapsed claims waits; what was taken over is listed all the same."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.abandon, Hand.takeover)
+        await beside.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
+        clock.advance(LEASE_SECONDS + 1)
+        (found,) = await store.find(Query(frozenset((State.IN_DOUBT,))))
+        assert found.record is not None
+        assert found.record.identity.operation_id == hand.operation_id
+        assert (await store.tally()).in_doubt == {"create_payment": 1}
+        assert (await store.sweep(100)).lapsed == 1
+
+
+async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresServer) -> None:
+    """No connection is lost by that, and no claim is granted."""
+    async with (
+        Pooler(own_postgres.port, "gateway", "postgres") as pooler,
+        session(own_postgres.url) as beside,
+        opened(f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true") as store,
+    ):
+        await do(store, Hand(), Hand.claim)
+        await beside.execute("UPDATE idempotency_gateway.epoch SET identity = gen_random_uuid()")
+        with pytest.raises(EpochChanged):
+            await store.apply(Hand().claim())
+        assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.operation") == 1
 
 
 @pytest.mark.parametrize("query", ["?pgbouncer=true", ""], ids=["told", "noticed"])

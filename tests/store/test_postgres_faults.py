@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
-from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StoreError
 from gateway.store.postgres import PostgresStore
 from tests.conformance.hand import ANSWER, Hand, do, increasing, state
 from tests.store.postgres_sessions import opened, session
@@ -186,6 +186,25 @@ async def test_a_statement_that_never_arrived_is_done_by_its_repeat(own_postgres
         relay.to_target.release()
         await insist(store, hand, Hand.claim)
         assert hand.snapshot.state is State.CLAIMED
+
+
+async def test_a_claim_under_way_is_not_granted_by_another_memory(own_postgres: PostgresServer) -> None:
+    """What waits for its connection while the store is closed compares the memory that it meets, as always."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay)) as store,
+        session(own_postgres.url) as beside,
+    ):
+        relay.to_target.hold()
+        claiming = asyncio.create_task(store.apply(Hand().claim()))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0)
+        await beside.execute("UPDATE idempotency_gateway.epoch SET identity = gen_random_uuid()")
+        relay.to_target.release()
+        with pytest.raises(EpochChanged):
+            await claiming
+        await closing
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CLOSE], ids=lambda fault: fault.name.lower())

@@ -175,6 +175,12 @@ DEFECTS = (
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
+        "grant-of-an-uncompared-memory",
+        "a claim that was under way while another memory was found is believed to be granted by the known one",
+        (Edit("store/front.py", "if memories != self._memories and", "if False and"),),
+        ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
+    ),
+    Defect(
         "shared-note-ignored",
         "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
         (Edit("store/front.py", "return self._unjudged, True", "return None, True"),),

@@ -27,7 +27,8 @@ WITH input AS MATERIALIZED (
         lease_until_us = c.now_us + l.lease_us,
         remember_until_us = 0,
         due_us = NULL,
-        attention_us = NULL,
+        -- Kept, so that a lapse is found also by who walked past this token before it was committed.
+        attention_us = coalesce(o.attention_us, c.now_us),
         doubt = NULL,
         resolution_id = NULL
     FROM locked l CROSS JOIN clock c

@@ -62,6 +62,9 @@ class Flusher:
         self._sleep = sleep
         self._adopted_at_seconds = clock()
         self._is_store_silent = False
+        # The entry that a silent store was asked with last, and operations of which something was left by then:
+        # nothing later may overtake it.
+        self._silent_at: tuple[EntryId | None, set[UUID]] = (None, set())
         self._has_passed = False
         self._flushing = asyncio.Lock()
 
@@ -77,24 +80,33 @@ class Flusher:
         """
         async with self._flushing:
             await self._adopt()
-            after: EntryId | None = None
-            # Operations of which something was left: nothing later may overtake it.
-            stuck: set[UUID] = set()
+            # A store that was silent is asked with what comes next, for it may never take what it was asked with.
+            after, stuck = self._silent_at if self._is_store_silent else (None, set())
             self._has_passed = False
             while self._journal.tally.waiting:
                 # One is enough to find out whether the store is there.
                 limit = 1 if self._is_store_silent else _BATCH_MAX
                 found = await self._journal.waiting(after, limit=limit, bytes_max=_BATCH_BYTES_MAX)
                 if not found:
-                    break
+                    if not self._is_store_silent or after is None:
+                        break
+                    after, stuck = None, set()
+                    continue
                 entries = _before_a_repeat(found)
                 after = entries[-1].entry_id
-                batch = await self._say([each for each in entries if each.command.operation_id not in stuck])
+                said = [each for each in entries if each.command.operation_id not in stuck]
+                if not said:
+                    continue
+                batch = await self._say(said)
                 await self._settle(batch)
                 stuck.update(entry.command.operation_id for entry, _ in batch.left)
+                was_silent = self._is_store_silent
                 self._is_store_silent = bool(batch.left) and not (batch.applied or batch.refused)
                 if self._is_store_silent:
+                    self._silent_at = after, stuck
                     raise batch.left[0][1]
+                if was_silent:
+                    after, stuck = None, set()
             self._has_passed = True
 
     async def run(self) -> NoReturn:

@@ -20,7 +20,7 @@ from gateway.store.base import Query, Store, StoreError
 from gateway.upkeep.timer import Sleep, repeat
 
 _PAGE: Final = 50
-# Of operations in one pass; the others have their turn in the next.
+# Of operations in one pass; the others have their turn in the next, which begins behind them.
 _PASS_MAX: Final = 500
 _AT_ONCE: Final = 8
 
@@ -43,6 +43,8 @@ class RecoveryWorker:
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
+        # Where a pass that came to its bound ended: many that nobody can ask about must not hide those behind them.
+        self._after: UUID | None = None
 
     def stop(self) -> None:
         """Begin no probe from now on."""
@@ -53,7 +55,7 @@ class RecoveryWorker:
         if not self._routes:
             return 0
         resolved, seen = 0, 0
-        after: UUID | None = None
+        after, self._after = self._after, None
         while seen < _PASS_MAX and not self._is_stopped:
             page = await self._store.find(
                 Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
@@ -61,8 +63,9 @@ class RecoveryWorker:
             resolved += await self._probe_all(page)
             seen += len(page)
             if len(page) < _PAGE or page[-1].record is None:
-                break
+                return resolved
             after = page[-1].record.identity.operation_id
+        self._after = after
         return resolved
 
     async def _probe_all(self, page: list[Snapshot]) -> int:

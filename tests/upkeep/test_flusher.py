@@ -195,6 +195,40 @@ async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> N
     assert await state(home.store, stuck) is State.COMPLETED
 
 
+async def test_one_that_the_store_never_takes_is_no_silent_store(home: Home) -> None:
+    """Tried alone it fails as if the store were away; what comes after it is recorded all the same, and it stays."""
+    (stuck,) = await home.claimed(1)
+    await home.keep([stuck])
+    home.store.moods[stuck.operation_id] = Indefinite("no answer in time")
+    for _ in range(2):
+        with pytest.raises(Indefinite):
+            await home.flusher.run_once()
+    others = await home.claimed(3)
+    await home.keep(others)
+    await home.flusher.run_once()
+    assert [await state(home.store, other) for other in others] == [State.COMPLETED] * 3
+    assert home.journal.tally.waiting == 1
+    home.store.moods.clear()
+    await home.flusher.run_once()
+    assert await state(home.store, stuck) is State.COMPLETED
+
+
+async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home: Home) -> None:
+    """Also while it is asked with one after the other, a later one overtakes none that was not taken."""
+    stuck, other = await home.claimed(2)
+    await home.keep([stuck])
+    early = stuck.complete()
+    await do(home.store, stuck, Hand.release, Hand.retry)
+    await home.keep([stuck, other])
+    home.store.said.clear()
+    for hand in (stuck, other):
+        home.store.moods[hand.operation_id] = NotApplied("away")
+    for _ in range(6):
+        with pytest.raises(NotApplied):
+            await home.flusher.run_once()
+    assert {command for command in home.store.said if operation_id_of(command) == stuck.operation_id} == {early}
+
+
 async def test_what_a_dead_neighbour_left_is_found(home: Home, tmp_path: Path) -> None:
     """From time to time it is looked whether somebody in the directory is gone, and its outcomes are recorded."""
     (hand,) = await home.claimed(1)

@@ -56,6 +56,7 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
     try:
         house = build(logs)
         asked = loop.create_task(told.wait())
@@ -71,7 +72,7 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
             raise house.failed.result()
         return code
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         logs.close()
 

@@ -87,12 +87,21 @@ class Seating:
             for listener in self._listeners.pop(number):
                 self._edge.leave(listener)
         for number in sorted(set(numbers) - set(self._listeners)):
-            for sock in self._handed.seats[number]:
-                if self._is_closed:
-                    return
-                # A listener closes what it was given.
-                listener = await self._edge.listen_on(_copy_of(sock), self._tls)
-                self._listeners.setdefault(number, []).append(listener)
+            listeners: list[Server] = []
+            try:
+                for sock in self._handed.seats[number]:
+                    if self._is_closed:
+                        return
+                    # A listener closes what it was given.
+                    listeners.append(await self._edge.listen_on(_copy_of(sock), self._tls))
+            except ListenError:
+                # The whole seat is tried again.
+                while listeners:
+                    self._edge.leave(listeners.pop())
+                raise
+            finally:
+                if listeners:
+                    self._listeners[number] = listeners
 
     def close(self) -> None:
         """Give back every seat: one that any process still has open would go on collecting connections."""

@@ -130,6 +130,25 @@ async def test_asked_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     await eventually(lambda: open_files(tmp_path) == [])
 
 
+async def test_a_hangup_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """SIGHUP, which asks other programs to read their files again, ends nothing and is answered in the log."""
+    async with RecordingUpstream() as upstream:
+        task = asyncio.create_task(serve(parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))))
+        await eventually((tmp_path / "operations.db").exists)
+        os.kill(os.getpid(), signal.SIGHUP)
+        said = ""
+
+        def is_said() -> bool:
+            nonlocal said
+            said += capfd.readouterr().err
+            return "SIGHUP changes nothing" in said
+
+        await eventually(is_said)
+        assert not task.done()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await task == EXIT_OK
+
+
 async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that nothing protects has as long to end as one that is recorded."""
     monkeypatch.setattr(serving, "_EDGE_GRACE_SECONDS", 0.0)

@@ -8,6 +8,7 @@ import socket
 import ssl
 from asyncio import Server
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,39 @@ async def test_a_seat_that_cannot_be_shared() -> None:
     close_seats(handed.seats)
     with pytest.raises(ListenError, match="cannot be looked after"):
         await Seating(NoEdge(), handed, None).look_after((1,))
+
+
+class HalfAnEdge:
+    """On which the second of two sockets cannot be listened on, once; `listening` is what is listened on."""
+
+    def __init__(self) -> None:
+        self.listening: list[object] = []
+        self._failures = [None, ListenError("not this one")]
+
+    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Any:
+        sock.close()
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+        self.listening.append(listener := object())
+        return listener
+
+    def leave(self, listener: Any) -> None:
+        self.listening.remove(listener)
+
+
+async def test_half_a_seat_is_none() -> None:
+    """A seat of two addresses is looked after on both, or tried again on both."""
+    seats = [bind_seats(Address("127.0.0.1", 0), 1)[1] for _ in range(2)]
+    handed = Handed(1, {1: (*seats[0], *seats[1])})
+    edge = HalfAnEdge()
+    seating = Seating(edge, handed, None)
+    with pytest.raises(ListenError):
+        await seating.look_after((1,))
+    assert edge.listening == []
+    await seating.look_after((1,))
+    assert len(edge.listening) == 2
+    seating.close()
 
 
 def test_nothing_is_heard_of_an_end_that_is_gone() -> None:

@@ -116,7 +116,7 @@ class Front:
 
     async def apply(self, command: Command) -> Result:
         if self._is_amnesic and isinstance(command, Claim):
-            await self._check_known(command.identity.operation_id)
+            await self._check_known(command)
         memories = self._memories
         result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
         if memories != self._memories and isinstance(command, _GRANTING):
@@ -216,16 +216,19 @@ class Front:
             self._memories += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
-    async def _check_known(self, operation_id: UUID) -> None:
+    async def _check_known(self, claim: Claim) -> None:
         """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
 
         A released record is the only other one that a claim is granted on. One whose token is from before the loss may
-        be older than a retry that was executed.
+        be older than a retry that was executed; and a claim of that time, said again, may have been granted by a memory
+        that had forgotten the key, before anybody compared it.
         """
-        snapshot = await self._asked("read", self._store.read, operation_id)
+        snapshot = await self._asked("read", self._store.read, claim.identity.operation_id)
         record, amnesia = snapshot.record, self._amnesia
-        is_free = record is None or (record.state is State.RELEASED and record.token <= amnesia.beyond)
-        if is_free and snapshot.now_us < amnesia.until_us:
+        is_doubtful = record is None or (
+            record.token <= amnesia.beyond and (record.state is State.RELEASED or record.attempt_id == claim.attempt_id)
+        )
+        if is_doubtful and snapshot.now_us < amnesia.until_us:
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
     async def _keep_seen(self) -> None:

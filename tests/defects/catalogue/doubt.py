@@ -181,6 +181,18 @@ DEFECTS = (
         ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(
+        "claim-of-an-uncompared-memory",
+        "a claim from while another memory was found is believed when it is said again",
+        (
+            Edit(
+                "store/front.py",
+                "(record.state is State.RELEASED or record.attempt_id == claim.attempt_id)",
+                "record.state is State.RELEASED",
+            ),
+        ),
+        ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
+    ),
+    Defect(
         "shared-note-ignored",
         "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
         (Edit("store/front.py", "return self._unjudged, True", "return None, True"),),
@@ -210,7 +222,7 @@ DEFECTS = (
     Defect(
         "lost-is-absent",
         "a key that was in the lost memory is taken for one that was never used",
-        (Edit("store/front.py", "if is_free and snapshot.now_us < amnesia.until_us:", "if False:"),),
+        (Edit("store/front.py", "if is_doubtful and snapshot.now_us < amnesia.until_us:", "if False:"),),
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
@@ -219,8 +231,8 @@ DEFECTS = (
         (
             Edit(
                 "store/front.py",
-                "record is None or (record.state is State.RELEASED and record.token <= amnesia.beyond)",
-                "record is None",
+                "(record.state is State.RELEASED or record.attempt_id == claim.attempt_id)",
+                "record.attempt_id == claim.attempt_id",
             ),
         ),
         ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),

@@ -328,11 +328,8 @@ class JournalFile:
             self._is_distrusted = True
             self._drop()
             raise Indefinite(f"{self.path}: the commit failed: {error}") from error
-        try:
+        with self._errors_told():
             self._count(handle)
-        except apsw.Error:
-            # It is written all the same. What the file holds is counted when it is opened again.
-            self._drop()
         return result
 
     def _roll_back(self, handle: apsw.Connection, error: BaseException) -> None:

@@ -228,7 +228,7 @@ class Operations:
             return self._dropped(f"{text}, until {moment(snapshot.record.remember_until_us)}.", snapshot)
         match snapshot.record.state:
             case State.TOMBSTONE:
-                text = "Its answer is no longer kept; there is nothing to purge."
+                text = "Its answer is not replayed any more and leaves the store by itself; there is nothing to purge."
             case State.RELEASED:
                 text = "It has no answer: nothing happened. To forget the key as well, erase it."
             case State.CLAIMED:

@@ -30,7 +30,8 @@ from typing import Final
 
 from gateway import __version__
 from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
-from gateway.app.life import EXIT_FAILED, EXIT_OK, StartError
+from gateway.app.life import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, StartError
+from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.config import Config
@@ -100,6 +101,7 @@ class Supervisor:
         self._config = config
         self._count = count
         self._lines_dropped = lines_dropped
+        self._journal = journal_look(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
@@ -143,13 +145,20 @@ class Supervisor:
         )
 
     async def stop(self) -> int:
-        """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not."""
+        """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not.
+
+        Nor is it while a journal of this host holds an outcome: a worker that died may have left one behind.
+        """
         self._health.draining = True
         try:
             await self._end_workers()
         finally:
             await self._close()
-        return max(self._codes, default=EXIT_OK)
+        code = max(self._codes, default=EXIT_OK)
+        if code == EXIT_OK and (await asyncio.to_thread(self._journal, is_refused=False, limit=1)).entries:
+            _LOG.warning("stopped with outcomes left in the journal by a worker that died")
+            return EXIT_WORK_LEFT
+        return code
 
     async def _close(self) -> None:
         if self._watching is not None:
@@ -369,12 +378,12 @@ class Supervisor:
             serving=len(answered), silent=len(serving) - len(answered), absent=self._count - len(serving)
         )
         self._metrics.count_lines_dropped(self._lines_dropped())
-        return await self._metrics.render_merged(
-            accept,
-            # Of one that is leaving, too: it was not absorbed yet.
-            [worker.tables for worker in self._workers.values() if worker.is_serving],
-            [worker.process.pid for worker in self._workers.values()],
-        )
+        return await self._metrics.render_merged(accept, self._counted)
+
+    def _counted(self) -> tuple[list[Tables], list[int]]:
+        workers = self._workers.values()
+        # Of one that is leaving, too: it was not absorbed yet.
+        return [worker.tables for worker in workers if worker.is_serving], [worker.process.pid for worker in workers]
 
 
 def _command(number: int, descriptor: int) -> list[str]:

@@ -363,12 +363,16 @@ class Metrics:
         self._log_dropped.add((), total - self._lines_dropped)
         self._lines_dropped = total
 
-    async def render_merged(self, accept: str, tables: Sequence[Tables], pids: Sequence[int]) -> Exposition:
+    async def render_merged(
+        self, accept: str, workers: Callable[[], tuple[Sequence[Tables], Sequence[int]]]
+    ) -> Exposition:
         """What workers counted, together with what this process did, in the format that `Accept` asks for.
 
-        `pids` are the workers that live.
+        `workers` gives what each counted that was not absorbed, and the process ids of those that live.
         """
         async with self._rendering:
+            # Asked here, because one may end and be absorbed while another scrape is being rendered.
+            tables, pids = workers()
             merged = [family.merged(tables) for family in self._families]
             return await asyncio.to_thread(encode, merged, accept, pids)
 

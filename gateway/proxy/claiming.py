@@ -254,11 +254,10 @@ class Claiming:
         pause = 0.1
         while True:
             try:
-                answer = await self._store.apply(pursuit.command)
-                ending = _ending_of(pursuit, answer.snapshot.record)
+                ending = _ending_of(pursuit, await self._record_of(pursuit.command))
                 if ending is not None:
                     await self._store.apply(ending)
-            except (Rejected, Amnesic):
+            except Rejected:
                 # It never arrived, and its connection is gone.
                 return
             except StoreError:
@@ -266,6 +265,14 @@ class Claiming:
                 pause = min(pause * 2, _PURSUIT_PAUSE_SECONDS_MAX)
             else:
                 return
+
+    async def _record_of(self, command: Claim | Takeover) -> Record | None:
+        """The record once the claim has surely arrived, or never will."""
+        try:
+            return (await self._store.apply(command)).snapshot.record
+        except Amnesic:
+            # Refused, and its connection is gone; a memory that nobody had compared may have granted it before.
+            return (await self._store.read(operation_id_of(command))).record
 
     async def wait_pursuits_ended(self) -> None:
         """Return when no claim is being pursued."""

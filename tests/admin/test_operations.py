@@ -376,7 +376,9 @@ async def test_retired_answer_cannot_be_purged() -> None:
     operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
     desk.memory.clock.advance(3600)
     outcome = declined(await desk.operations.purge(operation_id, AUDIT))
-    assert outcome.text == "Its answer is no longer kept; there is nothing to purge."
+    assert (
+        outcome.text == "Its answer is not replayed any more and leaves the store by itself; there is nothing to purge."
+    )
 
 
 @pytest.mark.parametrize("state", [State.RELEASED, State.TOMBSTONE], ids=lambda state: state.value)

@@ -15,11 +15,17 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.app.life import EXIT_WORK_LEFT
+from gateway.app.stores import journal_directory, name_of
+from gateway.config import parse
+from gateway.core.operation import Complete
+from gateway.store.journal import Journal
+from tests.conformance.hand import Hand
 from tests.support import http, processes
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
+from tests.support.house import config_text, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -27,6 +33,7 @@ Store = dict[str, Any]
 
 # That so many connections all meet the same one of two workers does not happen: one in eight million.
 MANY = 24
+LEFT = "stopped with outcomes left in the journal by a worker that died"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 
 
@@ -185,6 +192,22 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert (await gateway.status("/readyz")).status == 200
         (line,) = lines(gateway, level="error")
         assert line["message"] == f"worker {holder} was ended by signal 9; another one follows in 0 s"
+
+
+async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_path: Path) -> None:
+    """Whoever gives the directory away must hear that an outcome is in it which no worker that lives can record."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+        config = parse(config_text(upstream.url, sqlite, tmp_path))
+        # As good as dead: its file is its own, and it says nothing of it.
+        beside = Journal(journal_directory(config), name_of(config))
+        await beside.start()
+        command = Hand().complete()
+        assert isinstance(command, Complete)
+        await beside.append("charge", command)
+        gateway.ask_to_stop()
+        assert await gateway.wait_exit() == EXIT_WORK_LEFT
+        assert [line["level"] for line in lines(gateway, message=LEFT)] == ["warning"]
+        await beside.close()
 
 
 async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:

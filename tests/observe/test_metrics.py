@@ -321,15 +321,15 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     merged.count_lines_dropped(7)
     living = [await tables(2, up=True), await tables(3, up=False)]
     for _ in range(2):
-        text = (await merged.render_merged("text/plain", living, [])).body.decode()
+        text = (await merged.render_merged("text/plain", lambda: (living, []))).body.decode()
         assert number(text, sample) == expected
 
 
 async def test_processes_are_added_up() -> None:
     """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")
-    alone = (await merged.render_merged("text/plain", [], [])).body.decode()
-    both = (await merged.render_merged("text/plain", [], [os.getpid(), 2**22 + 1])).body.decode()
+    alone = (await merged.render_merged("text/plain", lambda: ([], []))).body.decode()
+    both = (await merged.render_merged("text/plain", lambda: ([], [os.getpid(), 2**22 + 1]))).body.decode()
     assert number(both, "process_max_fds") == 2 * number(alone, "process_max_fds")
     assert number(both, "process_start_time_seconds") == number(alone, "process_start_time_seconds")
     assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")

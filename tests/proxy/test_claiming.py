@@ -12,7 +12,7 @@ import pytest
 from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Record, Release, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
-from gateway.store.base import Rejected
+from gateway.store.base import Amnesic, Rejected
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -85,6 +85,22 @@ async def test_a_claim_given_up_is_ended(fault: Fault, is_executed_anyway: bool,
     assert not answer.is_definite
     assert it.claiming.pursued == 1
     it.store.mend()
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is state
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"), [(lost(), State.RELEASED), (dropped(), State.ABSENT)], ids=["effect", "no-effect"]
+)
+@in_virtual_time
+async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault, state: State) -> None:
+    """Nothing was sent under it, and nobody else could say so."""
+    it = await bench()
+    forgetful = Fault(Amnesic("what became of this key may be forgotten"), has_effect=False)
+    it.store.on("claim", fault, forgetful, forgetful)
+    answer = await it.claim()
+    assert isinstance(answer, Unavailable)
+    assert answer.is_amnesic
     await it.claiming.wait_pursuits_ended()
     assert it.state() is state
 

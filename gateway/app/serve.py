@@ -49,10 +49,10 @@ from gateway.proxy.coordinator import Coordinator
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
+from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
-from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.server import Edge
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream

@@ -156,7 +156,7 @@ class Supervisor:
             await self._close()
         code = max(self._codes, default=EXIT_OK)
         if code == EXIT_OK and (await asyncio.to_thread(self._journal, is_refused=False, limit=1)).entries:
-            _LOG.warning("stopped with outcomes left in the journal by a worker that died")
+            _LOG.warning("stopped with outcomes left in the journal that no worker could record")
             return EXIT_WORK_LEFT
         return code
 

@@ -115,9 +115,9 @@ class Front:
         await self._store.close()
 
     async def apply(self, command: Command) -> Result:
+        memories = self._memories
         if self._is_amnesic and isinstance(command, Claim):
             await self._check_known(command)
-        memories = self._memories
         result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
         if memories != self._memories and isinstance(command, _GRANTING):
             raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")

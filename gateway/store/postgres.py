@@ -107,6 +107,8 @@ class PostgresStore:
     async def start(self) -> None:
         if self._opened is not None:
             raise RuntimeError("the store was started already")
+        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
+        self._dialer.epoch, self._dialer.seen_token = None, 0
         link = self._link()
         try:
             await _prepare(link)
@@ -126,12 +128,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
-        try:
-            if opened is not None:
-                await opened.close()
-        finally:
-            # Not before: what is still under way may dial, and must not say a claim to a memory that nobody compared.
-            self._dialer.epoch, self._dialer.seen_token = None, 0
+        if opened is not None:
+            await opened.close()
 
     async def apply(self, command: Command) -> Result:
         opened = self._open()

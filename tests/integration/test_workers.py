@@ -33,7 +33,7 @@ Store = dict[str, Any]
 
 # That so many connections all meet the same one of two workers does not happen: one in eight million.
 MANY = 24
-LEFT = "stopped with outcomes left in the journal by a worker that died"
+LEFT = "stopped with outcomes left in the journal that no worker could record"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 
 

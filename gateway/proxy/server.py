@@ -14,8 +14,9 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 from gateway.core.verdict import Word
@@ -53,15 +54,19 @@ class EdgeRoute(Protecting, Protocol):
 
 R = TypeVar("R", bound=EdgeRoute)
 
-# The answer at once, where nothing has to be waited for; else the rest of the way to it, for a task to walk.
-Protect = Callable[[Incoming, R], Reply | Repeatable | Untouched | Coroutine[Any, Any, Reply | Repeatable | Untouched]]
-# The last two say why nothing protects the request: no route, or this word of this route's. None is returned for a
-# request that became a tunnel and has ended.
-Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
+Found = Reply | Repeatable | Untouched
+# The rest of the way to an answer, for a task to walk.
+Way = Coroutine[Any, Any, Found]
+# The answer at once, where nothing has to be waited for; else what will be the answer, or the way to it; or that way.
+Protect = Callable[[Incoming, R], Found | asyncio.Future[Found | Way] | Way]
+# The same for what nothing protects. The last two arguments say why: no route, or this word of this route's. None is
+# for a request that became a tunnel and has ended. With the future, nothing of the request may be left to be read.
+Passed = Coroutine[Any, Any, Reply | None]
+Forward = Callable[[Incoming, Client, R | None, Word | None], asyncio.Future[Reply | Passed] | Passed]
 
-
-_Found = Reply | Repeatable | Untouched
-_Answer = _Found | Coroutine[Any, Any, _Found]
+# As a tuple: a union is made anew each time that it is looked at.
+_FOUND: Final = (Reply, Repeatable, Untouched)
+_Answer = Found | None | asyncio.Future[Any] | Coroutine[Any, Any, Any]
 
 
 class Edge(Generic[R]):
@@ -88,7 +93,7 @@ class Edge(Generic[R]):
         self._idle.set()
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._known = KnownRequests()
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -235,16 +240,20 @@ class Edge(Generic[R]):
         exchange = ClientExchange(connection, request, body, data, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
         self._idle.clear()
-        answer: _Answer | None = None
+        route: R | None = None
+        answer: _Answer = None
         try:
             route, fault = examine(self._select, exchange.head, exchange.host, exchange.fault)
-            if route is not None and fault is None:
-                answer = self._protect(exchange.incoming(may_upgrade=False), route)
-                if isinstance(answer, Repeatable):
-                    answer = self._know(exchange, route, answer)
-                if isinstance(answer, Reply) and exchange.write_now(answer, shows_status=route.shows_status):
-                    # A replay out of memory, above all: it needs no task.
-                    self._end(exchange)
+            if fault is None:
+                if route is None:
+                    answer = self._forward(exchange.incoming(may_upgrade=True), exchange, None, None)
+                else:
+                    answer = self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(answer, asyncio.Future):
+                    self._tasks.add(answer)
+                    answer.add_done_callback(partial(self._answer_came, exchange, route))
+                    return
+                if self._give_now(exchange, route, answer):
                     return
         except ClientGone:
             self._end(exchange)
@@ -252,6 +261,39 @@ class Edge(Generic[R]):
         except Exception:  # noqa: BLE001 - raised to the transport it would leave a client waiting and a request counted
             _LOG.exception("a request could not be looked at")
             route, fault, answer = None, Fault(500, _FAILED_BEFORE), None
+        self._walk(exchange, route, fault, answer)
+
+    def _answer_came(self, exchange: ClientExchange, route: R | None, future: asyncio.Future[Any]) -> None:
+        self._tasks.discard(future)
+        if future.cancelled():
+            exchange.abort()
+            self._end(exchange)
+            return
+        answer: _Answer = future
+        if future.exception() is None:
+            answer = future.result()
+            try:
+                if self._give_now(exchange, route, answer):
+                    return
+            except ClientGone:
+                self._end(exchange)
+                return
+            except Exception:  # noqa: BLE001 - the task meets it again, and has an answer to it
+                _LOG.debug("a reply could not be written")
+        self._walk(exchange, route, None, answer)
+
+    def _give_now(self, exchange: ClientExchange, route: R | None, answer: _Answer) -> bool:
+        """Write an answer that needs no waiting, and so no task; whether it was one."""
+        if isinstance(answer, Repeatable) and route is not None:
+            answer = self._know(exchange, route, answer)
+        if not isinstance(answer, Reply):
+            return False
+        if not exchange.write_now(answer, shows_status=route is not None and route.shows_status):
+            return False
+        self._end(exchange)
+        return True
+
+    def _walk(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault, answer))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
@@ -275,9 +317,7 @@ class Edge(Generic[R]):
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _serve(
-        self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer | None
-    ) -> None:
+    async def _serve(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
         try:
             if not exchange.connection.gone.is_set():
                 await self._answer(exchange, route, fault, answer)
@@ -289,12 +329,14 @@ class Edge(Generic[R]):
         # Here and not when the task has ended, which is a turn of the loop later: the next request may be waiting.
         self._end(exchange)
 
-    def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer | None) -> None:
+    def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer) -> None:
         """Also of a task that was cancelled before its first step."""
         self._tasks.discard(task)
-        if answer is not None and not isinstance(answer, _Found):
-            # Without effect unless nobody walked it, because the client went or the edge was closed.
+        # Without effect unless nobody took it, because the client went or the edge was closed.
+        if isinstance(answer, Coroutine):
             answer.close()
+        elif isinstance(answer, Reply) and not isinstance(answer.body, bytes):
+            answer.body.abort()
         self._end(exchange)
 
     def _end(self, exchange: ClientExchange) -> None:
@@ -307,18 +349,17 @@ class Edge(Generic[R]):
             self._idle.set()
         exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
 
-    async def _answer(
-        self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer | None
-    ) -> None:
+    async def _answer(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
         """Answer in every case, but where the client is gone."""
         try:
             if fault is not None:
                 await self._refuse(exchange, route, fault)
-            elif route is None or answer is None:
-                await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
-            else:
-                exchange.body.keeps_pace = True
-                await self._give(exchange, route, answer if isinstance(answer, _Found) else await answer)
+                return
+            exchange.body.keeps_pace = route is not None
+            # What a future held may be the rest of a way.
+            while not isinstance(answer, _FOUND) and answer is not None:
+                answer = await answer
+            await self._give(exchange, route, answer)
         except ClientGone:
             raise
         except RequestCut as cut:
@@ -330,22 +371,23 @@ class Edge(Generic[R]):
                 raise ClientGone from None
             await exchange.write_last(plain(500, _FAILED))
 
-    async def _give(self, exchange: ClientExchange, route: R, answer: _Found) -> None:
+    async def _give(self, exchange: ClientExchange, route: R | None, answer: Found | None) -> None:
         if isinstance(answer, Untouched):
             await self._pass(exchange, answer.incoming, route, answer.word)
             return
-        if isinstance(answer, Repeatable):
+        if isinstance(answer, Repeatable) and route is not None:
             answer = self._know(exchange, route, answer)
-        await exchange.write(answer, shows_status=route.shows_status)
+        if isinstance(answer, Reply):
+            await exchange.write(answer, shows_status=route is not None and route.shows_status)
 
-    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
+    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
         exchange.body.keeps_pace = False
         try:
-            reply = await self._forward(incoming, exchange, route, word)
-            if reply is not None:
-                if word is not None:
-                    reply = replace(reply, word=word)
-                await exchange.write(reply, shows_status=route is not None and route.shows_status)
+            passed: Any = self._forward(incoming, exchange, route, word)
+            while not isinstance(passed, Reply) and passed is not None:
+                passed = await passed
+            if passed is not None:
+                await self._give(exchange, route, replace(passed, word=word))
         finally:
             incoming.body.close()
 

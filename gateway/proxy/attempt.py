@@ -12,6 +12,7 @@ anything is known.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -70,8 +71,15 @@ class Attempt:
     """The attempt of one granted claim. `run` it once, in a task."""
 
     def __init__(
-        self, claimed: ClaimedRequest, lease: Lease, store: Store, journaling: Journaling, herald: Herald
+        self,
+        claimed: ClaimedRequest,
+        lease: Lease,
+        store: Store,
+        journaling: Journaling,
+        herald: Herald,
+        tell_first: Callable[[Ending], bool],
     ) -> None:
+        """`tell_first` tells the first caller how it ended, once; False when that one is gone."""
         self._claimed = claimed
         self._lease = lease
         self._store = store
@@ -79,7 +87,7 @@ class Attempt:
         self._herald = herald
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
-        self._has_first_caller = True
+        self._tell_first: Callable[[Ending], bool] | None = tell_first
         self.last_word: Command | None = claimed.release()
 
     @property
@@ -100,10 +108,8 @@ class Attempt:
         return ending.result() if await wait_done(ending, timeout_seconds) else None
 
     def leave(self) -> None:
-        """The first caller is gone, or has been answered otherwise: nobody takes a stream any more."""
-        self._has_first_caller = False
-        if self._ending.done():
-            _abort_stream(self._ending.result().reply)
+        """The first caller has been answered otherwise: nobody takes a stream any more."""
+        self._tell_first = None
 
     async def run(self) -> None:
         """Forward, conclude, record. Cancelled, it leaves `last_word` to be said by whoever cancelled it."""
@@ -243,13 +249,13 @@ class Attempt:
         """
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._ending.set_result(Ending(reply, reply))
+        self._publish(Ending(reply, reply))
         self._ending = self._loop.create_future()
-        self._has_first_caller = False
         _abort_stream(conclusion.reply)
 
     def _publish(self, ending: Ending) -> None:
-        if not self._has_first_caller:
+        tell_first, self._tell_first = self._tell_first, None
+        if tell_first is None or not tell_first(ending):
             _abort_stream(ending.reply)
         self._ending.set_result(ending)
 

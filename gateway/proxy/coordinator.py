@@ -26,11 +26,12 @@ from uuid import UUID
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
-from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Unavailable
+from gateway.proxy.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.proxy.conclusion import KeyedRequest
 from gateway.proxy.duplicates import Duplicates
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
+from gateway.proxy.leading import Lead
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
@@ -51,6 +52,9 @@ _REPEATABLE: Final = (Word.STORED, Word.REPLAYED)
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 _Answer = Reply | Repeatable | Untouched
+_Way = Coroutine[Any, Any, _Answer]
+# As a tuple: a union is made anew each time that it is looked at.
+_ANSWERS: Final = (Reply, Repeatable, Untouched)
 
 
 class Coordinator:
@@ -69,9 +73,11 @@ class Coordinator:
         herald: Herald,
         in_flight_max: int = 1000,
         recall: Callable[[UUID], Snapshot | None] = lambda _: None,
+        look: Callable[[UUID], asyncio.Future[Snapshot | None] | None] = lambda _: None,
     ) -> None:
         """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
-        no waiting."""
+        no waiting; `look` asks for it where that costs less than a claim, and gives None where there is nobody to ask.
+        """
         self._identifying = identifying
         self._in_flight_max = in_flight_max
         self._journaling = journaling
@@ -88,7 +94,9 @@ class Coordinator:
             prober=prober,
             recall=recall,
         )
+        self._look = look
         self._arriving = 0
+        self._looking = 0
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
@@ -109,11 +117,12 @@ class Coordinator:
         """How long the oldest of them has been worked on."""
         return self._runs.oldest_seconds
 
-    def answer(self, incoming: Incoming, route: Route) -> _Answer | Coroutine[Any, Any, _Answer]:
+    def answer(self, incoming: Incoming, route: Route) -> _Answer | asyncio.Future[_Answer | _Way] | _Way:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
-        Else the rest of the way is returned. It raises what the request's body raises when it is cut short; then
-        nothing was done, and nothing is done as long as nobody walks it.
+        Else what will be the answer, or the way to it; or that way, for somebody to walk. It raises what the request's
+        body raises when it is cut short; then nothing was done, and nothing is done as long as nobody walks it. A
+        future that is cancelled stops nothing: nobody hears of it, that is all.
         """
         story = Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)
@@ -121,15 +130,24 @@ class Coordinator:
             return self._tell(story, refusal)
         request = self._identifying.identify_now(incoming, route)
         if request is None:
-            return self._answer_later(story, incoming, None)
+            return self._answer_later(story, incoming)
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
         reply = self._duplicates.by_memory(request, story)
-        if reply is None:
-            return self._answer_later(story, incoming, request)
-        self._tell(story, reply)
-        return Repeatable(reply, partial(self._again, request))
+        if reply is not None:
+            self._tell(story, reply)
+            return Repeatable(reply, partial(self._again, request))
+        if self._is_worked_on(request):
+            return self._join(request, story)
+        answer: asyncio.Future[_Answer | _Way] = self._loop.create_future()
+        looked = self._look(request.identity.operation_id)
+        if looked is None:
+            self._execute(request, story, answer, partial(self._give, request, story, answer))
+        else:
+            self._looking += 1
+            looked.add_done_callback(partial(self._looked, request, story, answer))
+        return answer
 
     def _again(self, request: KeyedRequest) -> Reply | None:
         """What a request that was answered before gets when it comes again, where memory has it."""
@@ -143,9 +161,10 @@ class Coordinator:
 
     async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
         """As `answer`, walked to its end."""
-        answer = self.answer(incoming, route)
-        found = answer if isinstance(answer, Reply | Repeatable | Untouched) else await answer
-        return found.reply if isinstance(found, Repeatable) else found
+        answer: Any = self.answer(incoming, route)
+        while not isinstance(answer, _ANSWERS):
+            answer = await answer
+        return answer.reply if isinstance(answer, Repeatable) else answer
 
     def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
         if isinstance(answer, Reply) and answer.word is not None:
@@ -154,25 +173,23 @@ class Coordinator:
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
-    async def _answer_later(self, story: Story, incoming: Incoming, request: KeyedRequest | None) -> _Answer:
+    async def _answer_later(self, story: Story, incoming: Incoming) -> _Answer:
         # Asked again, because of those who began between the arrival and this.
         refusal = self._overload(story.route)
         if refusal is not None:
             return self._tell(story, refusal)
-        if request is None:
-            self._arriving += 1
-            try:
-                found = await self._identifying.identify(incoming, story.route)
-            finally:
-                self._arriving -= 1
-            if not isinstance(found, KeyedRequest):
-                return self._tell(story, found)
-            request = found
-            story.operation_id = request.identity.operation_id
-        answer = self._tell(story, await self._operate(request, story))
-        if isinstance(answer, Reply) and answer.word in _REPEATABLE:
-            return Repeatable(answer, partial(self._again, request))
-        return answer
+        self._arriving += 1
+        try:
+            request = await self._identifying.identify(incoming, story.route)
+        finally:
+            self._arriving -= 1
+        if not isinstance(request, KeyedRequest):
+            return self._tell(story, request)
+        story.operation_id = request.identity.operation_id
+        reply = None if self._is_worked_on(request) else await self._by_look(request, story)
+        if reply is not None:
+            return self._repeatable(request, self._tell(story, reply))
+        return await self._join(request, story)
 
     def _overload(self, route: Route) -> Reply | None:
         """Rule 3."""
@@ -180,62 +197,93 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was held up and is catching up."
-        elif len(self._runs) + self._arriving + self._claiming.pursued >= self._in_flight_max:
+        elif len(self._runs) + self._arriving + self._looking + self._claiming.pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
         return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
 
-    # -- rules 8 to 15 ------------------------------------------------------------------------------------------------
+    # -- rules 8 to 15, where nothing has to be waited for but the store and the upstream ------------------------------
 
-    async def _operate(self, request: KeyedRequest, story: Story) -> Reply | Untouched:
-        mine: Run | None = None
-        owns_body = True
-        order = self._runs.next_order()
-        try:
-            for _ in range(_JOINS_MAX):
-                run = self._runs.get(request.identity.operation_id)
-                if run is None and self._journaling.holds(request.identity.operation_id):
-                    reply = await self._duplicates.by_journal(request, story)
-                    if reply is not None:
-                        return reply
-                    continue
-                if run is None:
-                    if self._is_draining:
-                        return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
-                    run = mine = self._runs.begin(request)
-                    owns_body = False
-                admission = await self._admission_of(run, is_mine=run is mine)
-                owns_body = run is not mine or not isinstance(admission, Granted)
-                match admission:
-                    case Granted():
-                        if run is mine:
-                            return await self._lead(run, admission, story)
-                        return await self._duplicates.by_run(run, request, admission, story)
-                    case Seen(snapshot):
-                        is_dated = run.order < order
-                        reply = await self._duplicates.by_sight(snapshot, request, story, is_dated=is_dated)
-                        if reply is not None:
-                            return reply
-                    case Unavailable():
-                        _LOG.debug("a claim was not possible: %s", admission.detail)
-                        answer = self._unavailable(request, run, admission)
-                        owns_body = isinstance(answer, Reply)
-                        return answer
-                    case _:
-                        assert_never(admission)
-            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
-        finally:
-            if owns_body:
-                request.body.close()
+    def _is_worked_on(self, request: KeyedRequest) -> bool:
+        """Whether the operation has a run, or an outcome that the durable store has yet to take."""
+        operation_id = request.identity.operation_id
+        return self._runs.get(operation_id) is not None or self._journaling.holds(operation_id)
 
-    async def _admission_of(self, run: Run, *, is_mine: bool) -> Admission:
+    def _looked(
+        self,
+        request: KeyedRequest,
+        story: Story,
+        answer: asyncio.Future[_Answer | _Way],
+        looked: asyncio.Future[Snapshot | None],
+    ) -> None:
+        """The fast tier has answered, or has not."""
+        self._looking -= 1
+        if answer.done():
+            request.body.close()
+            return
         try:
-            return await run.admission.wait()
+            if self._is_worked_on(request):
+                answer.set_result(self._join(request, story))
+                return
+            reply = self._by_copy(request, story, looked) or self._overload(request.route)
+        except Exception as error:  # noqa: BLE001 - it is the caller's answer
+            request.body.close()
+            answer.set_exception(error)
+            return
+        give = partial(self._give, request, story, answer)
+        if reply is None:
+            self._execute(request, story, answer, give)
+        else:
+            request.body.close()
+            give(reply)
+
+    async def _by_look(self, request: KeyedRequest, story: Story) -> Reply | None:
+        """A replay from the fast tier."""
+        looked = self._look(request.identity.operation_id)
+        if looked is None:
+            return None
+        try:
+            await asyncio.wait((looked,))
         except asyncio.CancelledError:
-            if is_mine:
-                run.leave()
+            looked.cancel()
+            request.body.close()
             raise
+        return self._by_copy(request, story, looked)
+
+    def _by_copy(self, request: KeyedRequest, story: Story, looked: asyncio.Future[Snapshot | None]) -> Reply | None:
+        if looked.cancelled() or looked.exception() is not None:
+            return None
+        snapshot = looked.result()
+        return None if snapshot is None else self._duplicates.by_itself(snapshot, request, story)
+
+    def _execute(
+        self,
+        request: KeyedRequest,
+        story: Story,
+        answer: asyncio.Future[Any],
+        give: Callable[[Reply | Untouched | Seen], None],
+    ) -> None:
+        """Let the request be executed, if the store grants it."""
+        unavailable = partial(self._unavailable, request)
+        self._runs.begin(request, Lead(self._loop, story, answer, give, self._duplicates, unavailable))
+
+    def _give(
+        self,
+        request: KeyedRequest,
+        story: Story,
+        answer: asyncio.Future[_Answer | _Way],
+        found: Reply | Untouched | Seen,
+    ) -> None:
+        if isinstance(found, Seen):
+            answer.set_result(self._join(request, story, found.snapshot))
+        else:
+            answer.set_result(self._repeatable(request, self._tell(story, found)))
+
+    def _repeatable(self, request: KeyedRequest, answer: Reply | Untouched) -> _Answer:
+        if isinstance(answer, Reply) and answer.word in _REPEATABLE:
+            return Repeatable(answer, partial(self._again, request))
+        return answer
 
     def _unavailable(self, request: KeyedRequest, run: Run, admission: Unavailable) -> Reply | Untouched:
         """Rule 8, as the route chose; or a claim that was cut off by a drain.
@@ -243,6 +291,7 @@ class Coordinator:
         What became of the run's claim is settled as its own route chose: where that says that nothing was executed, no
         duplicate is.
         """
+        _LOG.debug("a claim was not possible: %s", admission.detail)
         if self._is_draining:
             return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
@@ -254,22 +303,63 @@ class Coordinator:
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
-    async def _lead(self, run: Run, admission: Granted, story: Story) -> Reply:
-        """Rule 15: this caller's request is the one that is executed."""
-        attempt, route = run.granted_attempt, run.request.route
-        story.attempt = admission.record.attempts
-        patience_seconds = route.target.answer_within_seconds - (self._loop.time() - story.arrived)
+    # -- the same, where others have to be waited for ------------------------------------------------------------------
+
+    async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> _Answer:
+        """The rest of the way; `seen` is what a claim for this request has just found."""
+        return self._repeatable(request, self._tell(story, await self._operate(request, story, seen)))
+
+    async def _operate(self, request: KeyedRequest, story: Story, seen: Snapshot | None) -> Reply | Untouched:
+        order = self._runs.next_order()
+        found: Reply | Untouched | Seen | None = None if seen is None else Seen(seen)
+        is_lent = False
         try:
-            ending = await attempt.wait_ended(max(0.0, patience_seconds))
-        except BaseException:
-            attempt.leave()
+            for _ in range(_JOINS_MAX):
+                if found is None and not self._is_worked_on(request) and not self._is_draining:
+                    is_lent = True
+                    found = await self._led(request, story)
+                    is_lent = not isinstance(found, Seen)
+                elif found is None:
+                    found = await self._by_others(request, story, order)
+                if isinstance(found, Seen):
+                    found = await self._duplicates.by_sight(found.snapshot, request, story)
+                if found is not None:
+                    is_lent = is_lent or isinstance(found, Untouched)
+                    return found
+            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
+        finally:
+            if not is_lent:
+                request.body.close()
+
+    async def _led(self, request: KeyedRequest, story: Story) -> Reply | Untouched | Seen:
+        """Let the request be executed. The body is the run's meanwhile, and comes back with what was `Seen`."""
+        lead: asyncio.Future[Reply | Untouched | Seen] = self._loop.create_future()
+        self._execute(request, story, lead, lead.set_result)
+        try:
+            return await lead
+        except asyncio.CancelledError:
+            if not lead.cancelled() and lead.exception() is None:
+                # In the very moment in which it had come.
+                _let_go(lead.result(), request)
             raise
-        if ending is None:
-            attempt.leave()
-            return self._duplicates.still_running(run, admission, status=504)
-        story.upstream_status = ending.upstream_status
-        story.upstream_seconds = ending.upstream_seconds
-        return ending.reply
+
+    async def _by_others(self, request: KeyedRequest, story: Story, order: int) -> Reply | Untouched | None:
+        """What those come to who work on the operation already; None when they do no more."""
+        run = self._runs.get(request.identity.operation_id)
+        if run is None and self._journaling.holds(request.identity.operation_id):
+            return await self._duplicates.by_journal(request, story)
+        if run is None:
+            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+        admission = await run.admission.wait()
+        match admission:
+            case Granted():
+                return await self._duplicates.by_run(run, request, admission, story)
+            case Seen(snapshot):
+                return await self._duplicates.by_sight(snapshot, request, story, is_dated=run.order < order)
+            case Unavailable():
+                return self._unavailable(request, run, admission)
+            case _:
+                assert_never(admission)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -283,6 +373,14 @@ class Coordinator:
         drained = await self._runs.drain(timeout_seconds)
         await self._duplicates.close()
         return drained
+
+
+def _let_go(found: Reply | Untouched | Seen, request: KeyedRequest) -> None:
+    """Nobody takes this."""
+    if isinstance(found, Seen | Untouched):
+        request.body.close()
+    elif not isinstance(found.body, bytes):
+        found.body.abort()
 
 
 def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:

@@ -69,13 +69,18 @@ class Duplicates:
         return self._waiters.total()
 
     def by_memory(self, request: KeyedRequest, story: Story) -> Reply | None:
-        """Rules 9 to 11 for an operation that this process remembers as completed: `by_sight` without a question."""
+        """Rules 9 to 11 for an operation that this process remembers as completed, at once."""
         operation_id = request.identity.operation_id
         if self._runs.get(operation_id) is not None or self._journaling.holds(operation_id):
             return None
         snapshot = self._recall(operation_id)
-        if snapshot is None or snapshot.record is None:
-            return None
+        return None if snapshot is None else self.by_itself(snapshot, request, story)
+
+    def by_itself(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:
+        """What a record that somebody else made says without a question to anybody: a replay, or a refusal for good.
+
+        None where there is more to it; see `by_sight`.
+        """
         match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
             case Replay(record):
                 reply = replay_of(record, request.head.headers)
@@ -83,7 +88,7 @@ class Duplicates:
                 reply = refuse_by(word, record, request.route)
             case _:
                 return None
-        story.attempt = snapshot.record.attempts
+        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         request.body.close()
         return reply
 

@@ -13,13 +13,13 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.operation import Command, Record
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Herald, OperationClaimed
-from gateway.proxy.attempt import Attempt
+from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
 from gateway.proxy.journaling import Journaling
@@ -34,6 +34,17 @@ _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 
 
+class Leader(Protocol):
+    """The caller whose request a run is for. It is told in passing, inside the run's task: it waits for nothing, and
+    never raises."""
+
+    def admitted(self, run: Run, admission: Admission) -> None:
+        """What became of the claim, once. Where it is not `Granted` the request's body is the leader's again."""
+
+    def ended(self, ending: Ending) -> bool:
+        """How the attempt ended, at most once and after a grant; False when nobody waits for it any more."""
+
+
 @dataclass(slots=True)
 class Run:
     """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there.
@@ -42,12 +53,11 @@ class Run:
     """
 
     request: KeyedRequest
+    leader: Leader
     order: int
     started_seconds: float
     admission: Announcement[Admission]
     attempt: Attempt | None = None
-    is_orphan: bool = False
-    """Its caller went away without having learned the admission: nobody takes the body back, or a stream."""
 
     @property
     def granted_attempt(self) -> Attempt:
@@ -55,14 +65,6 @@ class Run:
         if self.attempt is None:
             raise RuntimeError("an attempt before its claim was granted")
         return self.attempt
-
-    def leave(self) -> None:
-        """Its caller goes away without having learned the admission."""
-        self.is_orphan = True
-        if self.attempt is not None:
-            self.attempt.leave()
-        elif self.admission.value is not None:
-            self.request.body.close()
 
 
 @dataclass(slots=True)
@@ -110,15 +112,14 @@ class Runs:
         """A place among all that came to the records of this process: runs, and whoever joins one."""
         return next(self._order)
 
-    def begin(self, request: KeyedRequest) -> Run:
+    def begin(self, request: KeyedRequest, leader: Leader) -> None:
         """Work on an operation that has no run."""
         loop = self._loop
-        run = Run(request, self.next_order(), loop.time(), Announcement(loop))
+        run = Run(request, leader, self.next_order(), loop.time(), Announcement(loop))
         self._by_id[request.identity.operation_id] = run
         task = loop.create_task(self._live(run))
         self._tasks[task] = run
         task.add_done_callback(self._task_ended)
-        return run
 
     async def _live(self, run: Run) -> None:
         """The life of a run: claim, and if that is granted, attempt."""
@@ -139,8 +140,7 @@ class Runs:
             if not isinstance(admission, Granted):
                 del self._by_id[operation_id]
                 run.admission.announce(admission)
-                if run.is_orphan:
-                    request.body.close()
+                run.leader.admitted(run, admission)
         if not isinstance(admission, Granted):
             return
         record = admission.record
@@ -148,13 +148,16 @@ class Runs:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        attempt = Attempt(
-            ClaimedRequest(request, record, admission.is_first), lease, self._store, self._journaling, self._herald
+        attempt = run.attempt = Attempt(
+            ClaimedRequest(request, record, admission.is_first),
+            lease,
+            self._store,
+            self._journaling,
+            self._herald,
+            run.leader.ended,
         )
-        run.attempt = attempt
-        if run.is_orphan:
-            attempt.leave()
         run.admission.announce(admission)
+        run.leader.admitted(run, admission)
         try:
             await attempt.run()
         except Exception:

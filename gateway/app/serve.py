@@ -136,6 +136,7 @@ class Gateway:
             herald=self.herald,
             in_flight_max=config.limits.max_in_flight,
             recall=self._store.recall,
+            look=self._store.look,
         )
         routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
         table = RouteTable(zip([route.rule for route in config.routes], routes, strict=True))

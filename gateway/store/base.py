@@ -247,7 +247,7 @@ class FastTier(Protocol):
     """A memory that may answer and never grants. It can lose anything at any moment; each verb may raise `StoreError`.
 
     Callers treat every error as "not found" or "not done"; nothing here is needed for correctness. What is told in
-    passing (`put`, `announce`) may be refused before there is anything to wait for.
+    passing (`put`, `announce`), or asked (`get`), may be refused before there is anything to wait for.
     """
 
     @property
@@ -264,7 +264,7 @@ class FastTier(Protocol):
 
     async def close(self) -> None: ...
 
-    async def get(self, operation_id: UUID) -> Snapshot | None:
+    def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
         """A completed record whose replay window is open, or None."""
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:

@@ -146,9 +146,9 @@ class RedisFastTier:
         await self._writer.close()
         self._up = False
 
-    async def get(self, operation_id: UUID) -> Snapshot | None:
+    def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
         self._check_up()
-        return await self._gets.submit((operation_id, self._clock()))
+        return self._gets.submit((operation_id, self._clock()))
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         if snapshot.record is None or snapshot.state is not State.COMPLETED:

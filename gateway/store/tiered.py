@@ -8,7 +8,7 @@ Theory of operation
 -------------------
 *What a copy may answer.* A claim on a completed record is `Fenced` with that record, always: the table has no such
 row and completion is final. So a copy answers that, and only that; every other command, and every `read`, goes to the
-durable store.
+durable store. `recall` and `look` give a copy before there is a claim to make: most repeats need none.
 
 *What becomes a copy.* A completed record that the durable store gave back, whatever was asked. The window is counted
 from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
@@ -31,6 +31,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -196,14 +197,36 @@ class Tiered:
             self.stats.cache_hits += 1
         return copy
 
+    def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
+        """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
+        fast = self._fast
+        if fast is None or not fast.up or operation_id in self._owed:
+            return None
+        started_seconds = self._clock()
+        try:
+            looked = asyncio.ensure_future(fast.get(operation_id))
+        except StoreError:
+            self.stats.fast_failures += 1
+            return None
+        looked.add_done_callback(partial(self._note_looked, started_seconds))
+        return looked
+
+    def _note_looked(self, started_seconds: float, looked: asyncio.Future[Snapshot | None]) -> None:
+        if looked.cancelled():
+            return
+        if looked.exception() is not None:
+            self.stats.fast_failures += 1
+        elif (copy := looked.result()) is None:
+            self.stats.fast_misses += 1
+        else:
+            self.stats.fast_hits += 1
+            self._cache.put(copy, started_seconds)
+
     async def apply(self, command: Command) -> Result:
         if isinstance(command, _DROPPING):
             return await self._apply_dropping(command)
         if isinstance(command, Claim):
-            operation_id = command.identity.operation_id
-            copy = self.recall(operation_id)
-            if copy is None and self._fast is not None:
-                copy = await self._ask_fast(self._fast, operation_id)
+            copy = self.recall(command.identity.operation_id)
             if copy is not None:
                 return Fenced(copy)
         started_seconds = self._clock()
@@ -263,23 +286,6 @@ class Tiered:
             raise
         self._set_durable_up(True)
         return value
-
-    async def _ask_fast(self, fast: FastTier, operation_id: UUID) -> Snapshot | None:
-        """A completed record from the fast tier."""
-        if not fast.up or operation_id in self._owed:
-            return None
-        started_seconds = self._clock()
-        try:
-            copy = await fast.get(operation_id)
-        except StoreError:
-            self.stats.fast_failures += 1
-            return None
-        if copy is None:
-            self.stats.fast_misses += 1
-            return None
-        self.stats.fast_hits += 1
-        self._cache.put(copy, started_seconds)
-        return copy
 
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Keep what the durable store says of a completed record. One that is in the cache was spread before."""

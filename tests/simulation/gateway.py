@@ -270,6 +270,8 @@ class GatewayLife:
             waiting=Waiting(store),
             prober=prober,
             herald=herald,
+            recall=store.recall,
+            look=store.look,
         )
         self._routes: dict[str, Route] = {
             shape.name: replace(shape, target=replace(shape.target, upstream=self._upstream(settings)))

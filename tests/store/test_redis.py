@@ -237,10 +237,10 @@ async def test_nobody_waits_for_more_than_one_slow_answer_before_his_own(redis_u
             first, second = completed(), completed()
             await asyncio.gather(*(tier.put(each, boot_seconds()) for each in (first, second)))
             relay.to_client.hold()
-            under_way = asyncio.create_task(tier.get(id_of(first)))
+            under_way = asyncio.ensure_future(tier.get(id_of(first)))
             sent_bytes = relay.to_target.forwarded_bytes
             await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the first get is under way")
-            queued = asyncio.create_task(tier.get(id_of(second)))
+            queued = asyncio.ensure_future(tier.get(id_of(second)))
             await asyncio.sleep(0)
             ahead_seconds[0] += GET_SECONDS
             relay.to_client.release()
@@ -260,7 +260,7 @@ async def test_a_caller_who_leaves_takes_nobodys_answer(tier: RedisFastTier) -> 
     for task in puts[::2]:
         task.cancel()
     await asyncio.gather(*puts, return_exceptions=True)
-    gets = [asyncio.create_task(tier.get(id_of(snapshot))) for snapshot in snapshots]
+    gets = [asyncio.ensure_future(tier.get(id_of(snapshot))) for snapshot in snapshots]
     await asyncio.sleep(0)
     for get in gets[::3]:
         get.cancel()

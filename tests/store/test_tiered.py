@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,6 +18,7 @@ from gateway.core.operation import (
     Fenced,
     Purge,
     Result,
+    Snapshot,
     State,
 )
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
@@ -119,10 +120,32 @@ async def say(store: Tiered, hand: Hand, command: Command) -> Result:
     return result
 
 
+async def copy_of(store: Tiered, hand: Hand) -> Snapshot | None:
+    """What is known without a claim, as it is asked for before one."""
+    copy = store.recall(hand.operation_id)
+    if copy is None and (looked := store.look(hand.operation_id)) is not None:
+        with suppress(StoreError):
+            copy = await looked
+    return copy
+
+
+async def repeat(store: Tiered, hand: Hand) -> Result:
+    """A claim as it comes: where there is no copy."""
+    copy = await copy_of(store, hand)
+    return await store.apply(hand.claim()) if copy is None else Fenced(copy)
+
+
+async def claim(store: Tiered) -> Hand:
+    """An operation of its own, claimed."""
+    hand = Hand()
+    assert await copy_of(store, hand) is None
+    await say(store, hand, hand.claim())
+    return hand
+
+
 async def complete(store: Tiered) -> Hand:
     """An operation of its own, claimed and completed."""
-    hand = Hand()
-    await say(store, hand, hand.claim())
+    hand = await claim(store)
     assert isinstance(await say(store, hand, hand.complete()), Applied)
     return hand
 
@@ -143,7 +166,7 @@ async def test_a_repeat_in_the_same_process_asks_nobody(here: Gateway) -> None:
     hand = await complete(here.store)
     here.durable.asked.clear()
     for _ in range(3):
-        assert is_replay(await here.store.apply(hand.claim()), hand)
+        assert is_replay(await repeat(here.store, hand), hand)
     assert here.durable.asked == []
     assert here.store.stats.cache_hits == 3
 
@@ -153,7 +176,7 @@ async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gate
     hand = await complete(here.store)
     await in_redis(redis_url, hand)
     for _ in range(3):
-        assert is_replay(await there.store.apply(hand.claim()), hand)
+        assert is_replay(await repeat(there.store, hand), hand)
     assert there.durable.asked == []
     assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
 
@@ -162,10 +185,10 @@ async def test_what_the_durable_store_answers_is_put_into_redis(memory: Memory, 
     """A completed record that was in no copy is in all of them after it was asked for."""
     async with gateway(memory, None) as alone:
         hand = await complete(alone.store)
-    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert is_replay(await repeat(here.store, hand), hand)
     assert here.durable.asked == [Claim]
     await in_redis(redis_url, hand)
-    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert is_replay(await repeat(here.store, hand), hand)
     assert here.durable.asked == [Claim]
 
 
@@ -174,8 +197,8 @@ async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, ther
     hand = await complete(here.store)
     await in_redis(redis_url, hand)
     here.durable.is_away = there.durable.is_away = True
-    assert is_replay(await here.store.apply(hand.claim()), hand)
-    assert is_replay(await there.store.apply(hand.claim()), hand)
+    assert is_replay(await repeat(here.store, hand), hand)
+    assert is_replay(await repeat(there.store, hand), hand)
     with pytest.raises(NotApplied):
         await here.store.apply(Hand().claim())
     assert ("durable", False) in here.tiers
@@ -184,7 +207,7 @@ async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, ther
 
 async def test_a_new_key_is_granted_by_the_durable_store(here: Gateway) -> None:
     """What is in no copy is claimed where the truth is."""
-    result = await here.store.apply(Hand().claim())
+    result = await repeat(here.store, Hand())
     assert isinstance(result, Applied)
     assert result.snapshot.state is State.CLAIMED
     assert here.store.stats.fast_misses == 1
@@ -202,8 +225,7 @@ async def test_work_in_flight_is_in_no_copy(here: Gateway, redis_url: str) -> No
 
 async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis_url: str) -> None:
     """An answer that was lost makes no copy; the repeat of the same command, once answered, does."""
-    hand = Hand()
-    await say(here.store, hand, hand.claim())
+    hand = await claim(here.store)
     here.durable.loses_answers = True
     with pytest.raises(Indefinite):
         await here.store.apply(hand.complete())
@@ -212,7 +234,7 @@ async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis
         assert not redis.exists(key_of(hand.operation_id))
     here.durable.asked.clear()
     assert isinstance(await say(here.store, hand, hand.complete()), Applied)
-    assert is_replay(await here.store.apply(hand.claim()), hand)
+    assert is_replay(await repeat(here.store, hand), hand)
     assert here.durable.asked == [Complete]
 
 
@@ -230,7 +252,7 @@ async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> Non
     here.advance(REPLAY_SECONDS)
     with client(redis_url) as redis:
         redis.flushdb()
-    result = await here.store.apply(hand.claim())
+    result = await repeat(here.store, hand)
     assert result.snapshot.state is State.TOMBSTONE
 
 
@@ -239,23 +261,23 @@ async def test_a_copy_that_missed_a_purge_ends_with_its_age(memory: Memory) -> N
     async with gateway(memory, None) as here:
         hand = await complete(here.store)
         here.durable.apply_now(Purge(hand.operation_id))
-        assert is_replay(await here.store.apply(hand.claim()), hand)
+        assert is_replay(await repeat(here.store, hand), hand)
         here.advance(AGE_SECONDS)
-        assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_url: str) -> None:
     """After a purge neither this process, nor Redis, nor another process has the answer."""
     hand = await complete(here.store)
     await in_redis(redis_url, hand)
-    assert is_replay(await there.store.apply(hand.claim()), hand)
+    assert is_replay(await repeat(there.store, hand), hand)
     await here.store.apply(Purge(hand.operation_id))
-    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
     async with fast_tier(redis_url) as tier:
         assert await tier.get(hand.operation_id) is None
 
     await eventually(lambda: len(there.store._cache) == 0, what="the other process heard of it")
-    assert (await there.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+    assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_beats_a_put_that_is_under_way(here: Gateway, redis_url: str) -> None:
@@ -276,13 +298,13 @@ async def test_a_claim_that_was_read_before_a_purge_is_not_kept(here: Gateway, t
         said = command()
         hand.see(said, there.durable.apply_now(said))
     gate = here.durable.gate = asyncio.Event()
-    claim = asyncio.create_task(here.store.apply(hand.claim()))
+    claim = asyncio.create_task(repeat(here.store, hand))
     await here.durable.reached.wait()
     here.durable.gate = None
     await here.store.apply(Purge(hand.operation_id))
     gate.set()
     assert is_replay(await claim, hand)
-    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
@@ -292,7 +314,7 @@ async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
     await here.store.apply(Erase(hand.operation_id))
     await say(here.store, hand, hand.claim())
     await say(here.store, hand, hand.complete(replace(ANSWER, body=b"the second life")))
-    result = await here.store.apply(hand.claim())
+    result = await repeat(here.store, hand)
     assert is_replay(result, hand)
     assert result.snapshot.record is not None
     assert result.snapshot.record.response == replace(ANSWER, body=b"the second life")
@@ -307,7 +329,7 @@ async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: Red
         await here.store.apply(Purge(hand.operation_id))
         assert here.store.drops_owed == 1
         own_redis.resume()
-        assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
         await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
     async with fast_tier(own_redis.url) as tier:
         assert await tier.get(hand.operation_id) is None
@@ -322,7 +344,7 @@ async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, re
         await here.store.apply(Purge(hand.operation_id))
     here.durable.loses_answers = False
     await eventually(lambda: here.store.drops_owed == 0)
-    assert (await here.store.apply(hand.claim())).snapshot.state is State.TOMBSTONE
+    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redis: RedisServer) -> None:
@@ -331,8 +353,8 @@ async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redi
         own_redis.pause()
         hands = await asyncio.gather(*(complete(here.store) for _ in range(50)))
         for hand in hands:
-            assert is_replay(await here.store.apply(hand.claim()), hand)
-            assert is_replay(await there.store.apply(hand.claim()), hand)
+            assert is_replay(await repeat(here.store, hand), hand)
+            assert is_replay(await repeat(there.store, hand), hand)
         assert here.tiers[-1] == ("fast", False)
         own_redis.resume()
         await eventually(lambda: here.store.fast_up, what="Redis is used again here")
@@ -348,7 +370,7 @@ async def test_a_flush_at_any_moment_costs_a_question(here: Gateway, there: Gate
     with client(redis_url) as redis:
         redis.flushdb()
     for hand in hands:
-        assert is_replay(await there.store.apply(hand.claim()), hand)
+        assert is_replay(await repeat(there.store, hand), hand)
 
 
 async def test_closing_spreads_what_was_completed(memory: Memory, redis_url: str) -> None:
@@ -376,8 +398,7 @@ async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: Red
 @pytest.mark.parametrize("event", ["release", "forget", "abandon", "complete"])
 async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gateway, event: str) -> None:
     """Whatever ends an attempt wakes who waits for it elsewhere."""
-    hand = Hand()
-    await say(here.store, hand, hand.claim())
+    hand = await claim(here.store)
     async with there.store.watch(hand.operation_id) as watch:
         await say(here.store, hand, getattr(hand, event)())
         assert await watch.wait_changed(LONG_SECONDS)
@@ -386,8 +407,7 @@ async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gatewa
 async def test_without_redis_the_durable_store_wakes(memory: Memory) -> None:
     """News comes from the durable store where there is no fast tier."""
     async with gateway(memory, None) as here:
-        hand = Hand()
-        await say(here.store, hand, hand.claim())
+        hand = await claim(here.store)
         async with here.store.watch(hand.operation_id) as watch:
             assert not await watch.wait_changed(0)
             await say(here.store, hand, hand.release())
@@ -397,13 +417,12 @@ async def test_without_redis_the_durable_store_wakes(memory: Memory) -> None:
 async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
     """When Redis goes, whoever waits is told to look, and hears the durable store from then on."""
     async with gateway(memory, own_redis.url) as here:
-        hand = Hand()
-        await say(here.store, hand, hand.claim())
+        hand = await claim(here.store)
         async with here.store.watch(hand.operation_id) as watch:
             own_redis.kill()
             assert await watch.wait_changed(LONG_SECONDS)
             # Whoever asks next finds out that Redis is away.
-            await here.store.apply(Hand().claim())
+            await repeat(here.store, Hand())
             assert not here.store.fast_up
             while await watch.wait_changed(0):
                 pass
@@ -441,7 +460,7 @@ async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, r
     try:
         with pytest.raises(NotApplied):
             await store.start()
-        assert is_replay(await store.apply(hand.claim()), hand)
+        assert is_replay(await repeat(store, hand), hand)
         durable.is_away = False
         await store.start()
         assert isinstance(await store.apply(Hand().claim()), Applied)
@@ -470,7 +489,7 @@ async def test_a_durable_store_that_starts_at_the_second_try(
         hand = await complete(store)
 
         async def is_answered_by_it() -> bool:
-            await store.apply(hand.claim())
+            await repeat(store, hand)
             return store.stats.fast_hits > 0
 
         await eventually(is_answered_by_it)

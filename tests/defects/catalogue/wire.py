@@ -156,11 +156,17 @@ DEFECTS = (
             ),
             Edit(
                 "proxy/coordinator.py",
-                "        except BaseException:\n            attempt.leave()\n            raise",
-                "        except BaseException:\n"
-                "            attempt.leave()\n"
-                "            next(task for task, each in self._runs._tasks.items() if each is run).cancel()\n"
-                "            raise",
+                "            looked.add_done_callback(partial(self._looked, request, story, answer))\n        return answer",
+                "            looked.add_done_callback(partial(self._looked, request, story, answer))\n"
+                "        runs = self._runs._tasks\n"
+                "        answer.add_done_callback(\n"
+                "            lambda answer: [\n"
+                "                task.cancel()\n"
+                "                for task, run in runs.items()\n"
+                "                if answer.cancelled() and run.request is request\n"
+                "            ]\n"
+                "        )\n"
+                "        return answer",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

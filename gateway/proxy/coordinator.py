@@ -243,12 +243,14 @@ class Coordinator:
         looked = self._look(request.identity.operation_id)
         if looked is None:
             return None
+        self._looking += 1
         try:
             await asyncio.wait((looked,))
         except asyncio.CancelledError:
-            looked.cancel()
             request.body.close()
             raise
+        finally:
+            self._looking -= 1
         return self._by_copy(request, story, looked)
 
     def _by_copy(self, request: KeyedRequest, story: Story, looked: asyncio.Future[Snapshot | None]) -> Reply | None:

@@ -169,10 +169,10 @@ class Edge(Generic[R]):
                 client.abort()
             else:
                 client.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        # What a future held in its last moment may have begun another.
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
         await self._wait_flushed(clients)
         for listener in self._listeners:

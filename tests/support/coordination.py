@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 from gateway.app.routes import route_of, upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
-from gateway.core.operation import Record, State
+from gateway.core.operation import Record, Snapshot, State
 from gateway.observe.facts import Fact, Herald
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.coordinator import Coordinator
@@ -63,6 +64,19 @@ class Pieces:
         """Nothing is held."""
 
 
+class Here(Pieces):
+    """A request body that is here whole, as most are."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.length = len(body)
+
+    def whole(self) -> bytes | None:
+        body = b"".join(piece for piece in self._pieces if isinstance(piece, bytes))
+        self._pieces = ()
+        return body
+
+
 @dataclass
 class Office:
     """One coordinator; several on one `memory` are several gateways. `client` is its side of the upstream."""
@@ -89,7 +103,7 @@ class Office:
             (b"X-Tenant", b"t1"),
             *((name.encode(), value.encode()) for name, value in headers),
         )
-        taken = Pieces(body) if isinstance(body, bytes) else body
+        taken = Here(body) if isinstance(body, bytes) else body
         return Incoming(RequestHead(b"POST", b"/charges", fields), taken, ip_address("127.0.0.1"), "http")
 
     def ask(
@@ -143,16 +157,20 @@ async def coordination(
     memory: Memory | None = None,
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
+    look: Callable[[UUID], asyncio.Future[Snapshot | None] | None] = lambda _: None,
     **changes: Any,
 ) -> AsyncIterator[Office]:
-    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`.
+    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`,
+    and `Coordinator` for `look`.
 
     At the end it is drained, and nothing is left.
     """
     if behind is None:
         async with (
             RecordingUpstream() as own,
-            coordination(directory, memory=memory, behind=own, in_flight_max=in_flight_max, **changes) as office,
+            coordination(
+                directory, memory=memory, behind=own, in_flight_max=in_flight_max, look=look, **changes
+            ) as office,
         ):
             yield office
         return
@@ -177,6 +195,7 @@ async def coordination(
         prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe", steady_seconds=lambda: math.inf),
         herald=herald,
         in_flight_max=in_flight_max,
+        look=look,
     )
     await store.start()
     await journal.start()

@@ -156,8 +156,8 @@ DEFECTS = (
             ),
             Edit(
                 "proxy/coordinator.py",
-                "            looked.add_done_callback(partial(self._looked, request, story, answer))\n        return answer",
-                "            looked.add_done_callback(partial(self._looked, request, story, answer))\n"
+                "add_done_callback(partial(self._looked, request, story, answer))\n        return answer",
+                "add_done_callback(partial(self._looked, request, story, answer))\n"
                 "        runs = self._runs._tasks\n"
                 "        answer.add_done_callback(\n"
                 "            lambda answer: [\n"

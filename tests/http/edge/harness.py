@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -115,12 +116,12 @@ async def serving(
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
     key_fields: frozenset[bytes] = frozenset(),
-    protect_now: Callable[[Incoming, PlainRoute], Reply | None] | None = None,
+    protect_now: Callable[[Incoming, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
-    `answer` is what its requests get once their bodies are read, or who gives it. What is not protected goes to the
-    upstream, or gets a 404 if there is none.
+    `answer` is what its requests get once their bodies are read, or who gives it; `protect_now` gives it at once, or a
+    future of it. What is not protected goes to the upstream, or gets a 404 if there is none.
     """
     route = route or PlainRoute()
     facts: list[Fact] = []

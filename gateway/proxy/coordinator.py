@@ -1,14 +1,14 @@
 """The only place where the steps of one request are ordered: admit, execute, settle.
 
 A request on a protected route comes in as a value and leaves as a reply. In between, in the order of the verdict table:
-may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it
-(`_operate`).
+may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it.
 
 Each operation that this process works on has one `Run`, in a task of its own: the claim, then the attempt. Whoever
 comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. What those hear who are
-not executed is said by `Duplicates`; they never claim, and never take over.
+not executed is said by `Duplicates`; they never claim, and never take over. The first caller is told by the run itself
+(`Lead`), so that it needs no task; a task is for those who have to wait for others.
 
-Handlers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
+Callers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
 
 An operation whose outcome is in the journal has no run any more. Until the durable store has the outcome, its
 duplicates are answered by the journal.
@@ -120,9 +120,9 @@ class Coordinator:
     def answer(self, incoming: Incoming, route: Route) -> _Answer | asyncio.Future[_Answer | _Way] | _Way:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
-        Else what will be the answer, or the way to it; or that way, for somebody to walk. It raises what the request's
-        body raises when it is cut short; then nothing was done, and nothing is done as long as nobody walks it. A
-        future that is cancelled stops nothing: nobody hears of it, that is all.
+        Else a future of the answer, or of the rest of the way to it, for somebody to walk; if that is cancelled nobody
+        hears what becomes of the request, and nothing else happens. Or the way itself, where the request's body is still
+        to come; it raises what the body raises when it is cut short, and nothing is done as long as nobody walks it.
         """
         story = Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)

@@ -7,7 +7,7 @@ from tests.defects.defect import Defect, Edit
 LIFECYCLE = "core/lifecycle.py"
 CLAIMING = "proxy/claiming.py"
 LEASES = "proxy/leases.py"
-_HOLDERS = "case Renew() | Complete() | Release() | Forget() | Abandon():\n            "
+_HOLDERS = "case Complete() | Renew() | Release() | Forget() | Abandon():\n            "
 _HOLDERS_FENCE = _HOLDERS + "return (record.token, record.attempt_id) == "
 _FENCES = "tests/conformance/test_fences.py::"
 _CLAIMING = "tests/proxy/test_claiming.py::"
@@ -108,7 +108,7 @@ DEFECTS = (
     Defect(
         "lease-never-lapses",
         "a dead holder keeps its key for ever",
-        (Edit(LIFECYCLE, "if record.state is State.CLAIMED and record.lease_until_us <= now_us:", "if False:"),),
+        (Edit(LIFECYCLE, "return Event.LAPSE if record.lease_until_us <= now_us else None", "return None"),),
         ("tests/core/test_lifecycle.py::test_a_lease_ends_at_its_moment", _CLAIMING + "test_close_gives_pursuits_up"),
     ),
     Defect(

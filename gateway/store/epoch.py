@@ -30,6 +30,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
+from gateway.core.immutable import immutable
 from gateway.store.base import Epoch, StartRefused
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
@@ -39,7 +40,7 @@ _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Seen:
     """What was last seen of a store: which memory it was, and the highest token that it had given.
 

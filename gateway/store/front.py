@@ -118,7 +118,15 @@ class Front:
         memories = self._memories
         if self._is_amnesic and isinstance(command, Claim):
             await self._check_known(command)
-        result = await self._asked(EVENT_OF[type(command)], self._store.apply, command)
+        self._check_open()
+        # As `_told`, without a coroutine more: every claim and every answer comes here.
+        verb, started = EVENT_OF[type(command)], time.perf_counter()
+        try:
+            result = await self._store.apply(command)
+        except BaseException as failure:
+            self._tell(verb, started, failure)
+            raise
+        self._tell(verb, started)
         if memories != self._memories and isinstance(command, _GRANTING):
             raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")
         record, seen = result.snapshot.record, self._seen
@@ -269,25 +277,33 @@ class Front:
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def _asked(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Coroutine[Any, Any, T]:
+        self._check_open()
+        return self._told(verb, call, *arguments)
+
+    def _check_open(self) -> None:
         if not self._is_open:
             raise NotApplied("the durable store was not reached yet")
-        return self._told(verb, call, *arguments)
 
     async def _told(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         started = time.perf_counter()
-        error: str | None = None
         try:
-            return await call(*arguments)
-        except StoreError as failure:
+            answer = await call(*arguments)
+        except BaseException as failure:
+            self._tell(verb, started, failure)
+            raise
+        self._tell(verb, started)
+        return answer
+
+    def _tell(self, verb: str, started: float, failure: BaseException | None = None) -> None:
+        """State that the store was called, and how that ended. Behind another memory the gate is shut first."""
+        error: str | None = None
+        if isinstance(failure, StoreError):
             error = type(failure).__name__
             if isinstance(failure, EpochChanged):
                 self._reopen()
-            raise
-        except asyncio.CancelledError:
+        elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
-            raise
-        finally:
-            self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+        self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
 
 
 def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

@@ -138,10 +138,12 @@ class PostgresStore:
             if isinstance(answer, Unclear):
                 answer = judge(await self.read(operation_id_of(command)), command, has_answer=True)
             if not isinstance(answer, Unclear):
-                if isinstance(answer, Applied) and answer.snapshot.record is not None:
-                    self._dialer.seen_token = max(self._dialer.seen_token, answer.snapshot.record.token)
-                if isinstance(answer, Applied) and not isinstance(command, Renew):
-                    opened.news.tell(operation_id_of(command))
+                if isinstance(answer, Applied):
+                    record, dialer = answer.snapshot.record, self._dialer
+                    if record is not None and record.token > dialer.seen_token:
+                        dialer.seen_token = record.token
+                    if not isinstance(command, Renew):
+                        opened.news.tell(operation_id_of(command))
                 return answer
         # Every try was answered, and changed nothing.
         raise NotApplied("the operation changed each time between two looks at it")
@@ -259,8 +261,13 @@ class _Opened:
 
 
 def _batcher(executor: Executor) -> Batcher[Command, Answer]:
-    # As integers operation ids have the same order, and are hashed and compared much faster.
-    return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
+    return Batcher(executor.execute, key=_number_of, size_max=_BATCH_SIZE_MAX)
+
+
+def _number_of(command: Command) -> int:
+    """The operation id: as integers they have the same order, and are hashed and compared much faster."""
+    operation_id = command.identity.operation_id if isinstance(command, Claim) else command.operation_id
+    return operation_id.int
 
 
 class Dialer:

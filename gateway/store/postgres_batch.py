@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from gateway.core.lifecycle import settle, step
@@ -159,8 +159,8 @@ def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
             continue
         part: list[Command] = []
         part_bytes = 0
-        for command in group:
-            size = answer_bytes(command.response) if isinstance(command, Complete | Prove) else 0
+        for command in cast("list[Complete | Prove]", group):
+            size = answer_bytes(command.response)
             if part and part_bytes + size > _STATEMENT_BYTES_MAX:
                 yield part
                 part, part_bytes = [], 0
@@ -180,15 +180,15 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
             seen[row[4].int] = row
     answers: list[Answer | Exception] = []
     for command in commands:
-        operation = command.identity.operation_id.int
-        grant, there = grants.get(operation), seen.get(operation)
+        number = command.identity.operation_id.int
+        grant, there = grants.get(number), seen.get(number)
         try:
             before = None if there is None else record_of(there[4:])
         except NotApplied as error:
             answers.append(error)
             continue
         if grant is not None:
-            answers.append(_grant(command, before, *grant[1:4]))
+            answers.append(_grant(command, before, grant[1], grant[2], grant[3]))
         elif there is None:
             answers.append(Unclear())
         else:

@@ -46,22 +46,22 @@ _log = logging.getLogger(__name__)
 
 
 class _Recent:
-    """A bounded set of ids, each for a while."""
+    """A bounded set of ids, each for a while. Kept as integers, which are hashed much faster."""
 
     def __init__(self, seconds: float, size_max: int) -> None:
         self._seconds = seconds
         self._size_max = size_max
-        self._until: OrderedDict[UUID, float] = OrderedDict()
+        self._until: OrderedDict[int, float] = OrderedDict()
 
     def add(self, operation_id: UUID) -> None:
-        until = self._until
-        until[operation_id] = time.monotonic() + self._seconds
-        until.move_to_end(operation_id)
+        until, number = self._until, operation_id.int
+        until[number] = time.monotonic() + self._seconds
+        until.move_to_end(number)
         if len(until) > self._size_max:
             until.popitem(last=False)
 
     def __contains__(self, operation_id: UUID) -> bool:
-        until = self._until.get(operation_id)
+        until = self._until.get(operation_id.int)
         return until is not None and until > time.monotonic()
 
 

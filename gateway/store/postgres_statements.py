@@ -2,7 +2,8 @@
 
 A statement is a file under `sql/postgres`, named after its verb. Where it asks for the time, its first argument is what
 to use instead of the server's clock (null, but for tests). The others of a command's statement are arrays with one
-element per operation. Nothing here does I/O.
+element per operation; in those of `claim` and `complete` some are shorter, see `_once` and `_if_any`. Nothing here
+does I/O.
 """
 
 from __future__ import annotations
@@ -65,6 +66,16 @@ def migrations() -> list[tuple[int, str, str]]:
     return [(int(name[:4]), name.removesuffix(".sql"), directory.joinpath(name).read_text()) for name in names]
 
 
+def _once(column: list[Any]) -> list[Any]:
+    """The first element alone where all are alike: the driver takes its time for each. For a column without nulls."""
+    return column[:1] if column.count(column[0]) == len(column) else column
+
+
+def _if_any(column: list[Any]) -> list[Any]:
+    """No element where all are null."""
+    return [] if column.count(None) == len(column) else column
+
+
 def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> Columns:
     """The arguments of `claim`. `due_in_us` foretells by operation name after how long upkeep has to look."""
     identities = [command.identity for command in commands]
@@ -73,21 +84,21 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
     return (
         [identity.operation_id for identity in identities],
         [command.attempt_id for command in commands],
-        [command.holder for command in commands],
-        [identity.route for identity in identities],
-        [identity.operation for identity in identities],
-        [identity.scope_digest for identity in identities],
+        _once([command.holder for command in commands]),
+        _once([identity.route for identity in identities]),
+        _once([identity.operation for identity in identities]),
+        _once([identity.scope_digest for identity in identities]),
         [identity.key_digest for identity in identities],
-        [identity.key for identity in identities],
-        [fingerprint.recipe for fingerprint in fingerprints],
+        _if_any([identity.key for identity in identities]),
+        _once([fingerprint.recipe for fingerprint in fingerprints]),
         [fingerprint.digest for fingerprint in fingerprints],
         [fingerprint.raw for fingerprint in fingerprints],
-        [fingerprint.key_id for fingerprint in fingerprints],
-        [command.lease_us for command in commands],
-        [command.read_token for command in commands],
-        [due_in_us(identity.operation) for identity in identities],
-        [None if probe is None else probe.target for probe in probes],
-        [None if probe is None else probe.host for probe in probes],
+        _once([fingerprint.key_id for fingerprint in fingerprints]),
+        _once([command.lease_us for command in commands]),
+        _if_any([command.read_token for command in commands]),
+        _once([due_in_us(identity.operation) for identity in identities]),
+        _if_any([None if probe is None else probe.target for probe in probes]),
+        _if_any([None if probe is None else probe.host for probe in probes]),
     )
 
 
@@ -120,9 +131,13 @@ def _answers(commands: Sequence[Any]) -> Columns:
     )
 
 
-def _are_at_hand(commands: Sequence[Complete]) -> bool:
-    """Whether the records need not come back: everybody has the one of his claim."""
-    return all(command.granted is not None for command in commands)
+def _completed(commands: Sequence[Complete]) -> Columns:
+    replay_us, remember_us, status, location, reason, headers, body = _answers(commands)
+    return (
+        _once(replay_us), _once(remember_us), _once(status), _if_any(location), _once(reason), headers, _if_any(body),
+        # The records need not come back: everybody has the one of his claim.
+        all(command.granted is not None for command in commands),
+    )  # fmt: skip
 
 
 def _remember(commands: Sequence[Any]) -> Columns:
@@ -154,7 +169,7 @@ def _audits(commands: Sequence[Any]) -> Columns:
 # The arguments of every verb but `claim`.
 COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
-    Complete: lambda commands: (*_held(commands), *_answers(commands), _are_at_hand(commands)),
+    Complete: lambda commands: (*_held(commands), *_completed(commands)),
     Release: lambda commands: (*_held(commands), *_remember(commands)),
     Forget: lambda commands: (*_held(commands), [FORGOTTEN_REMEMBER_US] * len(commands)),
     Abandon: lambda commands: (*_held(commands), [command.doubt for command in commands]),
@@ -168,4 +183,7 @@ COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
 
 def answer_bytes(response: StoredResponse) -> int:
     """About how many bytes the answer adds to a statement."""
-    return len(response.body or b"") + sum(len(name) + len(value) + 8 for name, value in response.headers)
+    size = len(response.body or b"") + 8 * len(response.headers)
+    for name, value in response.headers:
+        size += len(name) + len(value)
+    return size

@@ -55,8 +55,10 @@ class Watchers:
 
     def announce(self, operation_id: UUID) -> None:
         """Wake whoever listens to this operation."""
-        for watch in self._watches.get(operation_id, ()):
-            watch.wake()
+        # Mostly nobody listens to anything, and an id is hashed by a function of Python.
+        if self._watches:
+            for watch in self._watches.get(operation_id, ()):
+                watch.wake()
 
     def announce_all(self, operation_ids: Iterable[UUID]) -> None:
         for operation_id in operation_ids:

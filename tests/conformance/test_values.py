@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Applied, Claim, Complete, Fingerprint, Identity, Prove, State
+from gateway.core.operation import Applied, Claim, Complete, Fingerprint, Identity, ProbeTarget, Prove, State
 from gateway.store.base import Store
 from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, REMEMBER_US, REPLAY_US, Hand, do, new_identity
 
@@ -95,6 +95,55 @@ async def test_answers_recorded_at_once_are_not_mixed_up(store: Store) -> None:
         snapshot = await store.read(hand.operation_id)
         assert snapshot.record is not None
         assert snapshot.record.response == answer
+
+
+def _claim_of(number: int) -> Claim:
+    """Claims of one number say the same, but for what is an operation's own; those of 0 leave out what they can."""
+    own = uuid4()
+    identity = Identity(
+        own, f"route-{number}", f"op-{number}", b"scope-%d" % number, own.bytes, f"key-{number}" if number else None
+    )
+    fingerprint = Fingerprint(b"recipe-%d" % number, own.bytes, own.bytes, f"secret-{number}")
+    probe = ProbeTarget(b"/charges/%d" % number, b"api.test") if number else None
+    return Claim(identity, uuid4(), f"holder-{number}", fingerprint, LEASE_US + number, probe=probe)
+
+
+def _answer_of(number: int) -> StoredResponse:
+    location = ((b"Location", b"/charges/%d" % number),) if number else ()
+    return StoredResponse(200 + number, b"Reason %d" % number, location, b"%d" % number if number else None)
+
+
+@pytest.mark.parametrize("is_at_hand", [True, False], ids=["granted", "forgotten"])
+@pytest.mark.parametrize(
+    "numbers",
+    [[3] * 6, [0] * 6, [0, 3, 0, 3, 3, 0], [3, 0, 0, 0, 0, 0], [3, 3, 3, 3, 3, 4]],
+    ids=["alike", "alike-and-bare", "some-bare", "one-full", "one-other"],
+)
+async def test_what_is_said_at_once_is_kept_for_each(numbers: list[int], is_at_hand: bool, store: Store) -> None:
+    """Operations that are claimed and completed together keep what was said of each, be it alike or not."""
+    claims = [_claim_of(number) for number in numbers]
+    answers = []
+    for claim, number, granted in zip(
+        claims, numbers, await asyncio.gather(*(store.apply(claim) for claim in claims)), strict=True
+    ):
+        record = granted.snapshot.record
+        assert record is not None
+        assert record.lease_until_us - record.claimed_us == claim.lease_us
+        answers.append(
+            Complete(
+                claim.identity.operation_id, record.token, claim.attempt_id, _answer_of(number),
+                REPLAY_US + number, REMEMBER_US + number, record if is_at_hand else None,
+            )
+        )  # fmt: skip
+    await asyncio.gather(*(store.apply(answer) for answer in answers))
+    for claim, answer in zip(claims, answers, strict=True):
+        record = (await store.read(answer.operation_id)).record
+        assert record is not None
+        assert (record.identity, record.attempt_id, record.holder) == (claim.identity, claim.attempt_id, claim.holder)
+        assert (record.fingerprint, record.probe) == (claim.fingerprint, claim.probe)
+        assert (record.response, record.completed_us is not None) == (answer.response, True)
+        assert record.replay_until_us - (record.completed_us or 0) == answer.replay_us
+        assert record.remember_until_us - (record.completed_us or 0) == answer.remember_us
 
 
 async def test_a_repeated_completion_keeps_the_first_answer(store: Store) -> None:

@@ -7,7 +7,22 @@
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), input AS MATERIALIZED (
-    SELECT * FROM unnest(
+    -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
+    SELECT
+        i.for_id, i.new_attempt_id,
+        coalesce(i.new_holder, ($4::text[])[1]) AS new_holder,
+        coalesce(i.new_route, ($5::text[])[1]) AS new_route,
+        coalesce(i.new_operation, ($6::text[])[1]) AS new_operation,
+        coalesce(i.new_scope_digest, ($7::bytea[])[1]) AS new_scope_digest,
+        i.new_key_digest, i.new_key,
+        coalesce(i.new_recipe, ($10::bytea[])[1]) AS new_recipe,
+        i.new_digest, i.new_raw,
+        coalesce(i.new_key_id, ($13::text[])[1]) AS new_key_id,
+        coalesce(i.lease_us, ($14::bigint[])[1]) AS lease_us,
+        i.read_token,
+        coalesce(i.due_in_us, ($16::bigint[])[1]) AS due_in_us,
+        i.new_probe_target, i.new_probe_host
+    FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
         $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
         $17::bytea[], $18::bytea[]

@@ -4,7 +4,14 @@
 -- A day without a partition fails the whole statement, which is then repeated. `changed` are places in the input; with the
 -- last argument the records of those stay here, because whoever completes them has them.
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[])
+    -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
+    SELECT
+        i.for_id, i.for_token, i.for_attempt_id,
+        coalesce(i.replay_us, ($5::bigint[])[1]) AS replay_us,
+        coalesce(i.remember_us, ($6::bigint[])[1]) AS remember_us,
+        coalesce(i.new_status, ($7::smallint[])[1]) AS new_status,
+        i.new_location, i.ordinal
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[])
     WITH ORDINALITY AS i (for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, ordinal)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
@@ -46,7 +53,8 @@ WITH input AS MATERIALIZED (
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
     SELECT
-        ch.token, ch.drop_day, ($9::bytea[])[ch.ordinal], ($10::bytea[])[ch.ordinal], ($11::bytea[])[ch.ordinal]
+        ch.token, ch.drop_day, coalesce(($9::bytea[])[ch.ordinal], ($9::bytea[])[1]), ($10::bytea[])[ch.ordinal],
+        ($11::bytea[])[ch.ordinal]
     FROM changed ch
 )
 SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}

@@ -22,18 +22,19 @@ _FENCE: Final = struct.Struct(">3sQ")
 _ENTRY_KIND: Final = b"igR"
 _MARKER_KIND: Final = b"igD"
 
-# Envelope: the era of the server, the version of what follows, the end of the window in µs of the server's clock.
 ERA_BYTES: Final = 16
-_HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQ")
 VERSION: Final = 1
 
-# Operation id, attempt id, resolution id or zeros; attempts; first claimed, claimed, replay until, remember until,
-# completed; status; last event; flags; the number of parts that follow, whose lengths come next.
-_RECORD: Final = struct.Struct(">16s16s16sI5QHBBH")
+# What every entry begins with. The fence. The envelope: the era of the server, the version of what follows, the end of
+# the window in µs of the server's clock. Of the payload: operation id, attempt id, resolution id or zeros; attempts;
+# first claimed, claimed, replay until, remember until, completed; status; last event; flags; the number of parts that
+# follow, whose lengths come next.
+_ENTRY: Final = struct.Struct(f">3sQ {ERA_BYTES}sBQ 16s16s16sI5QHBBH")
 _HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY, _HAS_PROBE = 1, 2, 4, 8, 16
 _FIXED_PARTS: Final = 13
 _ZEROS: Final = bytes(16)
 
+_COMPLETED: Final = State.COMPLETED
 _EVENTS: Final = tuple(Event)
 _EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
 
@@ -49,7 +50,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
     Raises ValueError when the record does not fit the format.
     """
     response, completed_us = record.response, record.completed_us
-    if record.state is not State.COMPLETED or response is None or completed_us is None:
+    if record.state is not _COMPLETED or response is None or completed_us is None:
         raise ValueError("only a completed record has an entry")
     identity, fingerprint, probe = record.identity, record.fingerprint, record.probe
     flags = 0
@@ -79,8 +80,12 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         parts += field
     parts.append(response.body or b"")
     try:
-        head = _HEAD.pack(_ENTRY_KIND, record.token, era, VERSION, expires_us)
-        fixed = _RECORD.pack(
+        fixed = _ENTRY.pack(
+            _ENTRY_KIND,
+            record.token,
+            era,
+            VERSION,
+            expires_us,
             identity.operation_id.bytes,
             record.attempt_id.bytes,
             record.resolution_id.bytes if record.resolution_id else _ZEROS,
@@ -98,77 +103,64 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         lengths = struct.pack(f">{len(parts)}I", *map(len, parts))
     except struct.error as error:
         raise ValueError(f"the record does not fit an entry: {error}") from None
-    return b"".join((head, fixed, lengths, *parts))
+    return b"".join((fixed, lengths, *parts))
 
 
 def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] | None:
     """The record and its `expires_us`, if these bytes are an entry of this operation in this era; else None."""
     try:
-        kind, token, entry_era, version, expires_us = _HEAD.unpack_from(entry)
-        if (kind, entry_era, version) != (_ENTRY_KIND, era, VERSION):
+        (
+            kind, token, entry_era, version, expires_us, entry_id, attempt_id, resolution_id, attempts,
+            first_claimed_us, claimed_us, replay_until_us, remember_until_us, completed_us,
+            status, event_number, flags, part_count,
+        ) = _ENTRY.unpack_from(entry)  # fmt: skip
+        if kind != _ENTRY_KIND or entry_era != era or version != VERSION or entry_id != operation_id.bytes:
             return None
-        if entry[_HEAD.size : _HEAD.size + 16] != operation_id.bytes:
-            return None
-        return _decode_record(entry, operation_id, token), expires_us
+        parts, body = _parts(entry, _ENTRY.size, part_count)
+        (
+            route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id,
+            probe_target, probe_host, reason,
+        ) = parts[:_FIXED_PARTS]  # fmt: skip
+        headers = parts[_FIXED_PARTS:]
+        if len(headers) % 2:
+            raise ValueError("a header field without a value")
+        # By position, which takes a third of the time.
+        record = Record(
+            Identity(
+                operation_id,
+                route.decode(),
+                operation.decode(),
+                scope_digest,
+                key_digest,
+                key.decode() if flags & _HAS_KEY else None,
+            ),
+            _COMPLETED,
+            token,
+            UUID(bytes=attempt_id),
+            _EVENTS[event_number],
+            holder.decode(),
+            False,  # carries_doubt
+            Fingerprint(recipe, digest, raw, key_id.decode()) if flags & _HAS_FINGERPRINT else None,
+            attempts,
+            first_claimed_us,
+            claimed_us,
+            0,  # lease_until_us
+            replay_until_us,
+            remember_until_us,
+            completed_us,
+            None,  # doubt
+            UUID(bytes=resolution_id) if flags & _HAS_RESOLUTION else None,
+            StoredResponse(
+                status,
+                reason,
+                tuple(zip(headers[::2], headers[1::2], strict=True)),
+                body if flags & _HAS_BODY else None,
+            ),
+            ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
+        )
     except (struct.error, ValueError, IndexError):
         return None
-
-
-def _decode_record(entry: bytes, operation_id: UUID, token: int) -> Record:
-    (
-        _,
-        attempt_id,
-        resolution_id,
-        attempts,
-        first_claimed_us,
-        claimed_us,
-        replay_until_us,
-        remember_until_us,
-        completed_us,
-        status,
-        event_number,
-        flags,
-        part_count,
-    ) = _RECORD.unpack_from(entry, _HEAD.size)
-    parts, body = _parts(entry, _HEAD.size + _RECORD.size, part_count)
-    (
-        route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id,
-        probe_target, probe_host, reason,
-    ) = parts[:_FIXED_PARTS]  # fmt: skip
-    headers = parts[_FIXED_PARTS:]
-    if len(headers) % 2:
-        raise ValueError("a header field without a value")
-    return Record(
-        identity=Identity(
-            operation_id,
-            route.decode(),
-            operation.decode(),
-            scope_digest,
-            key_digest,
-            key.decode() if flags & _HAS_KEY else None,
-        ),
-        state=State.COMPLETED,
-        token=token,
-        attempt_id=UUID(bytes=attempt_id),
-        last_event=_EVENTS[event_number],
-        holder=holder.decode(),
-        carries_doubt=False,
-        fingerprint=Fingerprint(recipe, digest, raw, key_id.decode()) if flags & _HAS_FINGERPRINT else None,
-        attempts=attempts,
-        first_claimed_us=first_claimed_us,
-        claimed_us=claimed_us,
-        replay_until_us=replay_until_us,
-        remember_until_us=remember_until_us,
-        completed_us=completed_us,
-        resolution_id=UUID(bytes=resolution_id) if flags & _HAS_RESOLUTION else None,
-        response=StoredResponse(
-            status,
-            reason,
-            tuple(zip(headers[::2], headers[1::2], strict=True)),
-            body if flags & _HAS_BODY else None,
-        ),
-        probe=ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
-    )
+    return record, expires_us
 
 
 def _parts(entry: bytes, offset: int, count: int) -> tuple[tuple[bytes, ...], bytes]:

@@ -34,7 +34,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import MICROSECONDS, Snapshot, State
+from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
@@ -50,6 +50,7 @@ PUT_SECONDS: Final = 2.0
 # How long after its reading a record may still be put, and how long a drop is remembered: the latter has to be longer.
 PUT_AGE_SECONDS_MAX: Final = 10.0
 MARKER_SECONDS: Final = 60.0
+_PUT_AGE_US_MAX: Final = microseconds(PUT_AGE_SECONDS_MAX)
 
 # A larger entry would make its neighbours in a batch miss their deadline on a slow wire.
 ENTRY_BYTES_MAX: Final = 256 * 1024
@@ -66,6 +67,7 @@ _LUA: Final = Path(__file__).parent / "lua"
 _PUT_SCRIPT: Final = (_LUA / "put.lua").read_bytes()
 _DROP_SCRIPT: Final = (_LUA / "drop.lua").read_bytes()
 _DOWN: Final = "the fast tier is down"
+_COMPLETED: Final = State.COMPLETED
 
 
 @immutable
@@ -151,9 +153,10 @@ class RedisFastTier:
         return self._gets.submit((operation_id, self._clock()))
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
-        if snapshot.record is None or snapshot.state is not State.COMPLETED:
+        record = snapshot.record
+        if record is None or record.state is not _COMPLETED:
             raise ValueError("only completed records may be put")
-        return self._write(_Put(snapshot.record.identity.operation_id, snapshot, started_seconds))
+        return self._write(_Put(record.identity.operation_id, snapshot, started_seconds))
 
     async def drop(self, operation_id: UUID, token: int) -> None:
         await self._write(_Drop(operation_id, token))
@@ -189,14 +192,16 @@ class RedisFastTier:
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
         """One question for all. Who has waited for as long as an answer may take is not made to wait on."""
         oldest_seconds = self._clock() - GET_SECONDS
-        asked = dict.fromkeys(operation_id for operation_id, since_seconds in gets if since_seconds > oldest_seconds)
-        found = await self._find(list(asked)) if asked else {}
+        # By integers, which are hashed much faster than ids.
+        asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
+        found = await self._find(list(asked.values())) if asked else {}
         return [
-            found.get(operation_id) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
+            found.get(operation_id.int) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
             for operation_id, since_seconds in gets
         ]
 
-    async def _find(self, operation_ids: list[UUID]) -> dict[UUID, Snapshot | None]:
+    async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
+        """What is believed of the operations, by their ids as integers."""
         commands: list[Words] = [("MGET", self._era_key, *map(self._key, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
@@ -207,7 +212,7 @@ class RedisFastTier:
             return {}
         now_us = time_us(time)
         return {
-            operation_id: _believed(entry, operation_id, self._reader.era, now_us)
+            operation_id.int: _believed(entry, operation_id, self._reader.era, now_us)
             for operation_id, entry in zip(operation_ids, entries, strict=True)
             if entry is not None
         }
@@ -215,31 +220,31 @@ class RedisFastTier:
     async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
         """All puts by one script, the others by one command each. What the server refuses fails those it was for."""
         link = self._writer
-        puts: list[tuple[str, bytes, int, int]] = []
+        keys: list[str] = []
+        arguments: list[bytes | int] = []
         commands: list[Words] = []
         # For each command the places in `writes` that it is for; the puts' come last.
         places: list[list[int]] = []
         put_places: list[int] = []
         for place, write in enumerate(writes):
             key = self._key(write.operation_id)
-            entry = self._entry(write) if isinstance(write, _Put) else None
-            if entry is not None:
-                puts.append((key, *entry))
+            if isinstance(write, _Put) and (entry := self._entry(write)) is not None:
+                keys.append(key)
+                arguments += entry
                 put_places.append(place)
                 continue
             commands.append(self._drop(key, write) if isinstance(write, _Drop) else ("PUBLISH", key, b""))
             places.append([place])
         era = link.era
-        if puts:
-            keys, arguments = [put[0] for put in puts], [word for put in puts for word in put[1:]]
+        if keys:
             commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, self._era_key, *keys, era, *arguments))
             places.append(put_places)
         replies = await self._exchange(link, commands, PUT_SECONDS)
         errors = [refusal(reply) for reply in replies]
-        if puts and not errors[-1]:
-            held_era, seconds, microseconds, text = replies[-1]
+        if keys and not errors[-1]:
+            held_era, *time, text = replies[-1]
             errors[-1] = refusal_word(text.decode())
-            link.note_time((seconds, microseconds))
+            link.note_time(time)
             if held_era != era:
                 await self._look(link)
         results: list[StoreError | None] = [None] * len(writes)
@@ -265,7 +270,7 @@ class RedisFastTier:
             return None
         if len(entry) > ENTRY_BYTES_MAX:
             return None
-        until_us = min(expires_us, started_us + int(PUT_AGE_SECONDS_MAX * MICROSECONDS))
+        until_us = min(expires_us, started_us + _PUT_AGE_US_MAX)
         return entry, until_us, expires_us // 1000
 
     def _tell_drop(self, operation_id: UUID) -> None:

@@ -58,10 +58,11 @@ def encode(record: Record) -> Row:
     fingerprint, response, probe = record.fingerprint, record.response, record.probe
     return (
         VERSION,
-        record.state.value,
+        # Both are strings as they are; `value` is looked up by a function of Python.
+        record.state,
         record.token,
         record.attempt_id.bytes,
-        record.last_event.value,
+        record.last_event,
         record.holder,
         record.carries_doubt,
         *((None,) * 4 if fingerprint is None else _fingerprint_columns(fingerprint)),

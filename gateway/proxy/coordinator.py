@@ -121,8 +121,8 @@ class Coordinator:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
         Else a future of the answer, or of the rest of the way to it, for somebody to walk; if that is cancelled nobody
-        hears what becomes of the request, and nothing else happens. Or the way itself, where the request's body is still
-        to come; it raises what the body raises when it is cut short, and nothing is done as long as nobody walks it.
+        hears what becomes of the request, and nothing else happens. Or the way itself, where the request's body has
+        yet to come: it raises what the body raises when it is cut short; nothing is done as long as nobody walks it.
         """
         story = Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)

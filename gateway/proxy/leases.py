@@ -73,7 +73,8 @@ class Leases:
         self._store = store
         self._herald = herald
         self._clock = clock
-        self._held: dict[UUID, Lease] = {}
+        # A set that keeps the order in which they were granted.
+        self._held: dict[Lease, None] = {}
         self.lease_seconds = lease_seconds
         self.margin_seconds = max(1.0, lease_seconds / 6)
         self._last_beat_seconds = clock()
@@ -91,12 +92,12 @@ class Leases:
         """
         lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self._clock)
         self._trust(lease, record, now_us, started_seconds)
-        self._held[lease.attempt_id] = lease
+        self._held[lease] = None
         return lease
 
     def drop(self, lease: Lease) -> None:
         """The attempt ended, however it did."""
-        self._held.pop(lease.attempt_id, None)
+        self._held.pop(lease, None)
 
     def is_stalled(self) -> bool:
         """Whether the loop has just been stuck for longer than a third of a lease: nothing should be claimed now."""
@@ -109,7 +110,7 @@ class Leases:
         self._last_beat_seconds = now
         if lag > self.lease_seconds / 6:
             self._herald.state(LoopStalled(lag))
-        for lease in self._held.values():
+        for lease in self._held:
             if lease.renew_at_seconds <= now and not lease.is_renewing:
                 lease.is_renewing = True
                 task = asyncio.get_running_loop().create_task(self._renew(lease))
@@ -142,7 +143,7 @@ class Leases:
             return
         finally:
             lease.is_renewing = False
-        if lease.attempt_id in self._held:
+        if lease in self._held:
             self._take(lease, result, started)
 
     def _take(self, lease: Lease, result: Result, started_seconds: float) -> None:

@@ -90,7 +90,8 @@ class Runs:
         self._leases = leases
         self._herald = herald
         self._loop = asyncio.get_running_loop()
-        self._by_id: dict[UUID, Run] = {}
+        # By integers: before all else a request is looked up here, and an id is hashed by a function of Python.
+        self._by_id: dict[int, Run] = {}
         self._tasks: dict[asyncio.Task[None], Run] = {}
         self._order = count()
 
@@ -99,7 +100,7 @@ class Runs:
 
     def get(self, operation_id: UUID) -> Run | None:
         """The run of this operation, if there is one."""
-        return self._by_id.get(operation_id)
+        return self._by_id.get(operation_id.int)
 
     @property
     def oldest_seconds(self) -> float:
@@ -116,7 +117,7 @@ class Runs:
         """Work on an operation that has no run."""
         loop = self._loop
         run = Run(request, leader, self.next_order(), loop.time(), Announcement(loop))
-        self._by_id[request.identity.operation_id] = run
+        self._by_id[request.identity.operation_id.int] = run
         task = loop.create_task(self._live(run))
         self._tasks[task] = run
         task.add_done_callback(self._task_ended)
@@ -138,7 +139,7 @@ class Runs:
             admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
         finally:
             if not isinstance(admission, Granted):
-                del self._by_id[operation_id]
+                del self._by_id[operation_id.int]
                 run.admission.announce(admission)
                 run.leader.admitted(run, admission)
         if not isinstance(admission, Granted):
@@ -167,7 +168,7 @@ class Runs:
             raise
         finally:
             self._leases.drop(lease)
-            del self._by_id[operation_id]
+            del self._by_id[operation_id.int]
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

@@ -41,7 +41,8 @@ class ProcessCache:
         self._bytes_max = bytes_max
         self._entry_bytes_max = bytes_max // _ENTRY_SHARE
         self._age_seconds_max = age_seconds_max
-        self._entries: OrderedDict[UUID, _Entry] = OrderedDict()
+        # By integers: an id is hashed by a function of Python.
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._bytes = 0
         self._dropped_seconds = float("-inf")
 
@@ -55,16 +56,17 @@ class ProcessCache:
 
     def get(self, operation_id: UUID, now_seconds: float) -> Snapshot | None:
         """The record as of now, or None."""
-        entry = self._entries.get(operation_id)
+        number = operation_id.int
+        entry = self._entries.get(number)
         if entry is None:
             return None
         elapsed_seconds = now_seconds - entry.started_seconds
         if elapsed_seconds < self._age_seconds_max:
             snapshot = later(entry.snapshot, microseconds(elapsed_seconds))
             if snapshot.state is State.COMPLETED:
-                self._entries.move_to_end(operation_id)
+                self._entries.move_to_end(number)
                 return snapshot
-        self._remove(operation_id)
+        self._remove(number)
         return None
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> None:
@@ -76,15 +78,15 @@ class ProcessCache:
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED or started_seconds <= self._dropped_seconds:
             return
-        operation_id = record.identity.operation_id
-        known = self._entries.get(operation_id)
+        number = record.identity.operation_id.int
+        known = self._entries.get(number)
         if known is not None and known.started_seconds >= started_seconds:
             return
         size_bytes = _size_bytes(record)
         if size_bytes > self._entry_bytes_max:
             return
-        self._remove(operation_id)
-        self._entries[operation_id] = _Entry(snapshot, started_seconds, size_bytes)
+        self._remove(number)
+        self._entries[number] = _Entry(snapshot, started_seconds, size_bytes)
         self._bytes += size_bytes
         while self._bytes > self._bytes_max:
             self._bytes -= self._entries.popitem(last=False)[1].size_bytes
@@ -92,10 +94,10 @@ class ProcessCache:
     def drop(self, operation_id: UUID, now_seconds: float) -> None:
         """Forget the record, and refuse what was read before now."""
         self._dropped_seconds = max(self._dropped_seconds, now_seconds)
-        self._remove(operation_id)
+        self._remove(operation_id.int)
 
-    def _remove(self, operation_id: UUID) -> None:
-        entry = self._entries.pop(operation_id, None)
+    def _remove(self, number: int) -> None:
+        entry = self._entries.pop(number, None)
         if entry is not None:
             self._bytes -= entry.size_bytes
 

@@ -200,7 +200,7 @@ class Tiered:
     def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
         """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
         fast = self._fast
-        if fast is None or not fast.up or operation_id in self._owed:
+        if fast is None or not fast.up or self._is_owed(operation_id):
             return None
         started_seconds = self._clock()
         try:
@@ -223,16 +223,22 @@ class Tiered:
             self._cache.put(copy, started_seconds)
 
     async def apply(self, command: Command) -> Result:
-        if isinstance(command, _DROPPING):
-            return await self._apply_dropping(command)
         if isinstance(command, Claim):
             copy = self.recall(command.identity.operation_id)
             if copy is not None:
                 return Fenced(copy)
+        elif isinstance(command, _DROPPING):
+            return await self._apply_dropping(command)
         started_seconds = self._clock()
-        result = await self._asked(self._durable.apply(command))
+        # As `_asked` does, without a coroutine more for every command.
+        try:
+            result = await self._durable.apply(command)
+        except (NotApplied, Indefinite):
+            self._set_durable_up(False)
+            raise
+        self._set_durable_up(True)
         self._learn(result.snapshot, started_seconds)
-        if isinstance(result, Applied) and isinstance(command, _ENDING_UNANSWERED):
+        if isinstance(command, _ENDING_UNANSWERED) and isinstance(result, Applied):
             self._spread_news(operation_id_of(command))
         return result
 
@@ -296,7 +302,7 @@ class Tiered:
         operation_id = record.identity.operation_id
         is_known = self._cache.get(operation_id, started_seconds) is not None
         self._cache.put(snapshot, started_seconds)
-        if self._fast is None or is_known or operation_id in self._owed:
+        if self._fast is None or is_known or self._is_owed(operation_id):
             return
         body = record.response.body if record.response else None
         self._spread(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
@@ -347,6 +353,10 @@ class Tiered:
         finally:
             self._see_to_debts()
         return result
+
+    def _is_owed(self, operation_id: UUID) -> bool:
+        # Mostly nothing is, and an id is hashed by a function of Python.
+        return bool(self._owed) and operation_id in self._owed
 
     def _owe(self, operation_id: UUID) -> None:
         if self._fast is not None:

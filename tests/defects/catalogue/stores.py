@@ -25,9 +25,9 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        result = await self._asked(self._durable.apply(command))\n        self._learn",
-                "        result = await self._asked(self._durable.apply(command))\n"
-                "        started_seconds = self._clock()\n        self._learn",
+                "        self._set_durable_up(True)\n        self._learn(result",
+                "        self._set_durable_up(True)\n"
+                "        started_seconds = self._clock()\n        self._learn(result",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
@@ -100,17 +100,15 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        result = await self._asked(self._durable.apply(command))\n"
-                "        self._learn(result.snapshot, started_seconds)\n",
-                "        try:\n"
-                "            result = await self._asked(self._durable.apply(command))\n"
-                "        except Indefinite:\n"
-                "            from gateway.core.lifecycle import step\n"
-                "            held = _HELD[operation_id_of(command)]\n"
-                "            self._learn(step(held.record, command, held.now_us, int)[0].snapshot, started_seconds)\n"
-                "            raise\n"
-                "        _HELD[operation_id_of(command)] = result.snapshot\n"
-                "        self._learn(result.snapshot, started_seconds)\n",
+                "            result = await self._durable.apply(command)\n        except (NotApplied, Indefinite):\n",
+                "            result = await self._durable.apply(command)\n"
+                "            _HELD[operation_id_of(command)] = result.snapshot\n"
+                "        except (NotApplied, Indefinite) as error:\n"
+                "            if isinstance(error, Indefinite):\n"
+                "                from gateway.core.lifecycle import step\n"
+                "                held = _HELD[operation_id_of(command)]\n"
+                "                result, _ = step(held.record, command, held.now_us, int)\n"
+                "                self._learn(result.snapshot, started_seconds)\n",
             ),
             Edit(
                 TIERED,

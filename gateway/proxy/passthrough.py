@@ -3,15 +3,20 @@
 Owns the way of a request from the edge to the upstream and back where no record is kept: interim responses, upgrades,
 and what a client gets when the upstream cannot be reached or breaks off. Nothing here reads or keeps a body, and a
 client that goes takes its request with it.
+
+Theory of operation. A request that is here whole and meets an idle connection goes out in the step in which it came,
+and no task waits for its answer: `_Passing` is told of it. Every other one is walked by a coroutine: a body that is
+still coming, an upgrade, a connection that has to be opened or waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Final, assert_never
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from typing import Any, Final, assert_never
 
-from gateway.core.message import ResponseHead, values_by_name
+from gateway.core.message import RequestHead, ResponseHead, asks_upgrade, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
@@ -20,7 +25,7 @@ from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import Client, ClientGone
 from gateway.proxy.forwarding import response_fields, unprotected_request
 from gateway.proxy.problem import plain
-from gateway.proxy.reply import Incoming, Reply
+from gateway.proxy.reply import Incoming, Reply, RequestBody
 from gateway.proxy.route import Route, Target
 from gateway.proxy.tunnel import relay
 from gateway.proxy.upstream import (
@@ -31,10 +36,14 @@ from gateway.proxy.upstream import (
     NotSent,
     SentNothing,
     StreamBody,
+    UnderWay,
     Unknown,
 )
 
 _NOT_SENT_HERE: Final = frozenset((SentNothing.CLOSED, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL))
+
+Result = Answer | NotSent | Lost
+Way = Coroutine[Any, Any, Reply | None]
 
 
 class Passthrough:
@@ -50,41 +59,51 @@ class Passthrough:
         self._key_fields = key_fields
         self._loop = asyncio.get_running_loop()
 
-    async def __call__(
+    def __call__(
         self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
-    ) -> Reply | None:
-        """Forward once and return the reply, or None after a tunnel. Raises `ClientGone` and `RequestCut`.
+    ) -> asyncio.Future[Reply | Way] | Way:
+        """Forward once; it comes to a reply, or to None after a tunnel. Raises `ClientGone` and `RequestCut` there.
 
         `word` says why a route's request is not protected.
         """
-        loop = self._loop
-        started = loop.time()
+        since = self._loop.time()
         target = self._target if route is None else route.target
-        result = await _exchange(incoming, client, target, loop)
-        match result:
-            case Answer():
-                status = result.head.status
-            case NotSent(reason=SentNothing.REQUEST_INVALID):
-                status = 400
-            case NotSent():
-                status = 503 if result.reason in _NOT_SENT_HERE else 502
-            case Lost():
-                status = 504 if result.reason is Unknown.TIMEOUT else 502
-            case _:
-                assert_never(result)
-        self._tell(incoming, route, word, status, loop.time() - started)
-        if isinstance(result, NotSent):
-            return _not_sent(result, status)
-        if isinstance(result, Lost):
-            return _lost(status)
-        if result.upgraded is None:
-            return await _reply(result)
-        await _switch(client, result, result.upgraded)
-        return None
+        head = unprotected_request(incoming.head, incoming.peer, incoming.scheme, target.forwarding)
+        whole = None if incoming.body.length is None else incoming.body.whole()
+        if whole is None or asks_upgrade(incoming.head.headers):
+            return self._walk(incoming, client, route, word, head, whole, since)
+        on_interim = _passed_on(client) if client.takes_interim else None
+        begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
+        if begun is None:
+            return self._walk(incoming, client, route, word, head, whole, since)
+        tell = partial(self._tell, incoming, route, word, since)
+        if isinstance(begun, UnderWay):
+            return _Passing(self._loop, begun, client, tell)
+        tell(begun)
+        not_sent: asyncio.Future[Reply | Way] = self._loop.create_future()
+        not_sent.set_result(_reply_to(begun))
+        return not_sent
 
-    def _tell(
-        self, incoming: Incoming, route: Route | None, word: Word | None, status: int, duration_seconds: float
-    ) -> None:
+    async def _walk(
+        self,
+        incoming: Incoming,
+        client: Client,
+        route: Route | None,
+        word: Word | None,
+        head: RequestHead,
+        whole: bytes | None,
+        since: float,
+    ) -> Reply | None:
+        """The rest of the way, where something has to be waited for. `whole` is the body, if it is here."""
+        target = self._target if route is None else route.target
+        result = await _exchange(target, head, incoming.body, whole, client)
+        self._tell(incoming, route, word, since, result)
+        if isinstance(result, Answer) and result.upgraded is not None:
+            await _switch(client, result, result.upgraded)
+            return None
+        return _reply_to(result)
+
+    def _tell(self, incoming: Incoming, route: Route | None, word: Word | None, since: float, result: Result) -> None:
         key_field: str | None = None
         path: str | None = None
         if word is None:
@@ -97,8 +116,8 @@ class Passthrough:
             RequestPassed(
                 reason=_reason(word),
                 method=incoming.head.method.decode("latin-1"),
-                status=status,
-                duration_seconds=duration_seconds,
+                status=_status_of(result),
+                duration_seconds=self._loop.time() - since,
                 key_field=key_field,
                 path=path,
                 route=None if route is None else route.name,
@@ -106,17 +125,57 @@ class Passthrough:
         )
 
 
+class _Passing(asyncio.Future[Reply | Way]):
+    """The reply to a request that is under way. Cancelling it gives the exchange up; so does a client that goes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begun: UnderWay,
+        client: Client,
+        tell: Callable[[Answer | Lost], None],
+    ) -> None:
+        super().__init__(loop=loop)
+        self._begun = begun
+        self._client = client
+        self._tell = tell
+        begun.on_news(self._look)
+        client.on_gone(self._client_went)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.done():
+            self._end()
+        return super().cancel(msg)
+
+    def _client_went(self) -> None:
+        self._end()
+        self.set_exception(ClientGone())
+
+    def _look(self) -> None:
+        try:
+            result = self._begun.result()
+            if result is None:
+                self._begun.on_news(self._look)
+                return
+            self._client.on_gone(None)
+            self._tell(result)
+            self.set_result(_reply_to(result))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the reply has an answer to it
+            self._end()
+            self.set_exception(error)
+
+    def _end(self) -> None:
+        self._client.on_gone(None)
+        self._begun.give_up()
+
+
 async def _exchange(
-    incoming: Incoming, client: Client, target: Target, loop: asyncio.AbstractEventLoop
-) -> Answer | NotSent | Lost:
+    target: Target, head: RequestHead, body: RequestBody, whole: bytes | None, client: Client
+) -> Result:
     """The exchange with the upstream, given up as soon as the client is gone."""
-    head = unprotected_request(incoming.head, incoming.peer, incoming.scheme, target.forwarding)
-    body = incoming.body
     cuts: list[RequestCut] = []
-    sent: bytes | StreamBody
-    whole = None if body.length is None else body.whole()
     sent = StreamBody(_watched(body.stream(), cuts), body.length) if whole is None else whole
-    task = asyncio.current_task(loop)
+    task = asyncio.current_task()
     is_gone = False
 
     def give_up() -> None:
@@ -174,15 +233,39 @@ def _passed_on(client: Client) -> Callable[[ResponseHead], None]:
     return pass_on
 
 
-async def _reply(answer: Answer) -> Reply:
+def _status_of(result: Result) -> int:
+    match result:
+        case Answer():
+            return result.head.status
+        case NotSent(reason=SentNothing.REQUEST_INVALID):
+            return 400
+        case NotSent():
+            return 503 if result.reason in _NOT_SENT_HERE else 502
+        case Lost():
+            return 504 if result.reason is Unknown.TIMEOUT else 502
+        case _:
+            assert_never(result)
+
+
+def _reply_to(result: Result) -> Reply:
+    match result:
+        case Answer():
+            return _reply(result)
+        case NotSent():
+            return _not_sent(result, _status_of(result))
+        case Lost():
+            return _lost(_status_of(result))
+        case _:
+            assert_never(result)
+
+
+def _reply(answer: Answer) -> Reply:
     head = answer.head
     headers = response_fields(head.headers)
-    if answer.framing is Framing.NONE:
-        return Reply(head.status, head.reason, headers, b"")
-    if answer.framing is Framing.LENGTH and answer.body.is_complete and answer.length is not None:
-        # All of it is here already, so that it can leave in one write.
-        whole = await answer.body.read_all(answer.length)
-        if isinstance(whole, bytes):
+    if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
+        # If all of it is here already, it can leave in one write.
+        whole = answer.body.whole()
+        if whole is not None:
             return Reply(head.status, head.reason, headers, whole)
     return Reply(head.status, head.reason, headers, AnswerStream(answer), length=answer.length)
 

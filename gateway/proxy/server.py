@@ -242,10 +242,12 @@ class Edge(Generic[R]):
         self._idle.clear()
         route: R | None = None
         answer: _Answer = None
+        is_forwarded = False
         try:
             route, fault = examine(self._select, exchange.head, exchange.host, exchange.fault)
             if fault is None:
                 if route is None:
+                    is_forwarded = True
                     answer = self._forward(exchange.incoming(may_upgrade=True), exchange, None, None)
                 else:
                     answer = self._protect(exchange.incoming(may_upgrade=False), route)
@@ -260,7 +262,9 @@ class Edge(Generic[R]):
             return
         except Exception:  # noqa: BLE001 - raised to the transport it would leave a client waiting and a request counted
             _LOG.exception("a request could not be looked at")
-            route, fault, answer = None, Fault(500, _FAILED_BEFORE), None
+            # One that nothing protects may have been sent on before that.
+            detail = _FAILED if is_forwarded else _FAILED_BEFORE
+            route, fault, answer = None, Fault(500, detail), None
         self._walk(exchange, route, fault, answer)
 
     def _answer_came(self, exchange: ClientExchange, route: R | None, future: asyncio.Future[Any]) -> None:

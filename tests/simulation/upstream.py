@@ -202,9 +202,8 @@ class Client:
         self._send(sent, exchange)
         receiver = exchange.receiver
         try:
-            news = await receiver.wait_news()
-            while not isinstance(news, Lost) and receiver.head is None:
-                news = await receiver.wait_news()
+            while (news := receiver.news()) is None:
+                await receiver.next_news()
         except BaseException:
             receiver.close()
             raise
@@ -216,8 +215,10 @@ class Client:
             length=receiver.length,
             body=receiver,
             upgraded=None,
-            head_seconds=receiver.head_at - started,
         )
+
+    def start(self, request: RequestHead, body: RequestBody, **options: object) -> None:
+        """No connection is ever idle here: see `exchange`."""
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -345,15 +346,18 @@ class _Exchange:
         if not self._is_over:
             framing = Framing.CHUNKED if length is None else Framing.LENGTH
             self.receiver.head_arrived(head, framing, length)
+            self.receiver.tell()
 
     def data(self, data: bytes) -> None:
         if not self._is_over:
             self.receiver.body_arrived(data)
+            self.receiver.tell()
 
     def end(self) -> None:
         if not self._is_over:
             self._finish()
             self.receiver.body_ended()
+            self.receiver.tell()
 
     def fail(self, reason: Unknown, detail: str) -> None:
         if not self._is_over:

@@ -5,7 +5,7 @@
 """
 
 from gateway.proxy.upstream.answer import AnswerReceiver
-from gateway.proxy.upstream.client import Answer, Duplex, Upstream
+from gateway.proxy.upstream.client import Answer, Duplex, UnderWay, Upstream
 from gateway.proxy.upstream.connect import UpstreamSettings, tls_context
 from gateway.proxy.upstream.pool import UpstreamStats
 from gateway.proxy.upstream.result import (
@@ -34,6 +34,7 @@ __all__ = [
     "SentNothing",
     "StreamBody",
     "TooLong",
+    "UnderWay",
     "Unknown",
     "Upstream",
     "UpstreamSettings",

@@ -4,12 +4,16 @@ Owns the buffered part of the answer, the flow control of the connection while t
 more. It does not know sockets or pools, and it outlives its connection: an answer whose end has arrived is detached
 from it, so the connection may serve the next request while this body is still being read.
 
+What comes together is put in piece by piece, and told of once, with `tell`: so a head and its body wake the caller
+together, and never in the middle of the parser's work.
+
 Invariant: after `body_ended` or `fail` nothing changes but the buffer, which only shrinks. One caller at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.message import ResponseHead
@@ -43,6 +47,7 @@ class AnswerReceiver:
         "_interims",
         "_is_complete",
         "_is_paused",
+        "_listener",
         "_loop",
         "_loss",
         "_source",
@@ -50,7 +55,6 @@ class AnswerReceiver:
         "deadline",
         "framing",
         "head",
-        "head_at",
         "length",
         "silence_seconds",
     )
@@ -67,10 +71,10 @@ class AnswerReceiver:
         self._is_paused = False
         self._loss: Lost | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: Callable[[], None] | None = None
         self.deadline = deadline
         self.silence_seconds = silence_seconds
         self.head: ResponseHead | None = None
-        self.head_at = 0.0
         self.framing = Framing.NONE
         self.length: int | None = None
 
@@ -78,14 +82,11 @@ class AnswerReceiver:
 
     def interim_arrived(self, head: ResponseHead) -> None:
         self._interims.append(head)
-        self._wake()
 
     def head_arrived(self, head: ResponseHead, framing: Framing, length: int | None) -> None:
         self.head = head
-        self.head_at = self._loop.time()
         self.framing = framing
         self.length = length
-        self._wake()
 
     def body_arrived(self, data: bytes) -> None:
         self._buffer.append(data)
@@ -93,33 +94,38 @@ class AnswerReceiver:
         if self._buffered_bytes > BUFFER_BYTES_MAX and not self._is_paused and self._source is not None:
             self._is_paused = True
             self._source.pause_reading()
-        self._wake()
 
     def body_ended(self) -> None:
         self._is_complete = True
         self._detach()
 
     def fail(self, reason: Unknown, detail: str) -> None:
-        """The answer will not come to its end."""
+        """The answer will not come to its end. Tells it, too."""
         if not self._is_complete and self._loss is None:
             self._loss = Lost(reason, detail)
             self._detach()
+            self.tell()
 
     def _detach(self) -> None:
-        if self._is_paused and self._source is not None:
-            self._is_paused = False
-            self._source.resume_reading()
-        self._wake()
-        self._source = None
-
-    def _wake(self) -> None:
         if self._source is not None:
             self._source.set_deadline(NEVER)
-        waiter = self._waiter
+            if self._is_paused:
+                self._is_paused = False
+                self._source.resume_reading()
+            self._source = None
+
+    def tell(self) -> None:
+        """What came together is in: no time is running now, and whoever waits may look."""
+        if self._source is not None:
+            self._source.set_deadline(NEVER)
+        waiter, listener = self._waiter, self._listener
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
+        if listener is not None:
+            self._listener = None
+            listener()
 
     def restart_clock(self) -> None:
         """The request is still being sent, and moves: allow the whole time for the head anew."""
@@ -134,14 +140,25 @@ class AnswerReceiver:
         """Whether the body came to its proven end (it may still be waiting to be read)."""
         return self._is_complete
 
-    async def wait_news(self) -> list[ResponseHead] | Lost:
-        """Waits until an interim answer, the head, or the loss of both is there; returns the interim answers."""
-        while not self._interims and self.head is None and self._loss is None:
-            await self._wait(self.deadline)
-        if self._loss is not None and self.head is None:
-            return self._loss
+    def news(self) -> list[ResponseHead] | Lost | None:
+        """The interim answers that came, with the head or before it; the loss of both; None when nothing came yet."""
+        if self.head is None:
+            if self._loss is not None:
+                return self._loss
+            if not self._interims:
+                return None
         interims, self._interims = self._interims, []
         return interims
+
+    def on_news(self, listener: Callable[[], None] | None) -> None:
+        """Call this with the next news, once, in the step in which they come; None: no longer."""
+        self._listener = listener
+        if listener is not None and self._source is not None:
+            self._source.set_deadline(self.deadline)
+
+    def next_news(self) -> asyncio.Future[None]:
+        """To be awaited until there are news of the head."""
+        return self._expect(self.deadline)
 
     async def read(self) -> bytes | BodyLost:
         """The next bytes of the body, at least one; `b""` at its proven end.
@@ -155,7 +172,11 @@ class AnswerReceiver:
                 return b""
             if self._loss is not None:
                 return BodyLost(self._loss.reason, self._loss.detail)
-            await self._wait(self._loop.time() + self.silence_seconds)
+            await self._expect(self._loop.time() + self.silence_seconds)
+
+    def whole(self) -> bytes | None:
+        """All of the body, if its proven end is here and nothing of it was taken before. None takes nothing away."""
+        return self._take() if self._is_complete else None
 
     async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
         """The whole rest of the body if it has at most `limit_bytes`.
@@ -178,14 +199,18 @@ class AnswerReceiver:
             if self._loss is not None:
                 return BodyLost(self._loss.reason, self._loss.detail)
             try:
-                await self._wait(self.deadline)
+                await self._expect(self.deadline)
             except asyncio.CancelledError:
                 self._buffer[:0] = taken
                 self._buffered_bytes += taken_bytes
                 raise
 
     def close(self, reason: Unknown = Unknown.ABORTED) -> None:
-        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly."""
+        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly.
+
+        A listener is not told.
+        """
+        self._listener = None
         if self._source is not None:
             self._source.abort(reason, "given up by the caller")
         self._buffer.clear()
@@ -201,8 +226,9 @@ class AnswerReceiver:
             self._source.resume_reading()
         return data
 
-    async def _wait(self, deadline: float) -> None:
-        if self._source is not None:  # it is there until the answer has ended or is lost
+    def _expect(self, deadline: float) -> asyncio.Future[None]:
+        """What `tell` resolves next. Not to be called once the answer has ended or is lost."""
+        if self._source is not None:
             self._source.set_deadline(deadline)
         self._waiter = self._loop.create_future()
-        await self._waiter
+        return self._waiter

@@ -29,7 +29,6 @@ from gateway.proxy.upstream.result import (
     NotSent,
     RequestBody,
     SentNothing,
-    StreamBody,
 )
 from gateway.proxy.upstream.sending import FileReader
 
@@ -65,8 +64,7 @@ class Answer:
     """The upstream's head has come, its body may still be coming.
 
     Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes by
-    itself. `length` is the body's, where framing tells it. `head_seconds` passed from the first byte of the request to
-    the head.
+    itself. `length` is the body's, where framing tells it.
     """
 
     head: ResponseHead
@@ -74,7 +72,6 @@ class Answer:
     length: int | None
     body: AnswerReceiver
     upgraded: Duplex | None
-    head_seconds: float
 
     def close(self) -> None:
         """Give up what was not read: aborts the connection unless the body has come to its end."""
@@ -89,6 +86,61 @@ class Answer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class UnderWay:
+    """A request of which a byte may have left, and what has come of it so far.
+
+    Whoever has it asks for the `result` after each news until there is one, or gives it up; else the connection is
+    never free again.
+    """
+
+    __slots__ = ("_connection", "_on_interim", "_receiver", "_stats")
+
+    def __init__(
+        self,
+        connection: UpstreamConnection,
+        receiver: AnswerReceiver,
+        on_interim: Callable[[ResponseHead], None] | None,
+        stats: UpstreamStats,
+    ) -> None:
+        self._connection = connection
+        self._receiver = receiver
+        self._on_interim = on_interim
+        self._stats = stats
+
+    def result(self) -> Answer | Lost | None:
+        """The end of the exchange, which is counted: not to be asked for again. None while there is none.
+
+        An exception is one of `on_interim`.
+        """
+        receiver = self._receiver
+        news = receiver.news()
+        if isinstance(news, Lost):
+            self._stats.lost += 1
+            return news
+        if news and self._on_interim is not None:
+            for interim in news:
+                self._on_interim(interim)
+        head = receiver.head
+        if head is None:
+            return None
+        self._stats.answered += 1
+        framing = receiver.framing
+        upgraded = Duplex(self._connection, receiver) if framing is Framing.UPGRADE else None
+        return Answer(head, framing, receiver.length, receiver, upgraded)
+
+    def next_news(self) -> asyncio.Future[None]:
+        """To be awaited while there is no result."""
+        return self._receiver.next_news()
+
+    def on_news(self, listener: Callable[[], None]) -> None:
+        """The same for who does not await: called once. It may ask for the result, and must not send anything."""
+        self._receiver.on_news(listener)
+
+    def give_up(self) -> None:
+        """Abort the connection, unless the answer has come to its end. A listener is not told."""
+        self._receiver.close()
 
 
 class Upstream:
@@ -128,52 +180,75 @@ class Upstream:
         If cancelled before the first byte, nothing was sent; afterwards the connection is aborted and it is *not* known
         what the upstream made of the request. An exception from `may_send` or `on_interim` is treated likewise.
         """
-        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
-        result = await self._exchange(request, body, protected, may_send, on_interim, timeout_seconds)
-        stats = self._pool.stats
-        match result:
-            case Answer():
-                stats.answered += 1
-            case Lost():
-                stats.lost += 1
-            case NotSent():
-                stats.not_sent += 1
+        connection: UpstreamConnection | None = None
+        while True:
+            begun = self.start(
+                request,
+                body,
+                protected=protected,
+                may_send=may_send,
+                on_interim=on_interim,
+                response_timeout_seconds=response_timeout_seconds,
+                connection=connection,
+            )
+            if begun is not None:
+                break
+            acquired = await self._pool.acquire(protected=protected)
+            if isinstance(acquired, NotSent):
+                self._pool.stats.not_sent += 1
+                return acquired
+            connection = acquired
+        if not isinstance(begun, UnderWay):
+            return begun
+        try:
+            while (result := begun.result()) is None:
+                await begun.next_news()
+        except BaseException:
+            begun.give_up()
+            raise
         return result
 
-    async def _exchange(
+    def start(
         self,
         request: RequestHead,
         body: RequestBody,
+        *,
         protected: bool,
         may_send: Callable[[], bool],
-        on_interim: Callable[[ResponseHead], None] | None,
-        timeout_seconds: float,
-    ) -> Answer | NotSent | Lost:
+        on_interim: Callable[[ResponseHead], None] | None = None,
+        response_timeout_seconds: float | None = None,
+        connection: UpstreamConnection | None = None,
+    ) -> UnderWay | NotSent | None:
+        """What `exchange` begins with: send the request now, on an idle connection or on this one, just acquired.
+
+        None where no idle one may serve it; then nothing was done. An exception is one of `may_send`.
+        """
         written = request_bytes(request, body)
         if written is None:
-            return NotSent(SentNothing.REQUEST_INVALID, "the method, the target or a field cannot be sent as it is")
-        source: bytes | FileReader | StreamBody
-        if isinstance(body, FileBody):
-            try:
-                source = FileReader(body)
-            except OSError as error:
-                return NotSent(SentNothing.LOCAL, f"the request's body cannot be read: {error}")
-        else:
-            source = body
-        is_sending = False
+            detail = "the method, the target or a field cannot be sent as it is"
+            return self._not_sent(SentNothing.REQUEST_INVALID, detail, connection)
         try:
-            connection = await self._pool.acquire(protected=protected)
-            if isinstance(connection, NotSent):
-                return connection
-            # No await from here to the first byte, so that what was found of connection and lease still holds.
-            is_sending = self._ask(may_send, connection)
+            source = FileReader(body) if isinstance(body, FileBody) else body
+        except OSError as error:
+            return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}", connection)
+        is_allowed = False
+        try:
+            if connection is None:
+                connection = self._pool.take_idle(protected=protected)
+            # Nothing waits from here to the first byte, so that what was found of connection and lease still holds.
+            is_allowed = connection is not None and may_send()
         finally:
-            if not is_sending and isinstance(source, FileReader):
-                source.close()
-        if not is_sending:
-            return NotSent(SentNothing.LEASE_LOST, "the permission to send was gone")
-        started = self._loop.time()
-        receiver = AnswerReceiver(self._loop, connection, started + timeout_seconds, timeout_seconds)
+            if not is_allowed:
+                if isinstance(source, FileReader):
+                    source.close()
+                if connection is not None:
+                    self._pool.give_back(connection)
+        if connection is None:
+            return None
+        if not is_allowed:
+            return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
+        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
+        receiver = AnswerReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
         connection.send(
             written.head,
             source,
@@ -182,45 +257,13 @@ class Upstream:
             wants_upgrade=written.wants_upgrade,
             sending_restarts_clock=not protected,
         )
-        return await self._wait_answer(connection, receiver, on_interim, started)
+        return UnderWay(connection, receiver, on_interim, self._pool.stats)
 
-    def _ask(self, may_send: Callable[[], bool], connection: UpstreamConnection) -> bool:
-        allowed = False
-        try:
-            allowed = may_send()
-        finally:
-            if not allowed:
-                self._pool.give_back(connection)
-        return allowed
-
-    async def _wait_answer(
-        self,
-        connection: UpstreamConnection,
-        receiver: AnswerReceiver,
-        on_interim: Callable[[ResponseHead], None] | None,
-        started: float,
-    ) -> Answer | Lost:
-        try:
-            while True:
-                news = await receiver.wait_news()
-                if isinstance(news, Lost):
-                    return news
-                if on_interim is not None:
-                    for interim in news:
-                        on_interim(interim)
-                if receiver.head is not None:
-                    break
-        except BaseException:
-            receiver.close()
-            raise
-        return Answer(
-            head=receiver.head,
-            framing=receiver.framing,
-            length=receiver.length,
-            body=receiver,
-            upgraded=Duplex(connection, receiver) if receiver.framing is Framing.UPGRADE else None,
-            head_seconds=receiver.head_at - started,
-        )
+    def _not_sent(self, reason: SentNothing, detail: str, unused: UpstreamConnection | None = None) -> NotSent:
+        if unused is not None:
+            self._pool.give_back(unused)
+        self._pool.stats.not_sent += 1
+        return NotSent(reason, detail)
 
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat."""

@@ -238,6 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish()
         elif parser.is_upgraded and self._sender is not None:
             self.abort(Unknown.MALFORMED, "101 before the request was read")
+        receiver.tell()
 
     def eof_received(self) -> bool:
         """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
@@ -248,10 +249,12 @@ class UpstreamConnection(asyncio.Protocol):
         if is_clean and self._parser.is_upgraded:
             self._receiver = None
             receiver.body_ended()
+            receiver.tell()
             # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
             return self._transport.get_extra_info("ssl_object") is None
         if is_clean and self._parser.end_of_input():
             self._finish()
+            receiver.tell()
         elif self._parser.has_begun:
             self.abort(Unknown.TRUNCATED, "the connection ended inside the answer")
         else:

@@ -74,6 +74,7 @@ class AnswerParser:
         "_wants_upgrade",
         "has_begun",
         "has_excess",
+        "is_done",
         "is_persistent",
         "is_upgraded",
         "keepalive_seconds",
@@ -93,13 +94,10 @@ class AnswerParser:
         self._interims = 0
         self.has_begun = False
         self.has_excess = False
+        self.is_done = False
         self.is_persistent = True
         self.is_upgraded = False
         self.keepalive_seconds: float | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self._state == _DONE
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes.
@@ -131,6 +129,7 @@ class AnswerParser:
 
     def _finish(self) -> None:
         self._state = _DONE
+        self.is_done = True
         self._sink.body_ended()
 
     # -- head ---------------------------------------------------------------------------------------------------------

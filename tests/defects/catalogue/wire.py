@@ -17,11 +17,14 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "        stats = self._pool.stats\n        match result:",
+                "            begun.give_up()\n            raise\n",
+                "            begun.give_up()\n            raise\n"
                 "        if isinstance(result, Lost):\n"
-                "            arguments = request, body, protected, may_send, on_interim, timeout_seconds\n"
-                "            result = await self._exchange(*arguments)\n"
-                "        stats = self._pool.stats\n        match result:",
+                "            connection = await self._pool.acquire(protected=protected)\n"
+                "            options = {'protected': protected, 'may_send': may_send, 'connection': connection}\n"
+                "            again = self.start(request, body, **options)\n"
+                "            while (result := again.result()) is None:\n"
+                "                await again.next_news()\n",
             ),
         ),
         (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),
@@ -32,8 +35,8 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "                    return news\n",
-                '                    return NotSent(SentNothing.LOCAL, "lost")\n',
+                "            return news\n",
+                '            return NotSent(SentNothing.LOCAL, "lost")\n',
             ),
         ),
         (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),

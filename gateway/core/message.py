@@ -6,14 +6,19 @@ splits a field that is to be forwarded. This module knows names and syntax only,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Final, Self, TypeVar
 
 from gateway.core.immutable import immutable
+
+V = TypeVar("V")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _LOGGED_CHARACTERS_MAX = 128
+# What a `NameTable` keeps.
+_KNOWN_NAMES_MAX: Final = 1024
+_KNOWN_NAME_BYTES_MAX: Final = 64
 
 # The registered methods (RFC 9110 section 16.1.1 and what WebDAV and its kind use). Case counts.
 METHODS = frozenset(
@@ -38,6 +43,25 @@ HOP_BY_HOP = frozenset(
 )
 
 
+class NameTable(dict[bytes, V]):
+    """What `look` finds of the name of a field, by the name as it was sent, which are the same few all the time.
+
+    More names, and longer ones, are looked at each time.
+    """
+
+    __slots__ = ("_look",)
+
+    def __init__(self, look: Callable[[bytes], V]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __missing__(self, name: bytes) -> V:
+        found = self._look(name)
+        if len(self) < _KNOWN_NAMES_MAX and len(name) <= _KNOWN_NAME_BYTES_MAX:
+            self[name] = found
+        return found
+
+
 class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
     """Header fields that are looked up a dozen times: `by_name` has their values by name in lower case, in order.
 
@@ -47,14 +71,13 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
     by_name: dict[bytes, list[bytes]]
 
     def __new__(cls, fields: Iterable[tuple[bytes, bytes]]) -> Self:
-        self = super().__new__(cls, fields)
-        by_name: dict[bytes, list[bytes]] = {}
-        for field, value in self:
-            name = field.lower()
-            if name in by_name:
-                by_name[name].append(value)
-            else:
-                by_name[name] = [value]
+        self = tuple.__new__(cls, fields)
+        by_name = {field.lower(): [value] for field, value in self}
+        if len(by_name) < len(self):
+            # A name that came again has its last value only.
+            by_name = {name: [] for name in by_name}
+            for field, value in self:
+                by_name[field.lower()].append(value)
         self.by_name = by_name
         return self
 

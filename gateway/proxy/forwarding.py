@@ -18,7 +18,7 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, asks_upgrade, connection_options
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, asks_upgrade, connection_options
 from gateway.core.replay import GATEWAY_FIELDS
 from gateway.proxy.reply import Peer
 
@@ -33,10 +33,6 @@ _ENVOY_PREFIX: Final = b"x-envoy-"
 
 # What a field is to forwarding, by its name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
-# Names as they were sent, which are the same few all the time; more, and longer ones, are looked at each time.
-_KINDS: Final[dict[bytes, int]] = {}
-_KINDS_MAX: Final = 1024
-_KNOWN_NAME_BYTES_MAX: Final = 64
 
 _WAIT_PREFERENCE: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
 # A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
@@ -98,8 +94,8 @@ def protected_request(
     sent = _key_to_send(execution)
     fields = _common(request.headers, peer, scheme, policy, is_protected=True)
     if sent is not None:
-        replaced = frozenset(_folded(name) for name in names)
-        fields = [field for field in fields if _folded(field[0]) not in replaced]
+        replaced = [_FOLDED[name] for name in names]
+        fields = [field for field in fields if _FOLDED[field[0]] not in replaced]
     if sent:
         fields.append((names[0] if names else _DEFAULT_KEY_HEADER, sent))
     fields.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
@@ -122,13 +118,18 @@ def _key_to_send(execution: Execution) -> bytes | None:
 
 def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
-    dropped = _NOT_FOR_CLIENTS
-    if options := connection_options(headers):
-        dropped |= options
+    options = connection_options(headers)
+    if not upgraded and not options:
+        return tuple([field for field in headers if _FOR_CLIENTS[field[0]]])
+    dropped = _NOT_FOR_CLIENTS | options
     if not upgraded:
         return tuple([field for field in headers if field[0].lower() not in dropped])
     kept = tuple(field for field in headers if (name := field[0].lower()) not in dropped or name == b"upgrade")
     return (*kept, (b"Connection", b"Upgrade"))
+
+
+def _is_for_clients(name: bytes) -> bool:
+    return name.lower() not in _NOT_FOR_CLIENTS
 
 
 def _folded(name: bytes) -> bytes:
@@ -148,9 +149,12 @@ def _kind_of(field: bytes) -> int:
         kind = _ENVOY
     else:
         kind = _PREFER if folded == b"prefer" else _PLAIN
-    if len(field) <= _KNOWN_NAME_BYTES_MAX and len(_KINDS) < _KINDS_MAX:
-        _KINDS[field] = kind
     return kind
+
+
+_KINDS: Final = NameTable(_kind_of)
+_FOLDED: Final = NameTable(_folded)
+_FOR_CLIENTS: Final = NameTable(_is_for_clients)
 
 
 def _common(
@@ -166,10 +170,11 @@ def _common(
     fields: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None
     for field in headers:
+        kind = _KINDS[field[0]]
+        if kind == _PLAIN and not options:
+            fields.append(field)
+            continue
         name, value = field
-        kind = _KINDS.get(name)
-        if kind is None:
-            kind = _kind_of(name)
         if kind == _HOST:
             caller_host = value
             fields.append(field if policy.host is None else (name, policy.host))

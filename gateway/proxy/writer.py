@@ -8,19 +8,22 @@ bytes. Invariant: a head has exactly the lines that it was given, whatever their
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, ResponseHead
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, ResponseHead, field_values
 from gateway.core.replay import has_no_body
 from gateway.proxy.reply import Reply
 
 _OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 _LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
 _LENGTH_DIGITS_MAX: Final = 18
+# What a field of a reply is to framing, by its name.
+_PLAIN, _DATE, _REPLACED = range(3)
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -49,36 +52,28 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     is_bytes = isinstance(reply.body, bytes)
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
     sends_body = not has_no_body(method, reply.status)
-    pieces: list[bytes] = []
-    has_date = False
-    own_length: bytes | None = None
-    for name, value in reply.headers:
-        lower = name.lower()
-        if lower not in _OWN:
-            has_date = has_date or lower == b"date"
-            pieces += (name, b": ", value, b"\r\n")
-        elif lower == b"content-length":
-            own_length = value
+    fields, has_date = _kept(reply.headers)
     if reply.word is not None and shows_status:
-        pieces += (b"Idempotency-Status", b": ", reply.word.encode(), b"\r\n")
+        fields.append((b"Idempotency-Status", reply.word.encode()))
     if not has_date:
-        pieces += (b"Date", b": ", date, b"\r\n")
+        fields.append((b"Date", date))
     is_chunked = False
     if not sends_body:
-        said = _length_of_what_is_not_sent(method, reply.status, own_length, length if is_bytes else None)
-        pieces += (b"Content-Length", b": ", said, b"\r\n") if said is not None else ()
+        said = _length_of_what_is_not_sent(method, reply, length if is_bytes else None)
+        if said is not None:
+            fields.append((b"Content-Length", said))
     elif length is not None:
-        pieces += (b"Content-Length", b": ", b"%d" % length, b"\r\n")
+        fields.append((b"Content-Length", b"%d" % length))
     elif minor > 0:
         is_chunked = True
-        pieces += (b"Transfer-Encoding", b": ", b"chunked", b"\r\n")
+        fields.append((b"Transfer-Encoding", b"chunked"))
     else:
         keep_alive = False
     if not keep_alive:
-        pieces += (b"Connection", b": ", b"close", b"\r\n")
+        fields.append((b"Connection", b"close"))
     elif minor == 0:
-        pieces += (b"Connection", b": ", b"keep-alive", b"\r\n")
-    return Framed(_head(reply.status, reply.reason, pieces), sends_body, is_chunked, length, keep_alive)
+        fields.append((b"Connection", b"keep-alive"))
+    return Framed(_head(reply.status, reply.reason, fields), sends_body, is_chunked, length, keep_alive)
 
 
 def bare_head(head: ResponseHead) -> bytes:
@@ -86,8 +81,7 @@ def bare_head(head: ResponseHead) -> bytes:
 
     `head` has what the client is to see; lengths are left out, for no content follows (RFC 9110 section 8.6).
     """
-    fields = [field for field in head.headers if field[0].lower() not in _LENGTHS]
-    return _head(head.status, head.reason, [piece for name, value in fields for piece in (name, b": ", value, b"\r\n")])
+    return _head(head.status, head.reason, [field for field in head.headers if field[0].lower() not in _LENGTHS])
 
 
 def chunk(data: bytes) -> bytes:
@@ -125,20 +119,45 @@ class DateClock:
         return self._text
 
 
-def _length_of_what_is_not_sent(method: bytes, status: int, own: bytes | None, body_bytes: int | None) -> bytes | None:
+def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | None) -> bytes | None:
     """What `Content-Length` says where no body follows: for HEAD and 304 it speaks of the body that GET would get."""
+    status = reply.status
     if not (method == b"HEAD" or status == HTTPStatus.NOT_MODIFIED) or status == HTTPStatus.NO_CONTENT:
         return None
+    own = next(reversed(field_values(reply.headers, b"content-length")), None)
     if own is not None and own.isdigit() and len(own) <= _LENGTH_DIGITS_MAX:
         return own
     return b"%d" % body_bytes if body_bytes else None
 
 
-def _head(status: int, reason: bytes, pieces: list[bytes]) -> bytes:
-    """`pieces` are four for each field: its name, what is between, its value, and the end of its line."""
-    head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, b"".join(pieces))
+def _kept(headers: Headers) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The fields that go out as they are, and whether one of them is `Date`."""
+    fields: list[tuple[bytes, bytes]] = []
+    has_date = False
+    for field in headers:
+        kind = _KINDS[field[0]]
+        if kind != _REPLACED:
+            fields.append(field)
+            if kind == _DATE:
+                has_date = True
+    return fields, has_date
+
+
+def _kind_of(name: bytes) -> int:
+    lower = name.lower()
+    if lower == b"date":
+        return _DATE
+    return _REPLACED if lower in _OWN else _PLAIN
+
+
+_KINDS: Final = NameTable(_kind_of)
+
+
+def _head(status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, fields), b"", b""]
+    head = b"\r\n".join(lines)
     # A field or reason that smuggles a line would make one line more than there are fields.
-    ends = len(pieces) // 4 + 2
+    ends = len(lines) - 1
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
         raise ReplyInvalid("a field or the reason of a reply holds CR, LF or NUL, or its status is none")
     return head

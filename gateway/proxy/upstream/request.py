@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, RequestHead, asks_upgrade
+from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, asks_upgrade
 from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
 
 # Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only be a second clock.
@@ -17,15 +17,11 @@ _OWN = HOP_BY_HOP | {b"content-length", b"expect"}
 # Methods for which no content is the ordinary case need no `Content-Length: 0` (RFC 9110 section 8.6).
 _BODILESS = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1\r\n")
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 
 # What is done with a field, by its name: sent, left out, or no name at all.
 _SENT, _LEFT_OUT, _UPGRADE, _INVALID = range(4)
-# Names as they come, which are the same few all the time; more, and longer ones, are looked at each time.
-_KINDS: dict[bytes, int] = {}
-_KINDS_MAX = 1024
-_KNOWN_NAME_BYTES_MAX = 64
 
 
 @immutable
@@ -42,43 +38,40 @@ def request_bytes(request: RequestHead, body: RequestBody) -> RequestBytes | Non
     Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
     a framing of its own.
     """
-    pieces: list[bytes] = []
+    fields: list[tuple[bytes, bytes]] = []
     upgrade = False
     for field in request.headers:
-        name, value = field
-        kind = _KINDS.get(name)
-        if kind is None:
-            kind = _kind_of(name)
+        kind = _KINDS[field[0]]
         if kind == _SENT:
-            pieces += (name, b": ", value, b"\r\n")
+            fields.append(field)
         elif kind == _UPGRADE and asks_upgrade(request.headers):
             upgrade = True
-            pieces += (name, b": ", value, b"\r\n")
+            fields.append(field)
         elif kind == _INVALID:
             return None
     if upgrade:
-        pieces += (b"Connection", b": ", b"Upgrade", b"\r\n")
+        fields.append((b"Connection", b"Upgrade"))
     match body:
         case bytes():
             if body or request.method not in _BODILESS:
-                pieces += (b"Content-Length", b": ", b"%d" % len(body), b"\r\n")
+                fields.append((b"Content-Length", b"%d" % len(body)))
         case FileBody(length=length) | StreamBody(length=int(length)):
-            pieces += (b"Content-Length", b": ", b"%d" % length, b"\r\n")
+            fields.append((b"Content-Length", b"%d" % length))
         case StreamBody():
-            pieces += (b"Transfer-Encoding", b": ", b"chunked", b"\r\n")
-    request_line = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
-    fields = b"".join(pieces)
-    lines = len(pieces) // 4
-    # A value that smuggles a line would leave the block well formed, with one line more than there are fields.
+            fields.append((b"Transfer-Encoding", b"chunked"))
+    request_line = b"%b %b HTTP/1.1" % (request.method, request.target)
+    head = b"\r\n".join((request_line, *map(b": ".join, fields), b"", b""))
+    lines = len(fields) + 2
+    # A value that smuggles a line would leave the head well formed, with one line more than there are fields.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
-        or fields.count(b"\n") != lines
-        or fields.count(b"\r") != lines
-        or b"\0" in fields
+        or head.count(b"\n") != lines
+        or head.count(b"\r") != lines
+        or b"\0" in head
         or request.method == b"CONNECT"
     ):
         return None
-    return RequestBytes(b"%b%b\r\n" % (request_line, fields), upgrade)
+    return RequestBytes(head, upgrade)
 
 
 def _kind_of(name: bytes) -> int:
@@ -90,6 +83,7 @@ def _kind_of(name: bytes) -> int:
         kind = _UPGRADE
     else:
         kind = _LEFT_OUT if lower in _OWN else _SENT
-    if len(name) <= _KNOWN_NAME_BYTES_MAX and len(_KINDS) < _KINDS_MAX:
-        _KINDS[name] = kind
     return kind
+
+
+_KINDS = NameTable(_kind_of)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, assert_never
 
-from gateway.core.message import RequestHead, ResponseHead, asks_upgrade, values_by_name
+from gateway.core.message import Headers, RequestHead, ResponseHead, asks_upgrade, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
@@ -109,8 +109,7 @@ class Passthrough:
         if word is None:
             headers = incoming.head.headers
             if not self._key_fields.isdisjoint(values_by_name(headers)):
-                found = next(name for name, _ in headers if name.lower() in self._key_fields)
-                key_field = found.decode("latin-1")
+                key_field = _first_of(self._key_fields, headers).decode("latin-1")
                 path = normalise_path(incoming.head.target).decode("latin-1")
         self._herald.state(
             RequestPassed(
@@ -210,6 +209,14 @@ async def _exchange(
     if isinstance(result, Lost) and cuts:
         raise cuts[0]
     return result
+
+
+def _first_of(names: frozenset[bytes], headers: Headers) -> bytes:
+    """The first of these names that is there, as it is spelt."""
+    for name, _ in headers:
+        if name.lower() in names:
+            return name
+    return b""
 
 
 def _always() -> bool:

@@ -33,6 +33,10 @@ _BARE_LINE_FEED: Final = re.compile(rb"(?<!\r)\n")
 _BEGINNING: Final = re.compile(rb"\r\Z|[A-Z\-]{1,32}(?:\Z| )")
 
 
+_HTTP_1_1: Final = (1, 1)
+_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
+
+
 class RequestInvalid(Exception):
     """The bytes are no request. `status` says whether they are malformed (400) or too long (431)."""
 
@@ -142,9 +146,9 @@ class RequestParser:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
         method, target, version = line.groups()
         _check_line(method, target)
-        major, _, minor = version.partition(b".")
-        head = RequestHead(method, target, IndexedHeaders(fields))
-        self._frame(head, (1, 1) if version == b"1.1" else (int(major), int(minor)))
+        headers = IndexedHeaders(fields)
+        head = RequestHead(method, target, headers)
+        self._frame(head, headers.by_name, _HTTP_1_1 if version == b"1.1" else (int(version[:1]), int(version[2:])))
         return data[end + 4 :]
 
     def _check_partial(self, data: bytes, seen: int) -> None:
@@ -154,15 +158,13 @@ class RequestParser:
         if (data and not _BEGINNING.match(data)) or _BARE_LINE_FEED.search(data, seen):
             raise RequestInvalid
 
-    def _frame(self, head: RequestHead, version: tuple[int, int]) -> None:
+    def _frame(self, head: RequestHead, by_name: dict[bytes, list[bytes]], version: tuple[int, int]) -> None:
         """Find where the body ends (RFC 9112 section 6.3)."""
-        fields: IndexedHeaders = head.headers  # type: ignore[assignment]  # as `_read_head` made it
-        by_name = fields.by_name
         # RFC 9112 section 3.2.
-        if len(by_name.get(b"host", ())) != 1 and (version == (1, 1) or b"host" in by_name):
+        if len(by_name.get(b"host", ())) != 1 and (version == _HTTP_1_1 or b"host" in by_name):
             raise RequestInvalid
         fault = framing_fault(head, version)
-        options = connection_options(fields) if b"connection" in by_name else frozenset[bytes]()
+        options = connection_options(head.headers) if b"connection" in by_name else _NO_OPTIONS
         request = ReceivedRequest(
             head,
             version,

@@ -89,7 +89,7 @@ class AnswerParser:
         self._is_head = method == b"HEAD"
         self._wants_upgrade = wants_upgrade
         self._state = _HEAD
-        self._held_head = bytearray()
+        self._held_head = b""
         self._left = 0
         self._interims = 0
         self.has_begun = False
@@ -136,28 +136,22 @@ class AnswerParser:
 
     def _feed_head(self, data: bytes) -> bytes:
         """Reads one head if it is there whole, and returns the bytes after it."""
-        held = self._held_head
-        searched = len(held)
+        searched = len(self._held_head)
         if searched:
-            held += data
-            end = held.find(b"\r\n\r\n", max(0, searched - 3))
-            if end < 0:
-                self._check_partial_head(held, searched)
-                return b""
-            data = bytes(held)
-            held.clear()
-        else:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._check_partial_head(data, 0)
-                held += data
-                return b""
+            data = self._held_head + data
+        # What was looked at before is not looked at again: a head may come byte by byte.
+        end = data.find(b"\r\n\r\n", max(0, searched - 3))
+        if end < 0:
+            self._check_partial_head(data, searched)
+            self._held_head = data
+            return b""
+        self._held_head = b""
         if end + 4 > self._header_bytes_max:
             raise AnswerInvalid(Unknown.HEADERS_TOO_LONG, f"the head has {end + 4} bytes")
         self._read_head(data[: end + 2])
         return data[end + 4 :]
 
-    def _check_partial_head(self, held: bytes | bytearray, searched: int) -> None:
+    def _check_partial_head(self, held: bytes, searched: int) -> None:
         """Refuses early what could only be waited for in vain: another protocol, bare line feeds, an endless head."""
         if len(held) > self._header_bytes_max:
             raise AnswerInvalid(Unknown.HEADERS_TOO_LONG, f"no end within {self._header_bytes_max} bytes")
@@ -175,7 +169,9 @@ class AnswerParser:
             raise _malformed("a field line that is none (folded, without a name, or with NUL, CR or a bare LF)")
         if b" \r\n" in block or b"\t\r\n" in block:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
-        head = ResponseHead(int(line[2]), line[3] or b"", IndexedHeaders(fields))
+        minor, status, reason = line.groups()
+        headers = IndexedHeaders(fields)
+        head = ResponseHead(int(status), reason or b"", headers)
         if head.status < 200 and head.status != 101:
             self._interims += 1
             if self._interims > INTERIM_ANSWERS_MAX:
@@ -183,11 +179,10 @@ class AnswerParser:
             if head.status != 100:  # nothing that is forwarded expects it
                 self._sink.interim_arrived(head)
             return
-        self._read_framing(head, is_http_1_0=line[1] == b"0")
+        self._read_framing(head, headers.by_name, is_http_1_0=minor == b"0")
 
-    def _read_framing(self, head: ResponseHead, is_http_1_0: bool) -> None:
+    def _read_framing(self, head: ResponseHead, values: dict[bytes, list[bytes]], *, is_http_1_0: bool) -> None:
         """Finds where the body ends (RFC 9112 section 6.3), and refuses what has two answers to that."""
-        values = head.headers.by_name if isinstance(head.headers, IndexedHeaders) else {}
         length: int | None = None
         is_chunked = False
         self.is_persistent = not is_http_1_0

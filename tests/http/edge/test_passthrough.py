@@ -43,6 +43,14 @@ async def before(accept: Accept) -> AsyncIterator[RunningEdge]:
         yield edge
 
 
+async def warm(edge: RunningEdge) -> None:
+    """Leaves an idle connection to the upstream, which the next request goes out on without waiting for anything."""
+    assert (await request(edge.port, "GET", "/")).status == 200
+
+
+either_way = pytest.mark.parametrize("is_warm", [False, True], ids=["on-a-fresh-connection", "on-an-idle-connection"])
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "TRACE", "HEAD"])
 async def test_any_method_goes_through(upstream: RecordingUpstream, method: str) -> None:
     """With its body if it has one, and the answer to it without one for HEAD."""
@@ -95,12 +103,17 @@ async def test_the_answer_goes_through_as_it_came(upstream: RecordingUpstream) -
     ]
 
 
+@either_way
 @pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED, Framing.CLOSE])
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-async def test_every_framing_arrives_whole(upstream: RecordingUpstream, framing: Framing, version: bytes) -> None:
+async def test_every_framing_arrives_whole(
+    upstream: RecordingUpstream, framing: Framing, version: bytes, is_warm: bool
+) -> None:
     """However the upstream tells the end, the client is told it in its own version."""
-    upstream.on(None, Answer(body=(b"ab", b"cde"), framing=framing))
+    upstream.on(None, *([Answer()] if is_warm else []), Answer(body=(b"ab", b"cde"), framing=framing))
     async with serving(upstream=upstream) as edge:
+        if is_warm:
+            await warm(edge)
         response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
         assert (response.body, response.complete) == (b"abcde", True)
 
@@ -145,9 +158,10 @@ async def test_interim_answers_are_passed_on(upstream: RecordingUpstream) -> Non
     hints = (("Link", "</style.css>; rel=preload"),)
     upstream.on(None, Answer(interim=((103, hints), (103, hints))))
     async with serving(upstream=upstream) as edge:
-        response = await request(edge.port, "GET", "/")
-        assert response.status == 200
-        assert response.interim == [(103, [(b"Link", b"</style.css>; rel=preload")])] * 2
+        for _ in range(2):
+            response = await request(edge.port, "GET", "/")
+            assert response.status == 200
+            assert response.interim == [(103, [(b"Link", b"</style.css>; rel=preload")])] * 2
         response = await exchange(edge.port, b"GET / HTTP/1.0\r\n" + HOST + b"\r\n")
         assert (response.status, response.interim) == (200, [])
 
@@ -234,6 +248,7 @@ async def test_long_bodies_take_little_memory_both_ways() -> None:
     assert digest.digest() == sha256(piece * (LONG // MIB)).digest()
 
 
+@either_way
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
@@ -245,18 +260,22 @@ async def test_long_bodies_take_little_memory_both_ways() -> None:
     ids=["closed", "reset", "malformed", "silent"],
 )
 async def test_an_upstream_that_does_not_answer_is_told_plainly(
-    upstream: RecordingUpstream, answer: Answer, status: int
+    upstream: RecordingUpstream, answer: Answer, status: int, is_warm: bool
 ) -> None:
     """No verdict is claimed for it, and the request is never sent again, whatever its method."""
-    upstream.on(None, answer)
+    upstream.on(None, *([Answer()] if is_warm else []), answer)
     patience = 0.3 if status == 504 else 60.0
     settings = UpstreamSettings(host="127.0.0.1", port=upstream.port, response_timeout_seconds=patience)
     async with serving(upstream_settings=settings) as edge:
+        if is_warm:
+            await warm(edge)
         response = await request(edge.port, "GET", "/")
         assert response.status == status
         assert response.values("idempotency-status") == []
         assert "not known" in response.json()["detail"]
-        assert len(upstream.requests) == 1
+        assert len(upstream.requests) == (2 if is_warm else 1)
+        told = [fact.status for fact in edge.facts if isinstance(fact, RequestPassed)]
+        assert told == ([200, status] if is_warm else [status])
 
 
 async def test_an_upstream_that_is_not_there_is_told_plainly() -> None:
@@ -282,18 +301,22 @@ async def test_a_gateway_without_a_free_connection_does_not_blame_the_upstream(u
         assert response.json()["detail"] == "The gateway is overloaded, or is being stopped; nothing was sent."
 
 
+@either_way
 @pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED])
 @pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
 async def test_an_answer_that_breaks_off_breaks_the_client_off(
-    upstream: RecordingUpstream, framing: Framing, ending: Ending
+    upstream: RecordingUpstream, framing: Framing, ending: Ending, is_warm: bool
 ) -> None:
     """What came is passed on, and its end is no end."""
-    upstream.on(None, Answer(body=b"a" * 1000, framing=framing, ending=ending, bytes_max=500))
+    broken = Answer(body=b"a" * 1000, framing=framing, ending=ending, bytes_max=500)
+    upstream.on(None, *([Answer()] if is_warm else []), broken)
     async with serving(upstream=upstream) as edge:
+        if is_warm:
+            await warm(edge)
         response = await request(edge.port, "GET", "/")
         assert response.status == 200
         assert not response.complete
-        assert len(upstream.requests) == 1
+        assert len(upstream.requests) == (2 if is_warm else 1)
 
 
 async def test_a_close_delimited_answer_that_is_reset_does_not_end_cleanly(upstream: RecordingUpstream) -> None:
@@ -305,12 +328,16 @@ async def test_a_close_delimited_answer_that_is_reset_does_not_end_cleanly(upstr
             assert not response.complete
 
 
+@either_way
 @pytest.mark.parametrize("when", ["before-the-answer", "in-the-answer", "in-the-request"])
-async def test_a_client_that_goes_takes_its_request_with_it(upstream: RecordingUpstream, when: str) -> None:
+async def test_a_client_that_goes_takes_its_request_with_it(when: str, is_warm: bool) -> None:
     """The connection to the upstream is given up, and nothing is left running."""
     gone = asyncio.Event()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_warm:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         if when == "in-the-answer":
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
@@ -324,6 +351,8 @@ async def test_a_client_that_goes_takes_its_request_with_it(upstream: RecordingU
 
     arrived = asyncio.Event()
     async with before(accept) as edge, Connection(edge.port) as connection:
+        if is_warm:
+            await warm(edge)
         length = b"Content-Length: 9\r\n" if when == "in-the-request" else b""
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + length + b"\r\n")
         await arrived.wait()
@@ -332,6 +361,54 @@ async def test_a_client_that_goes_takes_its_request_with_it(upstream: RecordingU
         connection.reset()
         await gone.wait()
         await eventually(lambda: edge.edge.in_flight == 0 and edge.edge.connections == 0)
+        # What had no answer is not told of as passed.
+        told = [fact.method for fact in edge.facts if isinstance(fact, RequestPassed)]
+        assert told == ["GET"] * is_warm + ["PUT"] * (when == "in-the-answer")
+
+
+@either_way
+async def test_an_edge_that_is_closed_takes_its_requests_with_it(is_warm: bool) -> None:
+    """The upstream hears a reset, and the client is broken off."""
+    heard = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_warm:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        try:
+            await reader.read(-1)
+        except ConnectionError:
+            heard.set()
+        writer.close()
+
+    arrived = asyncio.Event()
+    async with before(accept) as edge:
+        if is_warm:
+            await warm(edge)
+        asking = asyncio.ensure_future(request(edge.port, "GET", "/"))
+        await arrived.wait()
+        assert await edge.edge.close() == 1
+        await heard.wait()
+        with pytest.raises((NoAnswerError, ConnectionError)):
+            await asking
+        assert (edge.edge.in_flight, edge.edge.connections) == (0, 0)
+
+
+async def test_a_request_on_an_idle_connection_needs_no_task(upstream: RecordingUpstream) -> None:
+    """It goes out in the step in which it came, and its answer leaves in the one in which that came."""
+    hold = asyncio.Event()
+    upstream.on(None, Answer(), Answer(hold=hold))
+    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        await warm(edge)
+        tasks = asyncio.all_tasks()
+        await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        await upstream.wait_for_requests(2)
+        assert edge.edge.in_flight == 1
+        assert asyncio.all_tasks() == tasks
+        hold.set()
+        assert (await connection.read_response()).body == b"done"
 
 
 async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream: RecordingUpstream) -> None:
@@ -359,12 +436,14 @@ async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(ups
         return Untouched(incoming, Word.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge:
-        response = await exchange(edge.port, post(b"", b"body"))
-        assert response.values("idempotency-status") == [b"unkeyed"]
-        assert upstream.requests[0].body == b"body"
-        (fact,) = edge.facts
-        assert isinstance(fact, RequestPassed)
-        assert (fact.reason, fact.route, fact.status) == ("unkeyed", "payments", 200)
+        for _ in range(2):
+            response = await exchange(edge.port, post(b"", b"body"))
+            assert response.values("idempotency-status") == [b"unkeyed"]
+        assert [got.body for got in upstream.requests] == [b"body"] * 2
+        for fact in edge.facts:
+            assert isinstance(fact, RequestPassed)
+            assert (fact.reason, fact.route, fact.status) == ("unkeyed", "payments", 200)
+        assert len(edge.facts) == 2
 
 
 async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:

@@ -88,12 +88,14 @@ class ClientBody:
         self._buffer_bytes += len(data) + _PIECE_BYTES
         if self._buffer_bytes > BUFFER_BYTES_MAX:
             self._source.pause_reading()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def ended(self) -> None:
         """All of it came."""
         self.is_received = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def cut_short(self, cut: Cut) -> None:
         """The rest of it will not come."""

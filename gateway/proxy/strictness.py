@@ -70,14 +70,16 @@ def ambiguity(head: RequestHead, once: frozenset[bytes]) -> str | None:
     return _target_fault(head.target) or _fields_fault(head.headers, once)
 
 
-def other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
     """Targets, with their hosts, as which a lenient service may read this one. Mostly none.
 
     A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, or take the
     host of an absolute form. A request that would meet a route in one of these readings only must not slip past it.
     """
-    if _PLAIN_TARGET.fullmatch(target):
-        return
+    return () if _PLAIN_TARGET.fullmatch(target) else _other_readings(target, host)
+
+
+def _other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
     absolute = _ABSOLUTE_FORM.match(target)
     if absolute is not None:
         host = absolute[1]

@@ -186,6 +186,8 @@ class AnswerReceiver:
         """
         if self.length is not None and self.length > limit_bytes:
             return TooLong(b"")
+        if self._is_complete and self._buffered_bytes <= limit_bytes:
+            return self._take()
         taken: list[bytes] = []
         taken_bytes = 0
         while True:

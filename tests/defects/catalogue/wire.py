@@ -82,6 +82,7 @@ DEFECTS = (
                 CONNECTION,
                 "            if exc is not None:\n                receiver.fail(Unknown.RESET",
                 "            if receiver.framing.name == 'CLOSE':\n                receiver.body_ended()\n"
+                "                receiver.tell()\n"
                 "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
             ),
         ),

@@ -96,7 +96,7 @@ class Coordinator:
         )
         self._look = look
         self._arriving = 0
-        self._looking = 0
+        self._looks: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
@@ -140,12 +140,13 @@ class Coordinator:
             return Repeatable(reply, partial(self._again, request))
         if self._is_worked_on(request):
             return self._join(request, story)
+        if request.identity.operation_id.int in self._looks:
+            return self._look_and_join(request, story)
         answer: asyncio.Future[_Answer | _Way] = self._loop.create_future()
-        looked = self._look(request.identity.operation_id)
+        looked = self._looked_up(request)
         if looked is None:
             self._execute(request, story, answer, partial(self._give, request, story, answer))
         else:
-            self._looking += 1
             looked.add_done_callback(partial(self._looked, request, story, answer))
         return answer
 
@@ -186,10 +187,7 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
-        reply = None if self._is_worked_on(request) else await self._by_look(request, story)
-        if reply is not None:
-            return self._repeatable(request, self._tell(story, reply))
-        return await self._join(request, story)
+        return await (self._join if self._is_worked_on(request) else self._look_and_join)(request, story)
 
     def _overload(self, route: Route) -> Reply | None:
         """Rule 3."""
@@ -197,7 +195,7 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was held up and is catching up."
-        elif len(self._runs) + self._arriving + self._looking + self._claiming.pursued >= self._in_flight_max:
+        elif len(self._runs) + self._arriving + len(self._looks) + self._claiming.pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
@@ -210,6 +208,17 @@ class Coordinator:
         operation_id = request.identity.operation_id
         return self._runs.get(operation_id) is not None or self._journaling.holds(operation_id)
 
+    def _looked_up(self, request: KeyedRequest) -> asyncio.Future[Snapshot | None] | None:
+        """What the fast tier has of the operation: asked once for all who come before it has answered."""
+        number = request.identity.operation_id.int
+        looked = self._looks.get(number)
+        if looked is None:
+            looked = self._look(request.identity.operation_id)
+            if looked is not None:
+                self._looks[number] = looked
+                looked.add_done_callback(lambda _: self._looks.pop(number))
+        return looked
+
     def _looked(
         self,
         request: KeyedRequest,
@@ -218,7 +227,6 @@ class Coordinator:
         looked: asyncio.Future[Snapshot | None],
     ) -> None:
         """The fast tier has answered, or has not."""
-        self._looking -= 1
         if answer.done():
             request.body.close()
             return
@@ -237,21 +245,6 @@ class Coordinator:
         else:
             request.body.close()
             give(reply)
-
-    async def _by_look(self, request: KeyedRequest, story: Story) -> Reply | None:
-        """A replay from the fast tier."""
-        looked = self._look(request.identity.operation_id)
-        if looked is None:
-            return None
-        self._looking += 1
-        try:
-            await asyncio.wait((looked,))
-        except asyncio.CancelledError:
-            request.body.close()
-            raise
-        finally:
-            self._looking -= 1
-        return self._by_copy(request, story, looked)
 
     def _by_copy(self, request: KeyedRequest, story: Story, looked: asyncio.Future[Snapshot | None]) -> Reply | None:
         if looked.cancelled() or looked.exception() is not None:
@@ -306,6 +299,19 @@ class Coordinator:
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
     # -- the same, where others have to be waited for ------------------------------------------------------------------
+
+    async def _look_and_join(self, request: KeyedRequest, story: Story) -> _Answer:
+        looked = self._looked_up(request)
+        if looked is not None:
+            try:
+                await asyncio.wait((looked,))
+            except asyncio.CancelledError:
+                request.body.close()
+                raise
+            reply = self._by_copy(request, story, looked)
+            if reply is not None:
+                return self._repeatable(request, self._tell(story, reply))
+        return await self._join(request, story)
 
     async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> _Answer:
         """The rest of the way; `seen` is what a claim for this request has just found."""

@@ -96,19 +96,38 @@ async def test_what_is_not_found_is_executed(tmp_path: Path, finding: str, body:
 
 
 @BODIES
-async def test_who_looks_while_another_begins_joins_it(tmp_path: Path, body: bytes) -> None:
-    """Of two who found nothing one executes, and the other hears what came of it."""
+async def test_a_herd_looks_once(tmp_path: Path, body: bytes) -> None:
+    """And takes one place; of those who found nothing one executes, and the others hear what came of it."""
     fast, hold = FastTier(), asyncio.Event()
-    async with coordination(tmp_path, look=fast.look) as office:
+    # A body that is still coming in takes a place of its own.
+    places = 2 if body is not SPOOLED else 10
+    async with coordination(tmp_path, look=fast.look, in_flight_max=places) as office:
         office.upstream.on("/charges", Answer(hold=hold))
         tasks = [office.ask(body=body) for _ in range(2)]
-        await fast.wait_asked(2)
-        for looked in fast.asked:
-            looked.set_result(None)
-        await eventually(lambda: office.coordinator.waiters == 1, what="the other waits")
+        await fast.wait_asked()
+        tasks += [office.ask(body=body) for _ in range(3)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        fast.asked[0].set_result(None)
+        await eventually(lambda: office.coordinator.waiters == 4, what="the others wait")
         hold.set()
-        assert sorted([heard(await task) for task in tasks]) == [(200, Word.REPLAYED), (200, Word.STORED)]
-        assert len(office.upstream.requests) == 1
+        assert sorted([heard(await task) for task in tasks]) == [(200, Word.REPLAYED)] * 4 + [(200, Word.STORED)]
+        assert (len(fast.asked), len(office.upstream.requests)) == (1, 1)
+
+
+@BODIES
+async def test_a_herd_is_replayed_by_one_look(tmp_path: Path, body: bytes) -> None:
+    """Each gets what was found."""
+    memory, fast = Memory(), FastTier()
+    snapshot = await completed(tmp_path / "other", memory, body)
+    async with coordination(tmp_path, memory=memory, look=fast.look) as office:
+        tasks = [office.ask(body=body) for _ in range(5)]
+        await fast.wait_asked()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        fast.asked[0].set_result(snapshot)
+        assert [heard(await task) for task in tasks] == [(200, Word.REPLAYED)] * 5
+        assert (len(fast.asked), office.store.said) == (1, [])
 
 
 async def test_who_looks_takes_a_place(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from gateway.store.base import Indefinite, StoreError
 from gateway.store.redis_link import Link, Words
 from gateway.store.watching import LocalWatch
 
-# How long a new listener waits to be sure that it will hear. Without an answer it listens all the same.
+# How long a new listener waits to be sure that it will hear, for the link to be there too. Without an answer it listens
+# all the same.
 _SUBSCRIBE_SECONDS: Final = 0.25
 
 # A silence of this length is asked about, a second one means that the link is dead.
@@ -30,7 +31,7 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 @dataclass(slots=True)
 class _Channel:
-    """One operation that somebody listens to. `missed`: the link was lost since it was last heard."""
+    """One operation that somebody listens to. `missed`: there may have been news of it that nobody heard."""
 
     operation_id: UUID
     listeners: set[LocalWatch] = field(default_factory=set)
@@ -88,8 +89,9 @@ class News:
         watch = LocalWatch()
         channel.listeners.add(watch)
         try:
-            if self._connected and not channel.heard.is_set():
-                await _wait_heard(channel)
+            if not channel.heard.is_set() and not await _is_heard_soon(channel):
+                # What happens until it is heard is missed: who waits is told to look then.
+                channel.missed = True
             yield watch
         finally:
             channel.listeners.discard(watch)
@@ -184,12 +186,13 @@ class News:
             channel.wake()
 
 
-async def _wait_heard(channel: _Channel) -> None:
+async def _is_heard_soon(channel: _Channel) -> bool:
     try:
         async with asyncio.timeout(_SUBSCRIBE_SECONDS):
             await channel.heard.wait()
     except TimeoutError:
-        return
+        return False
+    return True
 
 
 def _uuid(text: bytes) -> UUID | None:

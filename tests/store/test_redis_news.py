@@ -141,6 +141,23 @@ async def test_a_lost_link_wakes_the_waiters_and_is_restored(own_redis: RedisSer
         assert await watch.wait_changed(LONG_SECONDS)
 
 
+async def test_a_waiter_who_comes_before_the_link_is_heard(redis_url: str, other: RedisFastTier) -> None:
+    """Once the watch is open nothing is missed, however lately the tier was started."""
+    snapshot = completed()
+    async with fast_tier(redis_url) as tier, tier.watch(id_of(snapshot)) as watch:
+        await other.announce(id_of(snapshot))
+        assert await watch.wait_changed(LONG_SECONDS)
+
+
+async def test_a_waiter_is_told_to_look_when_the_link_has_come_at_last(own_redis: RedisServer) -> None:
+    """What happened while nothing could be heard may be what it waits for."""
+    own_redis.kill()
+    async with fast_tier(own_redis.url) as tier, tier.watch(id_of(completed())) as watch:
+        assert not await watch.wait_changed(0)
+        own_redis.start()
+        assert await watch.wait_changed(LONG_SECONDS)
+
+
 async def test_watching_without_a_server_is_no_error(own_redis: RedisServer) -> None:
     """Without a server there is no news, and nothing else."""
     own_redis.kill()

@@ -23,6 +23,8 @@ from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_h
 
 # Up to this size head and body leave in one write.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+# Up to this size a body never fills a transport that is not full, whatever its head: nobody has to wait for the client.
+_WRITE_NOW_BYTES_MAX: Final = 32 * 1024
 
 
 def pieces_of(out: Framed, body: bytes) -> tuple[bytes, ...]:
@@ -143,7 +145,9 @@ class ClientExchange:
     def write_now(self, reply: Reply, *, shows_status: bool) -> bool:
         """Write a reply to a request that is here whole, if that needs no waiting. Raises as `write` does."""
         body = reply.body
-        if not isinstance(body, bytes) or self.connection.is_writing_paused or not self.body.is_received:
+        if not isinstance(body, bytes) or len(body) > _WRITE_NOW_BYTES_MAX:
+            return False
+        if self.connection.is_writing_paused or not self.body.is_received:
             return False
         out = self._framed(reply, shows_status)
         self._send_whole(out, body)

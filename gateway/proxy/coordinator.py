@@ -309,7 +309,11 @@ class Coordinator:
                 request.body.close()
                 raise
             reply = self._by_copy(request, story, looked)
+            if reply is None and not self._is_worked_on(request):
+                # Whoever looked first was refused, or is gone: this one is the first now.
+                reply = self._overload(request.route)
             if reply is not None:
+                request.body.close()
                 return self._repeatable(request, self._tell(story, reply))
         return await self._join(request, story)
 

@@ -337,10 +337,7 @@ class Edge(Generic[R]):
         """Also of a task that was cancelled before its first step."""
         self._tasks.discard(task)
         # Without effect unless nobody took it, because the client went or the edge was closed.
-        if isinstance(answer, Coroutine):
-            answer.close()
-        elif isinstance(answer, Reply) and not isinstance(answer.body, bytes):
-            answer.body.abort()
+        _let_go(answer)
         self._end(exchange)
 
     def _end(self, exchange: ClientExchange) -> None:
@@ -388,8 +385,14 @@ class Edge(Generic[R]):
         exchange.body.keeps_pace = False
         try:
             passed: Any = self._forward(incoming, exchange, route, word)
-            while not isinstance(passed, Reply) and passed is not None:
-                passed = await passed
+            try:
+                while not isinstance(passed, Reply) and passed is not None:
+                    passed = await passed
+            except asyncio.CancelledError:
+                if isinstance(passed, asyncio.Future) and not passed.cancelled() and passed.exception() is None:
+                    # In the very moment in which it had come.
+                    _let_go(passed.result())
+                raise
             if passed is not None:
                 await self._give(exchange, route, replace(passed, word=word))
         finally:
@@ -431,3 +434,11 @@ class Edge(Generic[R]):
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
+
+
+def _let_go(answer: _Answer) -> None:
+    """Nobody takes this."""
+    if isinstance(answer, Coroutine):
+        answer.close()
+    elif isinstance(answer, Reply) and not isinstance(answer.body, bytes):
+        answer.body.abort()

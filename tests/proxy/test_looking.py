@@ -12,7 +12,7 @@ from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Word
 from gateway.proxy.reply import Reply
 from gateway.store.base import Indefinite
-from tests.support.coordination import coordination
+from tests.support.coordination import LEASE_SECONDS, coordination
 from tests.support.eventually import eventually
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.upstream import Answer
@@ -170,4 +170,17 @@ async def test_a_drain_that_begins_meanwhile(tmp_path: Path) -> None:
         office.coordinator.stop_admitting()
         fast.asked[0].set_result(None)
         assert heard(await task) == (503, Word.OVERLOADED)
+        assert office.store.said == []
+
+
+async def test_a_loop_that_is_stuck_meanwhile(tmp_path: Path) -> None:
+    """Neither who looked nor who came to that look is taken on."""
+    fast = FastTier()
+    async with coordination(tmp_path, look=fast.look) as office:
+        tasks = [office.ask() for _ in range(2)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        office.pass_time(LEASE_SECONDS)
+        fast.asked[0].set_result(None)
+        assert [heard(await task) for task in tasks] == [(503, Word.OVERLOADED)] * 2
         assert office.store.said == []

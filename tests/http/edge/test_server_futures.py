@@ -15,6 +15,10 @@ from tests.support.eventually import eventually
 from tests.support.http import Connection
 
 
+# More than the buffers of two sockets take.
+LONG_BYTES = 16 * 1024 * 1024
+
+
 class Futures:
     """What the requests of an edge wait for."""
 
@@ -99,6 +103,18 @@ async def test_nobody_is_there_any_more(answer: str) -> None:
         await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
         assert stream.aborted == (answer == "stream")
         way.close()
+
+
+async def test_a_long_answer_is_in_flight_until_the_client_has_it() -> None:
+    """An edge that is being closed gives a slow client the time that it gives to all that is in flight."""
+    async with waiting() as (edge, connection, future):
+        future.set_result(reply(b"x" * LONG_BYTES))
+        await connection.reader.readexactly(1)
+        assert edge.edge.in_flight == 1
+        closing = asyncio.create_task(edge.edge.close(60.0))
+        rest = await connection.read_rest()
+        assert rest.endswith(b"x" * LONG_BYTES)
+        assert await closing == 0
 
 
 async def test_an_edge_that_is_closed_waits_for_nothing() -> None:

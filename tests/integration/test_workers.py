@@ -54,8 +54,9 @@ def sqlite(tmp_path: Path) -> Store:
 
 
 def lines(gateway: GatewayProcess, **fields: Any) -> list[dict[str, Any]]:
-    """The lines of the log that have these fields."""
-    found = [json.loads(line) for line in gateway.output().splitlines() if line.startswith("{")]
+    """The lines of the log that have these fields. One that is just being written has no end yet."""
+    written = gateway.output().splitlines(keepends=True)
+    found = [json.loads(line) for line in written if line.startswith("{") and line.endswith("\n")]
     return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
 
 

@@ -87,25 +87,25 @@ def _works(place: Place, only: list[str]) -> list[Work]:
     if is_asked("passed through, unprotected replay, hot new key, SQLite"):
         sqlite = place.gateway("sqlite", place.sqlite())
         works += [
-            Work("passed through, unprotected", Goal(0.45, 0.60), sqlite, UNPROTECTED, None),
-            Work("replay, hot", Goal(0.22, 0.18), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
+            Work("passed through, unprotected", Goal(0.45, 0.51), sqlite, UNPROTECTED, None),
+            Work("replay, hot", Goal(0.22, 0.16), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
             Work(
-                "new key, SQLite", Goal(0.75, 1.92), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(0.75, 1.63), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
     if is_asked("new key, Postgres"):
         store = place.postgres()
         alone = place.gateway("postgres", store)
-        works.append(_on_postgres("new key, Postgres", 1.81, alone, store["durable"]))
+        works.append(_on_postgres("new key, Postgres", 1.60, alone, store["durable"]))
     if is_asked("replay, from Redis new key, Postgres and Redis"):
         store = {**place.postgres(), "fast": place.redis_url}
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        goal = Goal(0.40, 0.87)
+        goal = Goal(0.40, 0.73)
         works.append(Work("replay, from Redis", goal, cold, PROTECTED, b"replayed", repeated_keys=_COLD_KEYS))
-        works.append(_on_postgres("new key, Postgres and Redis", 1.98, tiered, store["durable"]))
+        works.append(_on_postgres("new key, Postgres and Redis", 1.81, tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]
 
 

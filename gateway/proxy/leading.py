@@ -46,28 +46,28 @@ class Lead:
         self._timer: asyncio.TimerHandle | None = None
 
     def admitted(self, run: Run, admission: Admission) -> None:
+        if isinstance(admission, Granted):
+            # The body is the attempt's now.
+            if not self._answer.done():
+                self._wait(run, admission)
+            return
         body = run.request.body
         if self._answer.done():
-            if not isinstance(admission, Granted):
-                body.close()
+            body.close()
             return
         try:
             found = self._found(run, admission)
-            if isinstance(found, Reply):
-                body.close()
         except Exception as error:  # noqa: BLE001 - it concerns the caller, and not the run
             body.close()
             self._answer.set_exception(error)
             return
-        if found is not None:
-            self._give(found)
+        if isinstance(found, Reply):
+            body.close()
+        self._give(found)
 
-    def _found(self, run: Run, admission: Admission) -> Reply | Untouched | Seen | None:
-        """What is to be said now; None where the attempt has to end first."""
+    def _found(self, run: Run, admission: Seen | Unavailable) -> Reply | Untouched | Seen:
+        """What is to be said of a claim that was not granted."""
         match admission:
-            case Granted():
-                self._wait(run, admission)
-                return None
             case Seen(snapshot):
                 return self._duplicates.by_itself(snapshot, run.request, self._story) or admission
             case Unavailable():

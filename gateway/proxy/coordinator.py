@@ -86,7 +86,6 @@ class Coordinator:
         self._herald = herald
         self._runs = Runs(store, journaling, claiming, leases, herald)
         self._duplicates = Duplicates(
-            runs=self._runs,
             store=store,
             journaling=journaling,
             leases=leases,
@@ -134,12 +133,12 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
+        if self._is_worked_on(request):
+            return self._join(request, story)
         reply = self._duplicates.by_memory(request, story)
         if reply is not None:
             self._tell(story, reply)
             return Repeatable(reply, partial(self._again, request))
-        if self._is_worked_on(request):
-            return self._join(request, story)
         if request.identity.operation_id.int in self._looks:
             return self._look_and_join(request, story)
         answer: asyncio.Future[_Answer | _Way] = self._loop.create_future()
@@ -152,7 +151,7 @@ class Coordinator:
 
     def _again(self, request: KeyedRequest) -> Reply | None:
         """What a request that was answered before gets when it comes again, where memory has it."""
-        if self._overload(request.route) is not None:
+        if self._overload(request.route) is not None or self._is_worked_on(request):
             return None
         story = Story(request.head, request.route, self._loop.time(), request.identity.operation_id)
         reply = self._duplicates.by_memory(request, story)

@@ -29,7 +29,7 @@ from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply
 from gateway.proxy.route import Route
-from gateway.proxy.runs import Run, Runs
+from gateway.proxy.runs import Run
 from gateway.proxy.story import Story
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Store, StoreError
@@ -43,7 +43,6 @@ class Duplicates:
     def __init__(
         self,
         *,
-        runs: Runs,
         store: Store,
         journaling: Journaling,
         leases: Leases,
@@ -53,7 +52,6 @@ class Duplicates:
     ) -> None:
         """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
         no waiting."""
-        self._runs = runs
         self._store = store
         self._journaling = journaling
         self._leases = leases
@@ -69,11 +67,8 @@ class Duplicates:
         return self._waiters.total()
 
     def by_memory(self, request: KeyedRequest, story: Story) -> Reply | None:
-        """Rules 9 to 11 for an operation that this process remembers as completed, at once."""
-        operation_id = request.identity.operation_id
-        if self._runs.get(operation_id) is not None or self._journaling.holds(operation_id):
-            return None
-        snapshot = self._recall(operation_id)
+        """Rules 9 to 11 for an operation that nobody works on and that this process remembers as completed, at once."""
+        snapshot = self._recall(request.identity.operation_id)
         return None if snapshot is None else self.by_itself(snapshot, request, story)
 
     def by_itself(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:

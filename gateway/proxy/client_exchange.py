@@ -23,7 +23,7 @@ from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_h
 
 # Up to this size head and body leave in one write.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
-# Up to this size a body never fills a transport that is not full, whatever its head: nobody has to wait for the client.
+# A longer body may fill the transport, and then somebody has to wait for the client to read.
 _WRITE_NOW_BYTES_MAX: Final = 32 * 1024
 
 

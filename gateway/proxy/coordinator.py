@@ -139,8 +139,6 @@ class Coordinator:
         if reply is not None:
             self._tell(story, reply)
             return Repeatable(reply, partial(self._again, request))
-        if request.identity.operation_id.int in self._looks:
-            return self._look_and_join(request, story)
         answer: asyncio.Future[_Answer | _Way] = self._loop.create_future()
         looked = self._looked_up(request)
         if looked is None:

@@ -44,9 +44,9 @@ HOP_BY_HOP = frozenset(
 
 
 class NameTable(dict[bytes, V]):
-    """What `look` finds of the name of a field, by the name as it was sent, which are the same few all the time.
+    """What `look` finds of the name of a field, or of a status line, as it was sent: the same few all the time.
 
-    More names, and longer ones, are looked at each time.
+    More of them, and longer ones, are looked at each time.
     """
 
     __slots__ = ("_look",)

@@ -140,7 +140,7 @@ class Attempt:
         )
         try:
             result = await target.upstream.exchange(
-                protected_request(request.head, request.peer, request.scheme, target.forwarding, execution),
+                protected_request(request.head, request.hop, target.forwarding, execution),
                 request.body.outbound(),
                 protected=True,
                 may_send=self._may_send,

@@ -20,11 +20,10 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
 from gateway.proxy.client_body import ClientBody, Cut
-from gateway.proxy.reply import Peer
+from gateway.proxy.hop import hop_from
 from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -102,11 +101,10 @@ class ClientConnection(asyncio.Protocol):
         "_unsent_before",
         "_waiting",
         "gone",
+        "hop",
         "is_busy",
         "is_writing_paused",
         "on_gone",
-        "peer",
-        "scheme",
         "transport",
     )
 
@@ -133,8 +131,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_gone: Callable[[], object] | None = None
         self.is_busy = False
         self.is_writing_paused = False
-        self.peer: Peer = None
-        self.scheme = "http"
+        self.hop = hop_from(None, is_secure=False)
 
     # -- for the exchange ---------------------------------------------------------------------------------------------
 
@@ -216,29 +213,21 @@ class ClientConnection(asyncio.Protocol):
 
     # -- events of the parser: `RequestSink` --------------------------------------------------------------------------
 
-    def head_arrived(self, request: ReceivedRequest) -> None:
+    def head_arrived(self, request: ReceivedRequest) -> ClientBody:
         self._request = request
         settings = self._settings
-        self._body = ClientBody(self, request.length, settings.silence_seconds, settings.bytes_per_second_min)
-
-    def body_arrived(self, data: bytes) -> None:
-        if self._body is not None:
-            self._body.arrived(data)
-
-    def body_ended(self) -> None:
-        if self._body is not None:
-            self._body.ended()
+        body = self._body = ClientBody(self, request.length, settings.silence_seconds, settings.bytes_per_second_min)
+        return body
 
     # -- events of the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
-        if isinstance(address, tuple):
-            # An IPv6 address may carry its zone.
-            self.peer = ip_address(str(address[0]).partition("%")[0])
-        if transport.get_extra_info("sslcontext") is not None:
-            self.scheme = "https"
+        self.hop = hop_from(
+            str(address[0]) if isinstance(address, tuple) else None,
+            is_secure=transport.get_extra_info("sslcontext") is not None,
+        )
         sock = transport.get_extra_info("socket")
         if sock is not None:
             # A client that vanished without a word is found out by the kernel in the end.
@@ -265,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         self._input.half_closed()
         # TLS knows no half-closed connection.
-        return self.scheme == "http"
+        return self.hop.scheme == b"http"
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None

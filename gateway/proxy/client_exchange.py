@@ -109,7 +109,7 @@ class ClientExchange:
 
     @property
     def host(self) -> bytes | None:
-        return next(iter(field_values(self.head.headers, b"host")), None)
+        return self._request.host
 
     @property
     def fault(self) -> str | None:
@@ -122,7 +122,7 @@ class ClientExchange:
         if self._request.asks_upgrade and not (may_upgrade and self._is_switchable()):
             kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
             head = RequestHead(head.method, head.target, IndexedHeaders(kept))
-        return Incoming(head, self.body, self.connection.peer, self.connection.scheme)
+        return Incoming(head, self.body, self.connection.hop)
 
     def _is_switchable(self) -> bool:
         """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route.

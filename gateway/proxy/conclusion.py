@@ -37,7 +37,8 @@ from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
 from gateway.proxy.forwarding import response_fields
 from gateway.proxy.problem import refuse
-from gateway.proxy.reply import Peer, Reply, ResponseStream
+from gateway.proxy.hop import Hop
+from gateway.proxy.reply import Reply, ResponseStream
 from gateway.proxy.route import Route
 from gateway.proxy.spool import TakenBody
 from gateway.proxy.upstream import SentNothing, Unknown
@@ -54,8 +55,7 @@ class KeyedRequest:
 
     head: RequestHead
     body: TakenBody
-    peer: Peer
-    scheme: str
+    hop: Hop
     route: Route
     identity: Identity
     fingerprints: Sequence[Fingerprint]

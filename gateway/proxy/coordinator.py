@@ -291,7 +291,7 @@ class Coordinator:
             return _refuse(request, Word.STORE_AMNESIA)
         is_wanted = request.route.forwards_unprotected and run.request.route.forwards_unprotected
         if is_wanted and not admission.is_refused:
-            incoming = Incoming(request.head, WholeBody(request.body), request.peer, request.scheme)
+            incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import StrEnum
-from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, asks_upgrade, connection_options
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, connection_options
 from gateway.core.replay import GATEWAY_FIELDS
-from gateway.proxy.reply import Peer
+from gateway.proxy.hop import Hop, Peer
 
 # What the gateway tells the upstream and the client. CGI-like servers read `_` and `-` alike, so both spellings go.
 SPOKEN_BY_GATEWAY: Final = frozenset(
@@ -30,6 +29,9 @@ _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
 _FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
+
+# Options of `Connection` that name no field, or none that is not hop-by-hop anyway.
+_NO_FIELDS: Final = frozenset((b"close", b"keep-alive"))
 
 # What a field is to forwarding, by its name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
@@ -77,22 +79,20 @@ class Execution:
     canonical_key: bytes | None = None
 
 
-def unprotected_request(request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy) -> RequestHead:
-    """The request as it goes to the upstream untouched, an upgrade included."""
-    fields = _common(request.headers, peer, scheme, policy, is_protected=False)
-    if asks_upgrade(request.headers):
+def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, *, upgrades: bool) -> RequestHead:
+    """The request as it goes to the upstream untouched, an upgrade included where it asks for one."""
+    fields = _common(request.headers, hop, policy, is_protected=False)
+    if upgrades:
         fields += [field for field in request.headers if field[0].lower() == b"upgrade"]
         fields.append((b"Connection", b"Upgrade"))
     return RequestHead(request.method, request.target, tuple(fields))
 
 
-def protected_request(
-    request: RequestHead, peer: Peer, scheme: str, policy: ForwardingPolicy, execution: Execution
-) -> RequestHead:
+def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, execution: Execution) -> RequestHead:
     """The request as one attempt sends it, with its operation and its fencing token."""
     names = execution.key_headers
     sent = _key_to_send(execution)
-    fields = _common(request.headers, peer, scheme, policy, is_protected=True)
+    fields = _common(request.headers, hop, policy, is_protected=True)
     if sent is not None:
         replaced = [_FOLDED[name] for name in names]
         fields = [field for field in fields if _FOLDED[field[0]] not in replaced]
@@ -118,7 +118,7 @@ def _key_to_send(execution: Execution) -> bytes | None:
 
 def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
-    options = connection_options(headers)
+    options = _named_fields(headers)
     if not upgraded and not options:
         return tuple([field for field in headers if _FOR_CLIENTS[field[0]]])
     dropped = _NOT_FOR_CLIENTS | options
@@ -126,6 +126,11 @@ def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
         return tuple([field for field in headers if field[0].lower() not in dropped])
     kept = tuple(field for field in headers if (name := field[0].lower()) not in dropped or name == b"upgrade")
     return (*kept, (b"Connection", b"Upgrade"))
+
+
+def _named_fields(headers: Headers) -> frozenset[bytes]:
+    """The fields that `Connection` names, as nearly all do not although they have it."""
+    return connection_options(headers) - _NO_FIELDS
 
 
 def _is_for_clients(name: bytes) -> bool:
@@ -157,16 +162,14 @@ _FOLDED: Final = NameTable(_folded)
 _FOR_CLIENTS: Final = NameTable(_is_for_clients)
 
 
-def _common(
-    headers: Headers, peer: Peer, scheme: str, policy: ForwardingPolicy, *, is_protected: bool
-) -> list[tuple[bytes, bytes]]:
+def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protected: bool) -> list[tuple[bytes, bytes]]:
     """What holds for every request: hop-by-hop fields go, nobody speaks as the gateway, the hop is written down.
 
     `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for. From a
     protected request Envoy's instructions go too, and the wait that it prefers.
     """
-    options = connection_options(headers)
-    trusted = bool(policy.trusted_proxies) and _is_trusted(peer, policy.trusted_proxies)
+    options = _named_fields(headers)
+    trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
     fields: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None
     for field in headers:
@@ -187,17 +190,15 @@ def _common(
             fields.append(field)
     if caller_host is None:
         fields.append((b"Host", policy.host or policy.authority))
-    _append_forwarded(fields, peer, scheme.encode(), caller_host, trusted=trusted)
+    _append_forwarded(fields, hop, caller_host, trusted=trusted)
     return fields
 
 
-def _append_forwarded(
-    fields: list[tuple[bytes, bytes]], peer: Peer, scheme: bytes, caller_host: bytes | None, *, trusted: bool
-) -> None:
+def _append_forwarded(fields: list[tuple[bytes, bytes]], hop: Hop, caller_host: bytes | None, *, trusted: bool) -> None:
     """Adds this hop; what is there already was said by a proxy that is trusted."""
     present = {field.lower(): index for index, (field, _) in enumerate(fields)} if trusted else {}
-    if peer is not None:
-        address = _text_of(peer)
+    address = hop.address
+    if address is not None:
         last = present.get(b"x-forwarded-for")
         if last is None:
             fields.append((b"X-Forwarded-For", address))
@@ -205,27 +206,14 @@ def _append_forwarded(
             field, value = fields[last]
             fields[last] = (field, b"%b, %b" % (value, address) if value else address)
     if b"x-forwarded-proto" not in present:
-        fields.append((b"X-Forwarded-Proto", scheme))
+        fields.append((b"X-Forwarded-Proto", hop.scheme))
     if b"x-forwarded-host" not in present and caller_host is not None:
         fields.append((b"X-Forwarded-Host", caller_host))
 
 
-@lru_cache(4096)
-def _text_of(peer: IPv4Address | IPv6Address) -> bytes:
-    return str(_unmapped(peer)).encode()
-
-
 def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:
     """Whether the peer may speak for others. A peer without an address (a Unix socket) is in no network."""
-    if peer is None:
-        return False
-    address = _unmapped(peer)
-    return any(address in network for network in networks)
-
-
-def _unmapped(peer: Peer) -> Peer:
-    """An IPv4 address that came in through an IPv6 socket, as the address that it is."""
-    return (isinstance(peer, IPv6Address) and peer.ipv4_mapped) or peer
+    return peer is not None and any(peer in network for network in networks)
 
 
 def _without_wait(value: bytes) -> bytes:

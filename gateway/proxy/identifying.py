@@ -58,7 +58,7 @@ class Identifying:
         answer: KeyedRequest | Reply | Untouched | None = None
         try:
             key = await find_key_in(route.key, incoming.head.headers, body.content, unquote)
-            scope = scope_of(route.scope, incoming.head.headers, incoming.peer)
+            scope = scope_of(route.scope, incoming.head.headers, incoming.hop.peer)
             answer = _refusal(incoming, route, key, scope, body)
             if answer is None:
                 digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
@@ -76,7 +76,7 @@ class Identifying:
         headers = incoming.head.headers
         key = None
         is_key_in_body = needs_body(route.key)
-        scope = scope_of(route.scope, headers, incoming.peer)
+        scope = scope_of(route.scope, headers, incoming.hop.peer)
         if not is_key_in_body:
             key = find_key(route.key, headers, None, unquote)
             if key is None:
@@ -135,8 +135,7 @@ class Identifying:
         return KeyedRequest(
             head=incoming.head,
             body=body,
-            peer=incoming.peer,
-            scheme=incoming.scheme,
+            hop=incoming.hop,
             route=route,
             identity=identity,
             fingerprints=route.fingerprinter.alternatives(digests),

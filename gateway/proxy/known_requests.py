@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core.immutable import immutable
-from gateway.proxy.reply import Peer, Reply
+from gateway.proxy.hop import Hop
+from gateway.proxy.reply import Reply
 
 REQUEST_BYTES_MAX: Final = 4096
 GENERATION_SECONDS: Final = 30.0
@@ -29,8 +30,7 @@ _GENERATION_MAX: Final = 512
 class KnownRequest:
     """`again` gives the reply that the request gets now; None where that takes more than memory."""
 
-    peer: Peer
-    scheme: str
+    hop: Hop
     method: bytes
     shows_status: bool
     again: Callable[[], Reply | None]
@@ -48,15 +48,13 @@ class KnownRequests:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def find(self, data: bytes, peer: Peer, scheme: str) -> KnownRequest | None:
-        """The request that these bytes are, all of them and no more, from this peer."""
+    def find(self, data: bytes, hop: Hop) -> KnownRequest | None:
+        """The request that these bytes are, all of them and no more, over this hop."""
         if len(data) > REQUEST_BYTES_MAX:
             # Digesting a long one is not free either.
             return None
         known = self._young.get(data) or self._old.get(data)
-        if known is None or known.scheme != scheme or (known.peer is not peer and known.peer != peer):
-            return None
-        return known
+        return known if known is not None and (known.hop is hop or known.hop == hop) else None
 
     def remember(self, data: bytes, known: KnownRequest) -> None:
         """Know the request from now on. A longer one than `REQUEST_BYTES_MAX` is not kept."""

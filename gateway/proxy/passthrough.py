@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, assert_never
 
-from gateway.core.message import Headers, RequestHead, ResponseHead, asks_upgrade, values_by_name
+from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, asks_upgrade, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
@@ -57,6 +57,7 @@ class Passthrough:
         self._target = target
         self._herald = herald
         self._key_fields = key_fields
+        self._is_key_field = NameTable(lambda name: name.lower() in key_fields)
         self._loop = asyncio.get_running_loop()
 
     def __call__(
@@ -68,9 +69,10 @@ class Passthrough:
         """
         since = self._loop.time()
         target = self._target if route is None else route.target
-        head = unprotected_request(incoming.head, incoming.peer, incoming.scheme, target.forwarding)
+        upgrades = asks_upgrade(incoming.head.headers)
+        head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=upgrades)
         whole = None if incoming.body.length is None else incoming.body.whole()
-        if whole is None or asks_upgrade(incoming.head.headers):
+        if whole is None or upgrades:
             return self._walk(incoming, client, route, word, head, whole, since)
         on_interim = _passed_on(client) if client.takes_interim else None
         begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
@@ -109,19 +111,26 @@ class Passthrough:
         if word is None:
             headers = incoming.head.headers
             if not self._key_fields.isdisjoint(values_by_name(headers)):
-                key_field = _first_of(self._key_fields, headers).decode("latin-1")
+                key_field = self._first_key_field(headers).decode("latin-1")
                 path = normalise_path(incoming.head.target).decode("latin-1")
         self._herald.state(
             RequestPassed(
-                reason=_reason(word),
-                method=incoming.head.method.decode("latin-1"),
-                status=_status_of(result),
-                duration_seconds=self._loop.time() - since,
-                key_field=key_field,
-                path=path,
-                route=None if route is None else route.name,
+                _reason(word),
+                incoming.head.method.decode("latin-1"),
+                _status_of(result),
+                self._loop.time() - since,
+                key_field,
+                path,
+                None if route is None else route.name,
             )
         )
+
+    def _first_key_field(self, headers: Headers) -> bytes:
+        """The first of them that is there, as it is spelt."""
+        for name, _ in headers:
+            if self._is_key_field[name]:
+                return name
+        return b""
 
 
 class _Passing(asyncio.Future[Reply | Way]):
@@ -209,14 +218,6 @@ async def _exchange(
     if isinstance(result, Lost) and cuts:
         raise cuts[0]
     return result
-
-
-def _first_of(names: frozenset[bytes], headers: Headers) -> bytes:
-    """The first of these names that is there, as it is spelt."""
-    for name, _ in headers:
-        if name.lower() in names:
-            return name
-    return b""
 
 
 def _always() -> bool:

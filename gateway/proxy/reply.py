@@ -6,14 +6,12 @@ Both are values but for their bodies. The edge makes the one and writes the othe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
 from gateway.core.verdict import Word
-
-Peer = IPv4Address | IPv6Address | None
+from gateway.proxy.hop import Hop
 
 
 class RequestBody(Protocol):
@@ -34,15 +32,11 @@ class RequestBody(Protocol):
 
 @immutable
 class Incoming:
-    """A request at the edge.
-
-    `peer` is the other end of the connection, None on a Unix socket; `scheme` is http or https.
-    """
+    """A request at the edge, and the hop that it came over."""
 
     head: RequestHead
     body: RequestBody
-    peer: Peer
-    scheme: str
+    hop: Hop
 
 
 class ResponseStream(Protocol):

@@ -55,18 +55,25 @@ class ReceivedRequest:
 
     head: RequestHead
     version: tuple[int, int]
+    host: bytes | None
     length: int | None
     keep_alive: bool
     asks_upgrade: bool
     fault: str | None
 
 
-class RequestSink(Protocol):
-    """Whom the parser tells, in this order."""
+class BodySink(Protocol):
+    """Whom the parser tells of a body, in this order: of its bytes as they come, of its end."""
 
-    def head_arrived(self, request: ReceivedRequest) -> None: ...
-    def body_arrived(self, data: bytes) -> None: ...
-    def body_ended(self) -> None: ...
+    def arrived(self, data: bytes) -> None: ...
+    def ended(self) -> None: ...
+
+
+class RequestSink(Protocol):
+    """Whom the parser tells of a request."""
+
+    def head_arrived(self, request: ReceivedRequest) -> BodySink:
+        """Returns who is told of the body."""
 
 
 # Where the parser is. Plain numbers, because the members of an enumeration are slow to name (CPython 3.11).
@@ -76,7 +83,17 @@ _HEAD, _LENGTH, _CHUNKED, _WHOLE, _DEAF = range(5)
 class RequestParser:
     """Reads one request, and after each `begin` another one."""
 
-    __slots__ = ("_chunks", "_fields_max", "_header_bytes_max", "_held", "_is_begun", "_left", "_sink", "_state")
+    __slots__ = (
+        "_body",
+        "_chunks",
+        "_fields_max",
+        "_header_bytes_max",
+        "_held",
+        "_is_begun",
+        "_left",
+        "_sink",
+        "_state",
+    )
 
     def __init__(self, sink: RequestSink, *, header_bytes_max: int, header_fields_max: int) -> None:
         self._sink = sink
@@ -145,7 +162,8 @@ class RequestParser:
         if data.find(b" \r\n", fields_from, end + 2) >= 0 or data.find(b"\t\r\n", fields_from, end + 2) >= 0:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
         method, target, version = line.groups()
-        _check_line(method, target)
+        if method not in METHODS or (target[:1] != b"/" and not _is_other_form(method, target)):
+            raise RequestInvalid
         headers = IndexedHeaders(fields)
         head = RequestHead(method, target, headers)
         self._frame(head, headers.by_name, _HTTP_1_1 if version == b"1.1" else (int(version[:1]), int(version[2:])))
@@ -161,32 +179,34 @@ class RequestParser:
     def _frame(self, head: RequestHead, by_name: dict[bytes, list[bytes]], version: tuple[int, int]) -> None:
         """Find where the body ends (RFC 9112 section 6.3)."""
         # RFC 9112 section 3.2.
-        if len(by_name.get(b"host", ())) != 1 and (version == _HTTP_1_1 or b"host" in by_name):
+        hosts = by_name.get(b"host", ())
+        if len(hosts) != 1 and (hosts or version == _HTTP_1_1):
             raise RequestInvalid
         fault = framing_fault(head, version)
         options = connection_options(head.headers) if b"connection" in by_name else _NO_OPTIONS
+        length: int | None = 0
+        state = _WHOLE
+        if fault is not None:
+            state = _DEAF
+        elif b"transfer-encoding" in by_name:
+            length, state = None, _CHUNKED
+        elif b"content-length" in by_name and (length := int(by_name[b"content-length"][0])):
+            self._left, state = length, _LENGTH
         request = ReceivedRequest(
             head,
             version,
-            length=0,
+            hosts[0] if hosts else None,
+            length,
             keep_alive=b"close" not in options and (version[1] > 0 or b"keep-alive" in options),
             asks_upgrade=b"upgrade" in options and b"upgrade" in by_name,
             fault=fault,
         )
-        if fault is not None:
-            self._state = _DEAF
-        elif b"transfer-encoding" in by_name:
-            request.length = None
-            self._chunks = ChunkReader(self._sink.body_arrived, self._header_bytes_max)
-            self._state = _CHUNKED
-        elif b"content-length" in by_name and (length := int(by_name[b"content-length"][0])):
-            request.length = self._left = length
-            self._state = _LENGTH
-        else:
-            self._state = _WHOLE
-        self._sink.head_arrived(request)
-        if self._state == _WHOLE:
-            self._sink.body_ended()
+        self._state = state
+        body = self._body = self._sink.head_arrived(request)
+        if state == _CHUNKED:
+            self._chunks = ChunkReader(body.arrived, self._header_bytes_max)
+        elif state == _WHOLE:
+            body.ended()
 
     # -- body ---------------------------------------------------------------------------------------------------------
 
@@ -196,13 +216,14 @@ class RequestParser:
         left = self._left - len(data)
         if left > 0:
             self._left = left
-            self._sink.body_arrived(data)
+            self._body.arrived(data)
             return b""
         rest = b""
         if left < 0:
             data, rest = data[:left], data[left:]
-        self._sink.body_arrived(data)
-        self._end()
+        self._state = _WHOLE
+        self._body.arrived(data)
+        self._body.ended()
         return rest
 
     def _read_chunks(self, data: bytes) -> bytes:
@@ -212,23 +233,11 @@ class RequestParser:
             raise RequestInvalid from None
         if rest is None:
             return b""
-        self._end()
+        self._state = _WHOLE
+        self._body.ended()
         return rest
 
-    def _end(self) -> None:
-        self._state = _WHOLE
-        self._sink.body_ended()
 
-
-def _check_line(method: bytes, target: bytes) -> None:
-    """Refuse a method that nobody knows, and a target of none of the four forms (RFC 9112 section 3.2)."""
-    if method not in METHODS:
-        raise RequestInvalid
-    if (
-        target.startswith(b"/")
-        or (target == b"*" and method == b"OPTIONS")
-        or method == b"CONNECT"
-        or _ABSOLUTE_FORM.match(target)
-    ):
-        return
-    raise RequestInvalid
+def _is_other_form(method: bytes, target: bytes) -> bool:
+    """Whether a target that is no path is of one of the three other forms (RFC 9112 section 3.2)."""
+    return (target == b"*" and method == b"OPTIONS") or method == b"CONNECT" or _ABSOLUTE_FORM.match(target) is not None

@@ -89,8 +89,7 @@ class Edge(Generic[R]):
         self._clock = DateClock()
         self._is_stopping = False
         self._busy = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Future[None] | None = None
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -157,11 +156,10 @@ class Edge(Generic[R]):
     async def close(self, grace_seconds: float = 0.0) -> int:
         """Wait for what is in flight, then break off the rest. Returns how many requests were broken off."""
         self.stop_listening()
-        try:
-            async with asyncio.timeout(grace_seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
+        if self._busy:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._idle,), timeout=grace_seconds)
         broken_off = self._busy
         clients = list(self._clients)
         for client in clients:
@@ -209,7 +207,7 @@ class Edge(Generic[R]):
         self._clients.discard(connection)
 
     def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
-        known = self._known.find(data, connection.peer, connection.scheme)
+        known = self._known.find(data, connection.hop)
         transport = connection.transport
         if known is None or transport is None or self._is_stopping or connection.is_writing_paused:
             return False
@@ -239,7 +237,6 @@ class Edge(Generic[R]):
     ) -> None:
         exchange = ClientExchange(connection, request, body, data, self._settings, self._clock, self._say_is_stopping)
         self._busy += 1
-        self._idle.clear()
         route: R | None = None
         answer: _Answer = None
         is_forwarded = False
@@ -306,7 +303,7 @@ class Edge(Generic[R]):
         data = exchange.repeatable
         if data is not None:
             connection, method = exchange.connection, exchange.head.method
-            known = KnownRequest(connection.peer, connection.scheme, method, route.shows_status, answer.again)
+            known = KnownRequest(connection.hop, method, route.shows_status, answer.again)
             self._known.remember(data, known)
         return answer.reply
 
@@ -346,8 +343,8 @@ class Edge(Generic[R]):
             return
         exchange.has_ended = True
         self._busy -= 1
-        if self._busy == 0:
-            self._idle.set()
+        if self._busy == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
         exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
 
     async def _answer(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:

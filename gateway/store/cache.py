@@ -106,5 +106,7 @@ def _size_bytes(record: Record) -> int:
     response = record.response
     if response is None:
         return _RECORD_BYTES
-    fields_bytes = sum(len(name) + len(value) for name, value in response.headers)
-    return _RECORD_BYTES + _FIELD_BYTES * len(response.headers) + fields_bytes + len(response.body or b"")
+    size = _RECORD_BYTES + _FIELD_BYTES * len(response.headers) + len(response.body or b"")
+    for name, value in response.headers:
+        size += len(name) + len(value)
+    return size

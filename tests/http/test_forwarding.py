@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from uuid import UUID
 
 import pytest
 
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, RequestHead, asks_upgrade
 from gateway.proxy.forwarding import (
     Execution,
     ForwardingPolicy,
@@ -17,10 +17,10 @@ from gateway.proxy.forwarding import (
     response_fields,
     unprotected_request,
 )
-from gateway.proxy.reply import Peer
+from gateway.proxy.hop import Hop, hop_from
 
-CLIENT = ip_address("203.0.113.9")
-PROXY = ip_address("10.0.0.7")
+CLIENT = hop_from("203.0.113.9", is_secure=True)
+PROXY = hop_from("10.0.0.7", is_secure=True)
 HOST = (b"Host", b"api.example")
 POLICY = ForwardingPolicy(authority=b"upstream:9000", trusted_proxies=(ip_network("10.0.0.0/8"),))
 OPERATION_ID = UUID("6f1c1f3e-8a5b-5a6f-9c0d-2b7a3e4d5c6b")
@@ -28,17 +28,17 @@ OPERATION = str(OPERATION_ID).encode()
 ADDED = ((b"Idempotency-Operation", OPERATION), (b"Idempotency-Fencing-Token", b"42"))
 
 
-def hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
+def said_of_hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
     """The fields that a request from a client gets on its way."""
     return ((b"X-Forwarded-For", peer), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", host))
 
 
 def unprotected(
-    *fields: tuple[bytes, bytes], peer: Peer = CLIENT, policy: ForwardingPolicy = POLICY, host: Headers = (HOST,)
+    *fields: tuple[bytes, bytes], hop: Hop = CLIENT, policy: ForwardingPolicy = POLICY, host: Headers = (HOST,)
 ) -> Headers:
     """What an unprotected request with these fields becomes, without the host if that is unchanged."""
     request = RequestHead(b"POST", b"/a/../b", (*host, *fields))
-    sent = unprotected_request(request, peer, "https", policy)
+    sent = unprotected_request(request, hop, policy, upgrades=asks_upgrade(request.headers))
     assert (sent.method, sent.target) == (request.method, request.target)
     return sent.headers[1:] if sent.headers[:1] == (HOST,) else sent.headers
 
@@ -50,11 +50,11 @@ def protected(
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
     execution = Execution(OPERATION_ID, 42, key, key_headers)
-    sent = protected_request(RequestHead(b"POST", b"/", (HOST, *fields)), CLIENT, "https", POLICY, execution).headers
+    sent = protected_request(RequestHead(b"POST", b"/", (HOST, *fields)), CLIENT, POLICY, execution).headers
     assert sent[0] == HOST
     assert sent[-2:] == ADDED
-    assert [field for field in sent if field in hop()] == list(hop())
-    return tuple(field for field in sent[1:-2] if field not in hop())
+    assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())
+    return tuple(field for field in sent[1:-2] if field not in said_of_hop())
 
 
 def test_fields_keep_their_bytes_their_order_and_their_repeats() -> None:
@@ -66,7 +66,7 @@ def test_fields_keep_their_bytes_their_order_and_their_repeats() -> None:
         (b"Authorization", b"Bearer x"),
         (b"traceparent", b"00"),
     )
-    assert unprotected(*fields) == (*fields, *hop())
+    assert unprotected(*fields) == (*fields, *said_of_hop())
     assert protected(*fields) == fields
 
 
@@ -82,7 +82,7 @@ def test_hop_by_hop_fields_and_those_that_connection_names_stay() -> None:
         (b"Upgrade", b"h2c"),
         (b"Expect", b"100-continue"),
     )
-    assert unprotected(*fields) == hop()
+    assert unprotected(*fields) == said_of_hop()
     assert protected(*fields) == ()
 
 
@@ -101,14 +101,14 @@ def test_hop_by_hop_fields_and_those_that_connection_names_stay() -> None:
 )
 def test_no_caller_speaks_as_the_gateway(name: bytes) -> None:
     """Whatever the spelling, on protected and other requests alike."""
-    assert unprotected((name, b"x")) == hop()
+    assert unprotected((name, b"x")) == said_of_hop()
     assert protected((name, b"x")) == ()
 
 
 def test_an_upgrade_is_passed_on_unprotected_only() -> None:
     """Upgrade stays and Connection names it and nothing else."""
     fields = ((b"Connection", b"keep-alive, Upgrade"), (b"Upgrade", b"websocket"), (b"Sec-WebSocket-Key", b"k"))
-    assert unprotected(*fields) == (fields[2], *hop(), fields[1], (b"Connection", b"Upgrade"))
+    assert unprotected(*fields) == (fields[2], *said_of_hop(), fields[1], (b"Connection", b"Upgrade"))
     assert protected(*fields) == (fields[2],)
 
 
@@ -126,13 +126,13 @@ def test_the_host_is_what_the_policy_says(policy: ForwardingPolicy, sent: bytes)
     assert unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),)) == (
         (b"hOST", sent),
         (b"A", b"b"),
-        *hop(),
+        *said_of_hop(),
     )
 
 
 def test_a_request_without_a_host_gets_the_upstreams() -> None:
     """HTTP/1.0 has none, HTTP/1.1 needs one."""
-    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *hop()[:2])
+    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2])
 
 
 def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
@@ -143,21 +143,21 @@ def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
         (b"X-Forwarded-Host", b"evil"),
         (b"X_Forwarded_For", b"1.1.1.1"),
     )
-    assert unprotected(*forged) == hop()
-    assert unprotected(*forged, peer=None) == hop()[1:]
+    assert unprotected(*forged) == said_of_hop()
+    assert unprotected(*forged, hop=hop_from(None, is_secure=True)) == said_of_hop()[1:]
 
 
 def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
     """Its chain gets its own address, its scheme and host stay."""
     said = ((b"X-Forwarded-For", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2"), (b"X-Forwarded-Proto", b"http"))
-    assert unprotected(*said, peer=PROXY) == (
+    assert unprotected(*said, hop=PROXY) == (
         said[0],
         (b"x-forwarded-for", b"2.2.2.2, 10.0.0.7"),
         said[2],
         (b"X-Forwarded-Host", b"api.example"),
     )
-    mapped = ip_address("::ffff:10.0.0.7")
-    assert unprotected((b"X-Forwarded-For", b""), peer=mapped)[0] == (b"X-Forwarded-For", b"10.0.0.7")
+    mapped = hop_from("::ffff:10.0.0.7", is_secure=True)
+    assert unprotected((b"X-Forwarded-For", b""), hop=mapped)[0] == (b"X-Forwarded-For", b"10.0.0.7")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_upstream_gets_the_key_that_the_route_says(
 def test_the_wait_preference_is_for_the_gateway(prefer: bytes, sent: bytes | None) -> None:
     """It is not passed on from a protected request; other preferences are."""
     assert protected((b"prefer", prefer)) == (((b"prefer", sent),) if sent else ())
-    assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *hop())
+    assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *said_of_hop())
 
 
 def test_many_quotes_without_an_end_cost_little() -> None:
@@ -226,7 +226,7 @@ def test_retry_instructions_for_a_proxy_behind_us_are_not_passed_on() -> None:
     """On a protected route nobody but the gateway decides about another attempt."""
     fields = ((b"x-envoy-retry-on", b"5xx"), (b"X-Envoy-Max-Retries", b"3"))
     assert protected(*fields) == ()
-    assert unprotected(*fields) == (*fields, *hop())
+    assert unprotected(*fields) == (*fields, *said_of_hop())
 
 
 def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None:

@@ -10,7 +10,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +37,7 @@ from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import ClientGone
 from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.hop import hop_from
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
@@ -65,7 +65,7 @@ from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
 
-_PEER = IPv4Address("192.0.2.7")
+_HOP = hop_from("192.0.2.7", is_secure=False)
 _EDGE_GRACE_SECONDS = 1.0
 _DRAIN_SECONDS = 4.0
 _FLUSH_SECONDS = 2.0
@@ -436,7 +436,7 @@ class GatewayLife:
         call = connection.call
         call.reached_gateway = self._loop.time()
         route = self._routes[call.route]
-        incoming = Incoming(connection.head, body, _PEER, "http")
+        incoming = Incoming(connection.head, body, _HOP)
         try:
             answer = await self.coordinator.handle(incoming, route)
             if isinstance(answer, Untouched):

@@ -11,7 +11,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -23,6 +22,7 @@ from gateway.core.operation import Record, Snapshot, State
 from gateway.observe.facts import Fact, Herald
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.hop import hop_from
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
@@ -104,7 +104,7 @@ class Office:
             *((name.encode(), value.encode()) for name, value in headers),
         )
         taken = Here(body) if isinstance(body, bytes) else body
-        return Incoming(RequestHead(b"POST", b"/charges", fields), taken, ip_address("127.0.0.1"), "http")
+        return Incoming(RequestHead(b"POST", b"/charges", fields), taken, hop_from("127.0.0.1", is_secure=False))
 
     def ask(
         self,

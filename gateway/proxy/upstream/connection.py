@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -47,11 +48,12 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. `is_idle`, `idle_since` (on the loop's clock) and `idle_before_seconds` are
-    notes of the owner.
+    `served` counts finished exchanges. `is_idle`, `idle_since` and `idle_until` (on the loop's clock) and
+    `idle_before_seconds` are notes of the owner.
     """
 
     __slots__ = (
+        "_arrivals",
         "_deadline",
         "_drained",
         "_executor",
@@ -67,6 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_transport",
         "idle_before_seconds",
         "idle_since",
+        "idle_until",
         "is_closed",
         "is_idle",
         "served",
@@ -83,6 +86,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._loop = loop
         self._owner = owner
         self._socket = sock
+        self._arrivals = select.poll()
+        self._arrivals.register(sock, select.POLLIN)
         self._executor = executor
         self._parser = AnswerParser(header_bytes_max)
         self._receiver: AnswerReceiver | None = None
@@ -93,6 +98,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self.idle_since = 0.0
+        self.idle_until = 0.0
         self.idle_before_seconds = 0.0
         self.served = 0
         self.is_closed = False
@@ -112,6 +118,9 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self.is_closed or self._transport.is_closing():
             return False
+        if not self._arrivals.poll(0):
+            # As nearly always, and told without an exception.
+            return True
         try:
             pending = self._socket.recv(1, _PEEK)
         except BlockingIOError:
@@ -152,7 +161,6 @@ class UpstreamConnection(asyncio.Protocol):
             transport.write(body)
         self._receiver = receiver
         self._parser.begin(receiver, method, wants_upgrade)
-        self.set_deadline(receiver.deadline)
         if not isinstance(body, bytes):
             self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
             if isinstance(body, FileReader):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from gateway.core.message import IndexedHeaders, ResponseHead, list_members
+from gateway.core.message import IndexedHeaders, NameTable, ResponseHead, list_members
 from gateway.proxy.chunks import ChunkReader, ChunksInvalid
 from gateway.proxy.upstream.result import Framing, Unknown
 
@@ -161,17 +161,18 @@ class AnswerParser:
             raise _malformed("a bare line feed in the head")
 
     def _read_head(self, block: bytes) -> None:
-        line = _STATUS_LINE.match(block)
+        fields_from = block.find(b"\n") + 1
+        line = _STATUS_LINES[block[:fields_from]]
         if line is None:
             raise _malformed("not an HTTP/1 status line")
-        fields = _FIELD.findall(block, line.end())
-        if len(fields) != block.count(b"\n", line.end()):
+        fields = _FIELD.findall(block, fields_from)
+        if len(fields) != block.count(b"\n", fields_from):
             raise _malformed("a field line that is none (folded, without a name, or with NUL, CR or a bare LF)")
         if b" \r\n" in block or b"\t\r\n" in block:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
-        minor, status, reason = line.groups()
+        is_http_1_0, status, reason = line
         headers = IndexedHeaders(fields)
-        head = ResponseHead(int(status), reason or b"", headers)
+        head = ResponseHead(status, reason, headers)
         if head.status < 200 and head.status != 101:
             self._interims += 1
             if self._interims > INTERIM_ANSWERS_MAX:
@@ -179,7 +180,7 @@ class AnswerParser:
             if head.status != 100:  # nothing that is forwarded expects it
                 self._sink.interim_arrived(head)
             return
-        self._read_framing(head, headers.by_name, is_http_1_0=minor == b"0")
+        self._read_framing(head, headers.by_name, is_http_1_0=is_http_1_0)
 
     def _read_framing(self, head: ResponseHead, values: dict[bytes, list[bytes]], *, is_http_1_0: bool) -> None:
         """Finds where the body ends (RFC 9112 section 6.3), and refuses what has two answers to that."""
@@ -255,6 +256,15 @@ class AnswerParser:
         if excess is not None:
             self.has_excess = bool(excess)
             self._finish()
+
+
+def _status_line(line: bytes) -> tuple[bool, int, bytes] | None:
+    """Whether a status line is of HTTP/1.0, its status and its reason; None of what is none."""
+    found = _STATUS_LINE.fullmatch(line)
+    return None if found is None else (found[1] == b"0", int(found[2]), found[3] or b"")
+
+
+_STATUS_LINES = NameTable(_status_line)
 
 
 def _content_length(values: list[bytes]) -> int:

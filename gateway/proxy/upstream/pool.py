@@ -114,7 +114,7 @@ class UpstreamPool:
         while self._idle:
             connection = self._idle[-1]
             idle_seconds = now - connection.idle_since
-            is_young = idle_seconds < self._keepalive_seconds(connection)
+            is_young = now < connection.idle_until
             if is_young and protected and not self._history.allows(idle_seconds, now):
                 self._learn_from_oldest(now)
                 return None
@@ -152,11 +152,12 @@ class UpstreamPool:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Return a connection that may serve the next request, or that was acquired and not used."""
-        now = self._loop.time()
-        if self._is_closed or self._keepalive_seconds(connection) <= 0:
+        keepalive_seconds = self._keepalive_seconds(connection)
+        if self._is_closed or keepalive_seconds <= 0:
             connection.discard()
             return
-        connection.idle_since = now
+        now = connection.idle_since = self._loop.time()
+        connection.idle_until = now + keepalive_seconds
         connection.is_idle = True
         self._idle.append(connection)
         if self._sweep is None:
@@ -296,7 +297,7 @@ class UpstreamPool:
         now = self._loop.time()
         next_seconds = self._settings.keepalive_seconds
         for connection in tuple(self._idle):
-            left_seconds = self._keepalive_seconds(connection) - (now - connection.idle_since)
+            left_seconds = connection.idle_until - now
             if left_seconds <= 0:
                 self._idle.remove(connection)
                 connection.is_idle = False

@@ -57,8 +57,8 @@ DEFECTS = (
         (
             Edit(
                 "proxy/known_requests.py",
-                "known.scheme != scheme or (known.peer is not peer and known.peer != peer)",
-                "known.scheme != scheme",
+                "known is not None and (known.hop is hop or known.hop == hop)",
+                "known is not None and known.hop.scheme == hop.scheme",
             ),
         ),
         ("tests/http/gateway/test_known_requests.py::test_another_peer_is_asked_who_it_is",),

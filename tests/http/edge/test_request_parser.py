@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Self
 
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
@@ -22,24 +23,25 @@ LIMIT = 8192
 
 @dataclass
 class Heard:
-    """What a parser told: the requests, the body of each, and which of them ended."""
+    """What a parser told: the requests, the body of each, and how many of them ended."""
 
     requests: list[ReceivedRequest] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    ended: int = 0
+    ends: int = 0
     status: int | None = None
     """Why it gave up."""
 
-    def head_arrived(self, request: ReceivedRequest) -> None:
+    def head_arrived(self, request: ReceivedRequest) -> Self:
         self.requests.append(request)
         self.bodies.append(b"")
+        return self
 
-    def body_arrived(self, data: bytes) -> None:
+    def arrived(self, data: bytes) -> None:
         assert data
         self.bodies[-1] += data
 
-    def body_ended(self) -> None:
-        self.ended += 1
+    def ended(self) -> None:
+        self.ends += 1
 
 
 def read(pieces: list[bytes]) -> Heard:
@@ -52,8 +54,8 @@ def read(pieces: list[bytes]) -> Heard:
             data = piece
             while data:
                 data = parser.feed(data)
-                if begun < heard.ended == len(heard.requests):
-                    begun = heard.ended
+                if begun < heard.ends == len(heard.requests):
+                    begun = heard.ends
                     parser.begin()
     except RequestInvalid as problem:
         heard.status = problem.status
@@ -127,7 +129,7 @@ def test_what_is_accepted_means_the_same_to_another_strict_parser(data: bytes) -
     heard = read([data])
     theirs = read_by_aiohttp(data)
     sound = [request for request in heard.requests if request.fault is None]
-    if not sound or heard.status is not None or len(sound) != len(heard.requests) or heard.ended != len(sound):
+    if not sound or heard.status is not None or len(sound) != len(heard.requests) or heard.ends != len(sound):
         return
     if any(request.head.method == b"CONNECT" for request in sound):
         # Refused by the edge; to aiohttp everything behind it is a tunnel.
@@ -145,7 +147,7 @@ def test_what_is_accepted_means_the_same_to_another_strict_parser(data: bytes) -
 def test_it_does_not_matter_how_a_request_is_cut(data: bytes, places: list[int]) -> None:
     """The same requests with the same bodies, and the same refusal, at any segmentation."""
     whole, pieces = read([data]), read(cut(data, places))
-    assert (pieces.requests, pieces.bodies, pieces.ended) == (whole.requests, whole.bodies, whole.ended)
+    assert (pieces.requests, pieces.bodies, pieces.ends) == (whole.requests, whole.bodies, whole.ends)
     assert pieces.status == whole.status or whole.status is None
 
 
@@ -154,7 +156,7 @@ def test_hostile_requests_mean_the_same_at_any_segmentation(data: bytes) -> None
     """Byte by byte as in one piece."""
     whole, pieces = read([data]), read([data[at : at + 1] for at in range(len(data))])
     assert pieces.requests == whole.requests
-    assert pieces.ended == whole.ended
+    assert pieces.ends == whole.ends
 
 
 @pytest.mark.parametrize(
@@ -240,4 +242,4 @@ def test_a_chunk_size_line_is_as_long_as_it_may_be_however_it_is_cut(size: int) 
     for places in ([], [10], [size - 1], [10, size // 2]):
         data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
         heard = read([data, *cut(line + b"a\r\n0\r\n\r\n", places)])
-        assert (heard.status, heard.ended) == ((None, 1) if size == CHUNK_LINE_BYTES_MAX else (400, 0))
+        assert (heard.status, heard.ends) == ((None, 1) if size == CHUNK_LINE_BYTES_MAX else (400, 0))

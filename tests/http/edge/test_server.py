@@ -48,8 +48,8 @@ async def test_a_request_is_handed_on_as_it_was_sent() -> None:
         )
         assert taken.body == b"\x00\xffbody"
         assert taken.incoming.body.length == 6
-        assert taken.incoming.peer == ip_address("127.0.0.1")
-        assert taken.incoming.scheme == "http"
+        assert taken.incoming.hop.peer == ip_address("127.0.0.1")
+        assert taken.incoming.hop.scheme == b"http"
 
 
 async def test_a_chunked_body_is_handed_on_without_its_chunks() -> None:
@@ -259,5 +259,5 @@ async def test_tls_is_told_as_https(authority: Authority) -> None:
     async with serving(tls=certificate.server_context()) as edge:
         response = await exchange(edge.port, post(), tls=authority.client_context())
         assert response.body == b"done"
-        assert edge.taken[0].incoming.scheme == "https"
-        assert edge.taken[0].incoming.peer == ip_address("127.0.0.1")
+        assert edge.taken[0].incoming.hop.scheme == b"https"
+        assert edge.taken[0].incoming.hop.peer == ip_address("127.0.0.1")

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from gateway.proxy.hop import hop_from
 from gateway.proxy.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
 from tests.support.eventually import eventually
 from tests.support.house import BODY, house, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer
+
+PLAIN = hop_from(None, is_secure=False)
+OVER_TLS = hop_from(None, is_secure=True)
 
 
 def store_in(directory: Path) -> dict[str, Any]:
@@ -143,7 +147,7 @@ async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
 
 
 def known() -> KnownRequest:
-    return KnownRequest(None, "http", b"POST", True, lambda: None)
+    return KnownRequest(PLAIN, b"POST", True, lambda: None)
 
 
 @pytest.fixture
@@ -157,25 +161,25 @@ async def test_they_are_bounded(requests: KnownRequests) -> None:
     """The oldest give way, and a long request is not kept."""
     for number in range(5000):
         requests.remember(b"%d" % number, known())
-    kept = [number for number in range(5000) if requests.find(b"%d" % number, None, "http")]
+    kept = [number for number in range(5000) if requests.find(b"%d" % number, PLAIN)]
     assert kept == list(range(5000 - len(kept), 5000))
     assert 100 <= len(kept) <= 1024
     long = b"x" * (REQUEST_BYTES_MAX + 1)
     requests.remember(long, known())
-    assert requests.find(long, None, "http") is None
+    assert requests.find(long, PLAIN) is None
 
 
 async def test_they_are_not_known_for_long(requests: KnownRequests) -> None:
     """Also where nothing else comes: there may be a credential in one."""
     for _ in range(2):
         requests.remember(b"x", known())
-        assert requests.find(b"x", None, "http") is not None
+        assert requests.find(b"x", PLAIN) is not None
         await eventually(lambda: len(requests) == 0)
-        assert requests.find(b"x", None, "http") is None
+        assert requests.find(b"x", PLAIN) is None
 
 
 async def test_scheme_counts(requests: KnownRequests) -> None:
     """What came over TLS is not known without it."""
-    requests.remember(b"x", KnownRequest(None, "https", b"POST", True, lambda: None))
-    assert requests.find(b"x", None, "http") is None
-    assert requests.find(b"x", None, "https") is not None
+    requests.remember(b"x", KnownRequest(OVER_TLS, b"POST", True, lambda: None))
+    assert requests.find(b"x", PLAIN) is None
+    assert requests.find(b"x", OVER_TLS) is not None

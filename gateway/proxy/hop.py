@@ -1,0 +1,38 @@
+"""The last step of a request's way here: from whom, and over what.
+
+Every request of a connection has the same one, and connections from one address share it: what is said of it in fields
+is put into words once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from gateway.core.immutable import immutable
+
+Peer = IPv4Address | IPv6Address | None
+
+
+@immutable
+class Hop:
+    """`peer` is the other end of the connection, None on a Unix socket; `address` is the same as text.
+
+    An IPv4 address that came in through an IPv6 socket is the address that it is. `scheme` is http or https.
+    """
+
+    peer: Peer
+    address: bytes | None
+    scheme: bytes
+
+
+@lru_cache(4096)
+def hop_from(address: str | None, *, is_secure: bool) -> Hop:
+    """The hop from this address, which may carry a zone (RFC 4007 section 11), over TLS or not."""
+    scheme = b"https" if is_secure else b"http"
+    if address is None:
+        return Hop(None, None, scheme)
+    peer = ip_address(address.partition("%")[0])
+    if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
+        peer = peer.ipv4_mapped
+    return Hop(peer, str(peer).encode(), scheme)

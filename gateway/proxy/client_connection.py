@@ -146,8 +146,9 @@ class ClientConnection(asyncio.Protocol):
             self._is_deaf = True
             transport.close()
             return
-        # The body may be here whole, too much to hold, and not taken by anybody.
-        self.resume_reading()
+        if self._is_reading_paused:
+            # The body is here whole, was too much to hold, and was not taken by anybody.
+            self.resume_reading()
         self._parser.begin()
         self._idle_since = self._loop.time()
         if self._waiting:

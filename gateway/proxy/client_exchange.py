@@ -107,15 +107,6 @@ class ClientExchange:
 
     # -- the request --------------------------------------------------------------------------------------------------
 
-    @property
-    def host(self) -> bytes | None:
-        return self._request.host
-
-    @property
-    def fault(self) -> str | None:
-        """Why the end of the request is not certain."""
-        return self._request.fault
-
     def incoming(self, *, may_upgrade: bool) -> Incoming:
         """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
         head = self.head

@@ -130,7 +130,8 @@ def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
 
 def _named_fields(headers: Headers) -> frozenset[bytes]:
     """The fields that `Connection` names, as nearly all do not although they have it."""
-    return connection_options(headers) - _NO_FIELDS
+    options = connection_options(headers)
+    return options - _NO_FIELDS if options else options
 
 
 def _is_for_clients(name: bytes) -> bool:

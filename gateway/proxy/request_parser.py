@@ -182,7 +182,7 @@ class RequestParser:
         hosts = by_name.get(b"host", ())
         if len(hosts) != 1 and (hosts or version == _HTTP_1_1):
             raise RequestInvalid
-        fault = framing_fault(head, version)
+        fault = framing_fault(by_name, version)
         options = connection_options(head.headers) if b"connection" in by_name else _NO_OPTIONS
         length: int | None = 0
         state = _WHOLE

@@ -241,7 +241,7 @@ class Edge(Generic[R]):
         answer: _Answer = None
         is_forwarded = False
         try:
-            route, fault = examine(self._select, exchange.head, exchange.host, exchange.fault)
+            route, fault = examine(self._select, request.head, request.host, request.fault)
             if fault is None:
                 if route is None:
                     is_forwarded = True

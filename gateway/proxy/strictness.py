@@ -11,7 +11,7 @@ What the parser refuses before (bare line feeds, folded fields, control characte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gateway.core.message import Headers, RequestHead, connection_options, values_by_name
@@ -41,11 +41,13 @@ _ESCAPED_PERCENT: Final = b"%25"
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
 
 
-def framing_fault(head: RequestHead, version: tuple[int, int]) -> str | None:
-    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6)."""
+def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
+    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6).
+
+    `by_name` has the values of its fields by their names in lower case.
+    """
     if version not in _VERSIONS:
         return "The HTTP version is neither 1.0 nor 1.1."
-    by_name = values_by_name(head.headers)
     lengths = by_name.get(b"content-length", ())
     codings = by_name.get(b"transfer-encoding", ())
     if b"transfer_encoding" in by_name or b"content_length" in by_name:

@@ -47,8 +47,8 @@ _LOG = logging.getLogger("gateway")
 
 # Joining a run that turns out not to hold a claim, and becoming the next one, ends after a few rounds.
 _JOINS_MAX: Final = 4
-# What a retry is answered with may be in memory after these.
-_REPEATABLE: Final = (Word.STORED, Word.REPLAYED)
+# Only a request that came again is likely to come once more, and worth being known.
+_REPLAYED: Final = Word.REPLAYED
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 _Answer = Reply | Repeatable | Untouched
@@ -273,7 +273,7 @@ class Coordinator:
             answer.set_result(self._repeatable(request, self._tell(story, found)))
 
     def _repeatable(self, request: KeyedRequest, answer: Reply | Untouched) -> _Answer:
-        if isinstance(answer, Reply) and answer.word in _REPEATABLE:
+        if isinstance(answer, Reply) and answer.word is _REPLAYED:
             return Repeatable(answer, partial(self._again, request))
         return answer
 

@@ -1,4 +1,4 @@
-"""Requests that are known by their bytes: answered before, and sent again without a change.
+"""Requests that are known by their bytes: sent again before, and now once more without a change.
 
 A client that retries sends what it sent, and a herd of duplicates is one request many times. Reading it, telling whose
 it is and digesting it depend on nothing but its bytes and on who sent them, so for a request that is known nothing of

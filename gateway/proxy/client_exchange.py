@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
@@ -55,6 +56,15 @@ class Client(Protocol):
         """Write the 101, after which the connection is bytes both ways."""
 
 
+@dataclass(slots=True)
+class EdgeState:
+    """What the exchanges of an edge share. Once it `is_stopping`, each is the last on its connection."""
+
+    settings: EdgeSettings
+    clock: DateClock
+    is_stopping: bool = False
+
+
 class ClientExchange:
     """See the module and `Client`. Lives as long as one request is worked on.
 
@@ -63,12 +73,10 @@ class ClientExchange:
     """
 
     __slots__ = (
-        "_clock",
         "_data",
+        "_edge",
         "_is_last",
-        "_is_stopping",
         "_request",
-        "_settings",
         "body",
         "connection",
         "has_ended",
@@ -83,17 +91,13 @@ class ClientExchange:
         request: ReceivedRequest,
         body: ClientBody,
         data: bytes | None,
-        settings: EdgeSettings,
-        clock: DateClock,
-        is_stopping: Callable[[], bool],
+        edge: EdgeState,
     ) -> None:
         """`data` are all bytes of the request, where they came in one piece."""
         self.connection = connection
         self._request = request
         self._data = data
-        self._settings = settings
-        self._clock = clock
-        self._is_stopping = is_stopping
+        self._edge = edge
         self._is_last = False
         self.is_answered = False
         self.has_ended = False
@@ -109,11 +113,13 @@ class ClientExchange:
 
     def incoming(self, *, may_upgrade: bool) -> Incoming:
         """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
-        head = self.head
-        if self._request.asks_upgrade and not (may_upgrade and self._is_switchable()):
-            kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
-            head = RequestHead(head.method, head.target, IndexedHeaders(kept))
-        return Incoming(head, self.body, self.connection.hop)
+        head, upgrades = self.head, False
+        if self._request.asks_upgrade:
+            upgrades = may_upgrade and self._is_switchable()
+            if not upgrades:
+                kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
+                head = RequestHead(head.method, head.target, IndexedHeaders(kept))
+        return Incoming(head, self.body, self.connection.hop, upgrades)
 
     def _is_switchable(self) -> bool:
         """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route.
@@ -141,7 +147,7 @@ class ClientExchange:
         if self.connection.is_writing_paused or not self.body.is_received:
             return False
         out = self._framed(reply, shows_status)
-        self._send_whole(out, body)
+        self._send(*pieces_of(out, body))
         self.keep_alive = out.keep_alive
         return True
 
@@ -151,7 +157,7 @@ class ClientExchange:
         try:
             out = self._framed(reply, shows_status)
             if stream is None:
-                self._send_whole(out, cast(bytes, reply.body))
+                self._send(*pieces_of(out, cast(bytes, reply.body)))
                 await self._drain()
             else:
                 await self._write_stream(out, stream)
@@ -179,7 +185,7 @@ class ClientExchange:
             minor=self._request.version[1],
             keep_alive=self._may_keep_alive(),
             shows_status=shows_status,
-            date=self._clock.now(),
+            date=self._edge.clock.now(),
         )
 
     def _may_keep_alive(self) -> bool:
@@ -188,13 +194,9 @@ class ClientExchange:
         Nor does another one follow a request for an upgrade that is not known: its bytes may be of that protocol.
         """
         request = self._request
-        if self._is_last or not request.keep_alive or self._is_stopping() or not self.body.is_received:
+        if self._is_last or not request.keep_alive or self._edge.is_stopping or not self.body.is_received:
             return False
         return not request.asks_upgrade or self._is_switchable()
-
-    def _send_whole(self, out: Framed, body: bytes) -> None:
-        for piece in pieces_of(out, body):
-            self._send(piece)
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
         self._send(out.head)
@@ -223,25 +225,26 @@ class ClientExchange:
         finally:
             self.on_gone(None)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *pieces: bytes) -> None:
         transport = self.connection.transport
-        if transport is None or transport.is_closing():
-            raise ClientGone
-        self.is_answered = True
-        transport.write(data)
+        for data in pieces:
+            if transport is None or transport.is_closing():
+                raise ClientGone
+            self.is_answered = True
+            transport.write(data)
 
     async def _drain(self) -> None:
         """Wait while the client is slow to read, and break off when it does not read at all."""
         connection = self.connection
         while connection.is_writing_paused:
-            seconds = self._settings.silence_seconds
+            seconds = self._edge.settings.silence_seconds
             before = connection.unsent_bytes
             try:
                 async with asyncio.timeout(seconds):
                     await connection.wait_writable()
             except TimeoutError:
                 # A long answer may take longer than any silence, as long as it is being read.
-                if before - connection.unsent_bytes < self._settings.bytes_per_second_min * seconds:
+                if before - connection.unsent_bytes < self._edge.settings.bytes_per_second_min * seconds:
                     self.abort()
                     raise ClientGone from None
         if connection.gone.is_set():
@@ -260,7 +263,7 @@ class ClientExchange:
         if transport.can_write_eof():
             transport.write_eof()
         try:
-            async with asyncio.timeout(self._settings.linger_seconds):
+            async with asyncio.timeout(self._edge.settings.linger_seconds):
                 await connection.gone.wait()
         except TimeoutError:
             self.abort()

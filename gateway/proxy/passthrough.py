@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, assert_never
 
-from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, asks_upgrade, values_by_name
+from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestPassed
@@ -69,12 +69,11 @@ class Passthrough:
         """
         since = self._loop.time()
         target = self._target if route is None else route.target
-        upgrades = asks_upgrade(incoming.head.headers)
-        head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=upgrades)
+        head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         whole = None if incoming.body.length is None else incoming.body.whole()
-        if whole is None or upgrades:
+        if whole is None or incoming.upgrades:
             return self._walk(incoming, client, route, word, head, whole, since)
-        on_interim = _passed_on(client) if client.takes_interim else None
+        on_interim = partial(_pass_on, client)
         begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
         if begun is None:
             return self._walk(incoming, client, route, word, head, whole, since)
@@ -199,7 +198,7 @@ async def _exchange(
             sent,
             protected=False,
             may_send=_always,
-            on_interim=_passed_on(client) if client.takes_interim else None,
+            on_interim=partial(_pass_on, client),
         )
         client.on_gone(None)
         if is_gone:
@@ -234,11 +233,9 @@ async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> Asyn
         raise
 
 
-def _passed_on(client: Client) -> Callable[[ResponseHead], None]:
-    def pass_on(head: ResponseHead) -> None:
+def _pass_on(client: Client, head: ResponseHead) -> None:
+    if client.takes_interim:
         client.send_interim(ResponseHead(head.status, head.reason, response_fields(head.headers)))
-
-    return pass_on
 
 
 def _status_of(result: Result) -> int:

@@ -32,11 +32,12 @@ class RequestBody(Protocol):
 
 @immutable
 class Incoming:
-    """A request at the edge, and the hop that it came over."""
+    """A request at the edge, and the hop that it came over. `upgrades`: it asks to leave HTTP, and may."""
 
     head: RequestHead
     body: RequestBody
     hop: Hop
+    upgrades: bool = False
 
 
 class ResponseStream(Protocol):

@@ -23,7 +23,7 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
 from gateway.proxy.client_connection import ClientConnection, EdgeSettings
-from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, pieces_of
+from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, EdgeState, pieces_of
 from gateway.proxy.examining import Fault, Protecting, Select, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.listening import ListenError, listen_fault
@@ -85,9 +85,7 @@ class Edge(Generic[R]):
         self._protect = protect
         self._forward = forward
         self._herald = herald
-        self._settings = settings or EdgeSettings()
-        self._clock = DateClock()
-        self._is_stopping = False
+        self._state = EdgeState(settings or EdgeSettings(), DateClock())
         self._busy = 0
         self._idle: asyncio.Future[None] | None = None
         self._listeners: list[asyncio.Server] = []
@@ -123,10 +121,10 @@ class Edge(Generic[R]):
 
         try:
             if sock is not None:
-                listener = await loop.create_server(connect, sock=sock, ssl=tls, backlog=self._settings.backlog)
+                listener = await loop.create_server(connect, sock=sock, ssl=tls, backlog=self._state.settings.backlog)
             else:
                 listener = await loop.create_server(
-                    connect, host, port, ssl=tls, backlog=self._settings.backlog, reuse_address=True
+                    connect, host, port, ssl=tls, backlog=self._state.settings.backlog, reuse_address=True
                 )
         except OSError as error:
             raise ListenError(listen_fault(host, port, error)) from error
@@ -146,7 +144,7 @@ class Edge(Generic[R]):
 
     def stop_listening(self) -> None:
         """Take no new connection or request. What is in flight goes on, and is the last on its connection."""
-        self._is_stopping = True
+        self._state.is_stopping = True
         for listener in self._listeners:
             listener.close()
         for client in list(self._clients):
@@ -182,7 +180,7 @@ class Edge(Generic[R]):
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
         """Let clients have what was written for them, for as long as a client is let linger."""
         try:
-            async with asyncio.timeout(self._settings.linger_seconds):
+            async with asyncio.timeout(self._state.settings.linger_seconds):
                 for client in clients:
                     await client.gone.wait()
         except TimeoutError:
@@ -195,11 +193,11 @@ class Edge(Generic[R]):
 
     @property
     def settings(self) -> EdgeSettings:
-        return self._settings
+        return self._state.settings
 
     def connection_opened(self, connection: ClientConnection) -> None:
         self._clients.add(connection)
-        if len(self._clients) > self._settings.connections_max:
+        if len(self._clients) > self._state.settings.connections_max:
             # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
             connection.abort()
 
@@ -209,7 +207,7 @@ class Edge(Generic[R]):
     def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
         known = self._known.find(data, connection.hop)
         transport = connection.transport
-        if known is None or transport is None or self._is_stopping or connection.is_writing_paused:
+        if known is None or transport is None or self._state.is_stopping or connection.is_writing_paused:
             return False
         try:
             pieces = self._pieces_again(known)
@@ -228,14 +226,14 @@ class Edge(Generic[R]):
         reply = known.again()
         if reply is None or not isinstance(reply.body, bytes):
             return None
-        shows_status, date = known.shows_status, self._clock.now()
+        shows_status, date = known.shows_status, self._state.clock.now()
         out = framed(reply, method=known.method, minor=1, keep_alive=True, shows_status=shows_status, date=date)
         return pieces_of(out, reply.body)
 
     def request_arrived(
         self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
     ) -> None:
-        exchange = ClientExchange(connection, request, body, data, self._settings, self._clock, self._say_is_stopping)
+        exchange = ClientExchange(connection, request, body, data, self._state)
         self._busy += 1
         route: R | None = None
         answer: _Answer = None
@@ -310,11 +308,8 @@ class Edge(Generic[R]):
     def refusal(self, status: int) -> bytes:
         detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
         reply = plain(status, detail)
-        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._state.clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
-
-    def _say_is_stopping(self) -> bool:
-        return self._is_stopping
 
     # -- one request --------------------------------------------------------------------------------------------------
 

@@ -151,7 +151,7 @@ class UpstreamPool:
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Return a connection that may serve the next request, or that was acquired and not used."""
+        """Take a connection back that may serve the next request: it finished one, or was acquired and not used."""
         keepalive_seconds = self._keepalive_seconds(connection)
         if self._is_closed or keepalive_seconds <= 0:
             connection.discard()
@@ -194,9 +194,6 @@ class UpstreamPool:
             self.stats.closed += 1
         else:
             self._connections.add(connection)
-
-    def connection_finished(self, connection: UpstreamConnection) -> None:
-        self.give_back(connection)
 
     def connection_condemned(self, connection: UpstreamConnection) -> None:
         self.stats.condemned += 1

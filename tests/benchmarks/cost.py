@@ -87,10 +87,10 @@ def _works(place: Place, only: list[str]) -> list[Work]:
     if is_asked("passed through, unprotected replay, hot new key, SQLite"):
         sqlite = place.gateway("sqlite", place.sqlite())
         works += [
-            Work("passed through, unprotected", Goal(0.45, 0.55), sqlite, UNPROTECTED, None),
+            Work("passed through, unprotected", Goal(0.45, 0.50), sqlite, UNPROTECTED, None),
             Work("replay, hot", Goal(0.22, 0.16), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
             Work(
-                "new key, SQLite", Goal(0.75, 1.70), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(0.75, 1.65), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
@@ -103,9 +103,9 @@ def _works(place: Place, only: list[str]) -> list[Work]:
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        goal = Goal(0.40, 0.73)
+        goal = Goal(0.40, 0.70)
         works.append(Work("replay, from Redis", goal, cold, PROTECTED, b"replayed", repeated_keys=_COLD_KEYS))
-        works.append(_on_postgres("new key, Postgres and Redis", 1.95, tiered, store["durable"]))
+        works.append(_on_postgres("new key, Postgres and Redis", 1.90, tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]
 
 

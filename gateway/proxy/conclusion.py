@@ -36,8 +36,8 @@ from gateway.core.outcome import (
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
 from gateway.proxy.forwarding import response_fields
-from gateway.proxy.problem import refuse
 from gateway.proxy.hop import Hop
+from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply, ResponseStream
 from gateway.proxy.route import Route
 from gateway.proxy.spool import TakenBody

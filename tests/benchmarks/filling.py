@@ -45,10 +45,10 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
     try:
         await connection.execute("SET synchronous_commit = off")
         day = "drop_day"
+        made_us = 0
         if left_days_ago:
             now_us = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
             made_us = now_us - (left_days_ago + 2) * _DAY_US
-            await add_partitions(connection, [_REPLAY_US], made_us)
             day = str(await connection.fetchval("SELECT idempotency_gateway.drop_day($1, $2)", made_us, _REPLAY_US))
         own = {
             "operation_id": "gen_random_uuid()",
@@ -72,11 +72,15 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
             " FROM (SELECT * FROM idempotency_gateway.operation WHERE state = 'completed' LIMIT 1) t,"
             f" generate_series(1, {records}) n"
         )
-        await connection.execute(
-            "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
-            " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"
-            f" (SELECT * FROM idempotency_gateway.response LIMIT 1) t WHERE o.token > {last}"
-        )
+        async with connection.transaction():
+            if made_us:
+                # Seen by nobody before it is full: the gateway lets a past day go whenever it looks.
+                await add_partitions(connection, [_REPLAY_US], made_us)
+            await connection.execute(
+                "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
+                " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"
+                f" (SELECT * FROM idempotency_gateway.response LIMIT 1) t WHERE o.token > {last}"
+            )
         await connection.execute(
             "UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
         )

@@ -28,7 +28,10 @@ _RECENT_MAX: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a client and what it got. Times are of one clock, in seconds; without `word`: no answer."""
+    """One request of a client and what it got. Times are of one clock, in seconds; without `word`: no answer.
+
+    `gateway` is the port of the one that was asked.
+    """
 
     number: int
     path: str
@@ -41,6 +44,7 @@ class Call:
     nonce: str | None = None
     answer: bytes = b""
     operation: str | None = None
+    gateway: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,12 @@ class Clients:
             gateway.port, intent.key, intent.body, target=intent.path,
             headers=(("X-Call", str(number)),), deadline_seconds=_ANSWER_SECONDS,
         )  # fmt: skip
-        call = Call(number, intent.path, intent.key, intent.body, begin, time.monotonic())
+        call = Call(number, intent.path, intent.key, intent.body, begin, time.monotonic(), gateway=gateway.port)
         if response is not None:
             call = Call(
                 number, intent.path, intent.key, intent.body, begin, call.end, response.status,
                 response.header("Idempotency-Status"), nonce_of(response), response.body, _operation_of(response),
+                gateway.port,
             )  # fmt: skip
         self.calls.append(call)
         return call

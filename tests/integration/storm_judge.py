@@ -65,8 +65,10 @@ def _agreement(calls: Sequence[Call], was_superseded: Callable[[Call], bool]) ->
 
 
 def _order(calls: Sequence[Call]) -> Iterator[str]:
-    """7: once it was answered, it stays answered."""
-    answered = min((call.end for call in calls if call.word in RECORDED - {"journaled"}), default=None)
+    """7: once it was answered, it stays answered. What a gateway replays from its journal is not written either."""
+    journaling = {call.gateway for call in calls if call.word == "journaled"}
+    written = [call.end for call in calls if call.word in RECORDED - {"journaled"} and call.gateway not in journaling]
+    answered = min(written, default=None)
     journaled = min((call.end for call in calls if call.word == "journaled"), default=None)
     for call in calls:
         if answered is not None and call.begin > answered and call.word not in RECORDED | _BUSY:

@@ -55,6 +55,10 @@ _BAD = {
     "said to have had no effect": ([replace(_FIRST, word="released")], {1: _DONE}, "it had an effect"),
 }
 
+_JOURNALED = replace(_FIRST, word="journaled", gateway=1)
+_FROM_JOURNAL = replace(_AGAIN, gateway=1)
+_IN_DOUBT = replace(_AGAIN, number=3, begin=5.0, end=6.0, word="in-doubt", gateway=2)
+
 
 @pytest.mark.parametrize("case", _BAD)
 def test_the_judge_finds(case: str) -> None:
@@ -68,3 +72,11 @@ def test_the_judge_lets_pass() -> None:
     refused = replace(_FIRST, number=3, begin=0.0, end=0.5, status=503, word="released", nonce="n-0", answer=b"later")
     deeds = {1: _DONE, 0: Arrival("/charges", 3, "op", "0", Deed.REFUSED)}
     assert judge([refused, _FIRST, _AGAIN, replace(_AGAIN, number=4, word=None)], deeds, [_ANSWER]) == []
+
+
+def test_the_judge_knows_what_only_one_gateway_knows() -> None:
+    """What one replays from its journal may be in doubt at another, until that one has replayed it too."""
+    calls = [_JOURNALED, _FROM_JOURNAL, _IN_DOUBT]
+    assert judge(calls, {1: _DONE}, [_ANSWER]) == []
+    by_record = replace(_AGAIN, number=4, gateway=2)
+    assert any("after it was answered" in fault for fault in judge([*calls, by_record], {1: _DONE}, [_ANSWER]))

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, field_values, list_members
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, connection_options, values_by_name
 from gateway.core.replay import GATEWAY_FIELDS
 from gateway.proxy.hop import Hop, Peer
 
@@ -29,10 +29,6 @@ _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
 _FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
-
-_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
-# Options of `Connection` that name no field, or none that is not hop-by-hop anyway.
-_NO_FIELDS: Final = frozenset((b"close", b"keep-alive"))
 
 # What a field is to forwarding, by its name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
@@ -130,9 +126,9 @@ def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
 
 
 def _named_fields(headers: Headers) -> frozenset[bytes]:
-    """The fields that `Connection` names, as nearly all do not although they have it."""
-    values = field_values(headers, b"connection")
-    return frozenset(list_members(values)) - _NO_FIELDS if values else _NO_OPTIONS
+    """The fields that are there and that `Connection` names: mostly none, for it mostly says `keep-alive`."""
+    options = connection_options(headers)
+    return options.intersection(values_by_name(headers)) if options else options
 
 
 def _is_for_clients(name: bytes) -> bool:

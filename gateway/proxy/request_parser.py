@@ -202,11 +202,13 @@ class RequestParser:
             fault=fault,
         )
         self._state = state
-        body = self._body = self._sink.head_arrived(request)
+        body = self._sink.head_arrived(request)
+        if state == _WHOLE:
+            body.ended()
+            return
+        self._body = body
         if state == _CHUNKED:
             self._chunks = ChunkReader(body.arrived, self._header_bytes_max)
-        elif state == _WHOLE:
-            body.ended()
 
     # -- body ---------------------------------------------------------------------------------------------------------
 
@@ -221,9 +223,8 @@ class RequestParser:
         rest = b""
         if left < 0:
             data, rest = data[:left], data[left:]
-        self._state = _WHOLE
         self._body.arrived(data)
-        self._body.ended()
+        self._end()
         return rest
 
     def _read_chunks(self, data: bytes) -> bytes:
@@ -233,9 +234,16 @@ class RequestParser:
             raise RequestInvalid from None
         if rest is None:
             return b""
-        self._state = _WHOLE
-        self._body.ended()
+        del self._chunks
+        self._end()
         return rest
+
+    def _end(self) -> None:
+        """Let go of the body: nobody may take it, and the connection may be idle for long."""
+        body = self._body
+        del self._body
+        self._state = _WHOLE
+        body.ended()
 
 
 def _is_other_form(method: bytes, target: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -243,3 +244,32 @@ def test_a_chunk_size_line_is_as_long_as_it_may_be_however_it_is_cut(size: int) 
         data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
         heard = read([data, *cut(line + b"a\r\n0\r\n\r\n", places)])
         assert (heard.status, heard.ends) == ((None, 1) if size == CHUNK_LINE_BYTES_MAX else (400, 0))
+
+
+class _Body:
+    def arrived(self, data: bytes) -> None: ...
+    def ended(self) -> None: ...
+
+
+@dataclass
+class _Forgetful:
+    """A sink that keeps no body."""
+
+    body: weakref.ref[_Body] | None = None
+
+    def head_arrived(self, request: ReceivedRequest) -> _Body:
+        body = _Body()
+        self.body = weakref.ref(body)
+        return body
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 1\r\n\r\nx", b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", b"\r\n"]
+)
+def test_a_body_that_ended_is_let_go(framing: bytes) -> None:
+    """An idle connection does not hold what nobody took of its last request."""
+    sink = _Forgetful()
+    parser = RequestParser(sink, header_bytes_max=LIMIT, header_fields_max=64)
+    assert parser.feed(b"POST / HTTP/1.1\r\nHost: a\r\n" + framing) == b""
+    assert sink.body is not None
+    assert sink.body() is None

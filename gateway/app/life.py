@@ -98,7 +98,7 @@ def _tune_collector() -> None:
     """Look for garbage in cycles less often: a request makes many objects and no cycle, which cost a fifth of it.
 
     What is there after the start stays for good and is not looked at again. A look at ten thousand young objects is a
-    pause of a few milliseconds, and one at what four of these left is not much longer; the last threshold keeps the
+    pause of a few milliseconds, and one at what four of these left is four times as long; the last threshold keeps the
     walk over everything that is remembered rare.
     """
     gc.collect()

@@ -34,6 +34,10 @@ class FastTier:
     async def wait_asked(self, count: int = 1) -> None:
         await eventually(lambda: len(self.asked) == count, what="the fast tier is asked")
 
+    async def wait_looking(self, count: int) -> None:
+        """Return when so many wait for the first answer. Beside them the coordinator wants to be told of it."""
+        await eventually(lambda: len(self.asked[0]._callbacks or ()) == count + 1, what="all are looking")
+
 
 def heard(reply: object) -> tuple[int, Word | None]:
     assert isinstance(reply, Reply)
@@ -106,8 +110,7 @@ async def test_a_herd_looks_once(tmp_path: Path, body: bytes) -> None:
         tasks = [office.ask(body=body) for _ in range(2)]
         await fast.wait_asked()
         tasks += [office.ask(body=body) for _ in range(3)]
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await fast.wait_looking(len(tasks))
         fast.asked[0].set_result(None)
         await eventually(lambda: office.coordinator.waiters == 4, what="the others wait")
         hold.set()

@@ -14,23 +14,19 @@ durable store. `recall` and `look` give a copy before there is a claim to make: 
 from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
 completion is asked about, not believed.
 
-*Spreading.* A copy goes to the fast tier behind the caller's back. What is under way is bounded in number and bytes;
-more than that is shed, which costs a later caller a question to the durable store. Waiters of other gateways are woken
+*Spreading.* A copy goes to the fast tier behind the caller's back (`spreading`). Waiters of other gateways are woken
 along with it.
 
 *Purges.* Copies are dropped before the durable store is asked and again after it answered. Before, so that a gateway
 which dies in between leaves no copy of what is gone; after, because a copy may have been made in between. A drop that
-the fast tier did not take is owed: it is repeated until it is taken, and until then this gateway does not ask the
-fast tier for that operation.
+the fast tier did not take is owed (`drops`), and until it is taken the fast tier is not asked for that operation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -68,11 +64,12 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cache import ProcessCache
+from gateway.store.drops import Drops
+from gateway.store.spreading import Spreading
 from gateway.store.steadiness import Steadiness
+from gateway.store.tier_stats import TierStats
 
 T = TypeVar("T")
-
-_LOG = logging.getLogger("gateway")
 
 DURABLE: Final = "durable"
 FAST: Final = "fast"
@@ -81,31 +78,8 @@ FAST: Final = "fast"
 _DROPPING: Final = (Purge, Erase)
 _ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 
-# What may wait to be spread; more is shed.
-_SPREADING_MAX: Final = 1_000
-_SPREADING_BYTES_MAX: Final = 32 * 1024 * 1024
-
-# Purges whose drop is owed; more are refused, because an unlimited number could not be remembered.
-_OWED_MAX: Final = 10_000
-_OWED_PAUSE_SECONDS_MIN: Final = 0.1
-_OWED_PAUSE_SECONDS_MAX: Final = 5.0
-
 # How long `close` waits for what is still to be spread or dropped.
 _DRAIN_SECONDS: Final = 3.0
-
-# A purge does not say which claim's record it ended, and need not.
-_EVERY_TOKEN: Final = 2**63 - 1
-
-
-@dataclass(slots=True)
-class TierStats:
-    """Counts since the start, for whoever exports them. `shed`: copies and news that were given up for lack of room."""
-
-    cache_hits: int = 0
-    fast_hits: int = 0
-    fast_misses: int = 0
-    fast_failures: int = 0
-    shed: int = 0
 
 
 class Tiered:
@@ -131,10 +105,8 @@ class Tiered:
         self._durable_up = False
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
-        self._spreading: set[asyncio.Future[None]] = set()
-        self._spreading_bytes = 0
-        self._owed: dict[UUID, int] = {}
-        self._debtor: asyncio.Task[None] | None = None
+        self._spreading = Spreading(fast, self.stats)
+        self._drops = Drops(fast, self.stats)
         if fast is not None:
             fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))
             fast.on_change(lambda up: self._tell(FAST, up))
@@ -167,7 +139,7 @@ class Tiered:
     @property
     def drops_owed(self) -> int:
         """Purged operations of which the fast tier may still hold a copy."""
-        return len(self._owed)
+        return len(self._drops)
 
     async def start(self) -> None:
         """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
@@ -200,7 +172,7 @@ class Tiered:
     def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
         """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
         fast = self._fast
-        if fast is None or not fast.up or self._is_owed(operation_id):
+        if fast is None or not fast.up or self._drops.is_owed(operation_id):
             return None
         started_seconds = self._clock()
         try:
@@ -239,7 +211,7 @@ class Tiered:
         self._set_durable_up(True)
         self._learn(result.snapshot, started_seconds)
         if isinstance(command, _ENDING_UNANSWERED) and isinstance(result, Applied):
-            self._spread_news(operation_id_of(command))
+            self._spreading.news(operation_id_of(command))
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
@@ -302,102 +274,28 @@ class Tiered:
         operation_id = record.identity.operation_id
         is_known = self._cache.get(operation_id, started_seconds) is not None
         self._cache.put(snapshot, started_seconds)
-        if self._fast is None or is_known or self._is_owed(operation_id):
-            return
-        body = record.response.body if record.response else None
-        self._spread(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
-
-    def _spread_news(self, operation_id: UUID) -> None:
-        self._spread(lambda fast: fast.announce(operation_id), 0)
-
-    def _spread(self, say: Callable[[FastTier], Awaitable[None]], size_bytes: int) -> None:
-        """Tell the fast tier in the background, if there is room."""
-        fast = self._fast
-        if fast is None or not fast.up:
-            return
-        if len(self._spreading) >= _SPREADING_MAX or self._spreading_bytes + size_bytes > _SPREADING_BYTES_MAX:
-            self.stats.shed += 1
-            return
-        try:
-            spreading = asyncio.ensure_future(say(fast))
-        except StoreError:
-            self.stats.fast_failures += 1
-            return
-        self._spreading_bytes += size_bytes
-        self._spreading.add(spreading)
-        spreading.add_done_callback(lambda spread: self._note_spread(spread, size_bytes))
-
-    def _note_spread(self, spread: asyncio.Future[None], size_bytes: int) -> None:
-        self._spreading.discard(spread)
-        self._spreading_bytes -= size_bytes
-        if not spread.cancelled() and (error := spread.exception()) is not None:
-            self.stats.fast_failures += 1
-            if not isinstance(error, StoreError):
-                _LOG.error("a copy was not spread, by an error of the program", exc_info=error)
+        if not is_known and not self._drops.is_owed(operation_id):
+            self._spreading.copy(snapshot, started_seconds)
 
     async def _apply_dropping(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
-        if len(self._owed) >= _OWED_MAX:
-            raise NotApplied("too many purges wait for the fast tier; repeat when it is back")
-        if self._fast is not None:
-            await self._drop(self._fast, operation_id)
+        self._drops.check_room()
+        await self._drops.drop(operation_id)
         try:
             try:
                 result = await self._asked(self._durable.apply(command))
             finally:
                 # Also when no answer came: it may have been done.
                 self._cache.drop(operation_id, self._clock())
-                self._owe(operation_id)
-            if self._fast is not None:
-                await self._pay(self._fast, operation_id)
+                self._drops.owe(operation_id)
+            await self._drops.pay(operation_id)
         finally:
-            self._see_to_debts()
+            self._drops.see_to_debts()
         return result
-
-    def _is_owed(self, operation_id: UUID) -> bool:
-        # Mostly nothing is, and an id is hashed by a function of Python.
-        return bool(self._owed) and operation_id in self._owed
-
-    def _owe(self, operation_id: UUID) -> None:
-        if self._fast is not None:
-            self._owed[operation_id] = self._owed.get(operation_id, 0) + 1
-
-    def _see_to_debts(self) -> None:
-        if self._owed and self._fast is not None and (self._debtor is None or self._debtor.done()):
-            self._debtor = asyncio.create_task(self._pay_all(self._fast))
-
-    async def _pay_all(self, fast: FastTier) -> None:
-        """Until nothing is owed: try, and pause while the fast tier does not take it."""
-        pause_seconds = _OWED_PAUSE_SECONDS_MIN
-        while self._owed:
-            for operation_id in list(self._owed):
-                if not await self._pay(fast, operation_id):
-                    await asyncio.sleep(pause_seconds)
-                    pause_seconds = min(2 * pause_seconds, _OWED_PAUSE_SECONDS_MAX)
-                    break
-            else:
-                pause_seconds = _OWED_PAUSE_SECONDS_MIN
-
-    async def _pay(self, fast: FastTier, operation_id: UUID) -> bool:
-        """Drop what is owed. What came to be owed during the drop stays so."""
-        debt = self._owed.get(operation_id)
-        if not await self._drop(fast, operation_id):
-            return False
-        if debt is not None and self._owed.get(operation_id) == debt:
-            del self._owed[operation_id]
-        return True
-
-    async def _drop(self, fast: FastTier, operation_id: UUID) -> bool:
-        try:
-            await fast.drop(operation_id, _EVERY_TOKEN)
-        except StoreError:
-            self.stats.fast_failures += 1
-            return False
-        return True
 
     async def _drain(self) -> None:
         """Give what is to be spread, and what is owed, a last bounded chance."""
-        tasks = {*self._spreading, *([self._debtor] if self._debtor else [])}
+        tasks = {*self._spreading.under_way, *self._drops.under_way}
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)

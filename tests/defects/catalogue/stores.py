@@ -58,8 +58,8 @@ DEFECTS = (
         "a gateway answers from Redis what an operator was told is gone",
         (
             Edit(
-                TIERED,
-                "        try:\n            await fast.drop(operation_id, _EVERY_TOKEN)\n",
+                "store/drops.py",
+                "        try:\n            await self._fast.drop(operation_id, _EVERY_TOKEN)\n",
                 "        try:\n            pass\n",
             ),
         ),
@@ -112,8 +112,8 @@ DEFECTS = (
             ),
             Edit(
                 TIERED,
-                "@dataclass(slots=True)\nclass TierStats:",
-                "_HELD = {}\n\n\n@dataclass(slots=True)\nclass TierStats:",
+                "class Tiered:",
+                "_HELD = {}\n\n\nclass Tiered:",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from gateway.store.journal import Journal
 from gateway.store.journal_base import EntryId, KeptEntry, LastWord
 from gateway.store.journal_place import lock, unlock
 from gateway.store.journal_view import look
+from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 
 OWNER = "service shop, postgresql shop"
@@ -377,49 +378,8 @@ async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> Non
 # The disk
 
 
-class FailingVfs(apsw.VFS):
-    """The default way to the disk, until it is told to fail."""
-
-    def __init__(self) -> None:
-        self.name = "failing-journal"
-        self.fails: set[str] = set()
-        super().__init__(self.name, "", makedefault=True)
-
-    def xOpen(self, name: object, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 -- SQLite's name
-        return FailingFile(self, name, flags)
-
-
-class FailingFile(apsw.VFSFile):
-    def __init__(self, vfs: FailingVfs, name: object, flags: list[int]) -> None:
-        self._vfs = vfs
-        super().__init__("unix", name, flags)  # type: ignore[arg-type]
-
-    def xSync(self, flags: int) -> None:  # noqa: N802 -- SQLite's name
-        if "sync" in self._vfs.fails:
-            raise apsw.IOError("the disk said no")
-        super().xSync(flags)
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 -- SQLite's name
-        if "write" in self._vfs.fails:
-            raise apsw.IOError("the disk said no")
-        if "space" in self._vfs.fails:
-            raise apsw.FullError("the disk is full")
-        super().xWrite(data, offset)
-
-
-@pytest.fixture
-def disk() -> Iterator[FailingVfs]:
-    usual = apsw.vfs_names()[0]
-    vfs = FailingVfs()
-    try:
-        yield vfs
-    finally:
-        apsw.set_default_vfs(usual)
-        vfs.unregister()
-
-
 @pytest.mark.parametrize("failure", ["sync", "write", "space"])
-async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: FailingVfs, directory: Path) -> None:
+async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: FailingDisk, directory: Path) -> None:
     """While the disk fails nothing is taken, what was taken can be read, and afterwards everything works by itself."""
     async with opened(directory) as journal:
         before, after = complete(), complete()
@@ -436,7 +396,7 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
 
 
-async def test_a_disk_that_is_full_at_the_start(disk: FailingVfs, directory: Path) -> None:
+async def test_a_disk_that_is_full_at_the_start(disk: FailingDisk, directory: Path) -> None:
     """The journal starts without a file, says that it takes nothing, and has one once there is room."""
     disk.fails.add("space")
     async with opened(directory) as journal:

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +28,7 @@ from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_rows import decode_headers, encode_headers
 from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, Hand, do, state
+from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 
 BUSY_SECONDS = 0.05
@@ -270,48 +271,9 @@ async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
     await do(store, hand, lambda hand: hand.complete(large))
 
 
-class FailingVfs(apsw.VFS):
-    """The default way to the disk, until it is told to fail."""
-
-    def __init__(self) -> None:
-        self.name = "failing"
-        self.fails: set[str] = set()
-        super().__init__(self.name, "", makedefault=True)
-
-    def xOpen(self, name: object, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 -- SQLite's name
-        return FailingFile(self, name, flags)
-
-
-class FailingFile(apsw.VFSFile):
-    def __init__(self, vfs: FailingVfs, name: object, flags: list[int]) -> None:
-        self._vfs = vfs
-        super().__init__("unix", name, flags)  # type: ignore[arg-type]
-
-    def xSync(self, flags: int) -> None:  # noqa: N802 -- SQLite's name
-        if "sync" in self._vfs.fails:
-            raise apsw.IOError("the disk said no")
-        super().xSync(flags)
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 -- SQLite's name
-        if "write" in self._vfs.fails:
-            raise apsw.IOError("the disk said no")
-        super().xWrite(data, offset)
-
-
-@pytest.fixture
-def disk() -> Iterator[FailingVfs]:
-    usual = apsw.vfs_names()[0]
-    vfs = FailingVfs()
-    try:
-        yield vfs
-    finally:
-        apsw.set_default_vfs(usual)
-        vfs.unregister()
-
-
 @pytest.mark.parametrize("failure", ["sync", "write"])
 async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
-    failure: str, disk: FailingVfs, path: Path, clock: ManualClock
+    failure: str, disk: FailingDisk, path: Path, clock: ManualClock
 ) -> None:
     """A failed fsync at commit is indefinite; nothing is done until the disk works again; then repeating it tells."""
     store = SqliteStore(path, clock_us=clock)
@@ -334,7 +296,7 @@ async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
 
 
 async def test_a_sweep_waits_for_no_disk_and_every_command_does(
-    disk: FailingVfs, path: Path, clock: ManualClock
+    disk: FailingDisk, path: Path, clock: ManualClock
 ) -> None:
     """What time has done is written down without an fsync; what is acknowledged after it is synced as ever."""
     store = SqliteStore(path, clock_us=clock)
@@ -353,7 +315,7 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
 
 
 async def test_a_writer_that_cannot_be_told_to_sync_again_is_not_used_again(
-    disk: FailingVfs, path: Path, clock: ManualClock
+    disk: FailingDisk, path: Path, clock: ManualClock
 ) -> None:
     """Where a sweep cannot undo that it waits for no disk, the commands after it do all the same."""
     deaf = False

@@ -24,7 +24,8 @@ import asyncpg
 
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
-from tests.support.processes import Account, end, pause, resume, run, spawn
+from tests.support.processes import Account, run, spawn
+from tests.support.server_process import ServerProcess
 
 OLDEST_MAJOR = 14
 START_SECONDS = 60.0
@@ -72,7 +73,7 @@ class Postgres:
             await connection.close(timeout=CLIENT_SECONDS)
 
 
-class PostgresServer(Postgres):
+class PostgresServer(Postgres, ServerProcess):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
     def __init__(self, installation: PostgresInstallation, directory: Path, *, through: Sequence[str] = ()) -> None:
@@ -88,7 +89,6 @@ class PostgresServer(Postgres):
         self._installation = installation
         self._through = through
         self._settings: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
         self._make()
 
     def _make(self) -> None:
@@ -123,26 +123,6 @@ class PostgresServer(Postgres):
     def crash(self) -> None:
         """End at once without flushing anything: what a power cut leaves, and the next start recovers from."""
         self._end(signal.SIGQUIT)
-
-    def restart(self) -> None:
-        """`stop`, then `start`."""
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Freeze the server with all its sessions: connections stay open and nothing is answered."""
-        if self._process is not None:
-            pause(self._process.pid)
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        if self._process is not None:
-            resume(self._process.pid)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, how)
 
     def is_ready(self) -> bool:
         """Whether it accepts connections now; an AssertionError when it has ended."""

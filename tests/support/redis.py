@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from redis.retry import Retry
 
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
-from tests.support.processes import end, pause, resume, spawn
+from tests.support.processes import spawn
+from tests.support.server_process import ServerProcess
 
 START_SECONDS = 30.0
 CLIENT_SECONDS = 10.0
@@ -53,7 +53,7 @@ class Redis:
         )
 
 
-class RedisServer(Redis):
+class RedisServer(Redis, ServerProcess):
     """A server of our own. It keeps its port and URL over `stop` or `kill` and the next `start`.
 
     Its data is kept only with `append_only`, and then every write is on disk before it is answered.
@@ -81,7 +81,6 @@ class RedisServer(Redis):
             *("--appendonly", "yes" if append_only else "no", "--appendfsync", "always", "--daemonize", "no"),
             *options,
         )
-        self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir()
 
     def start(self) -> None:
@@ -105,26 +104,6 @@ class RedisServer(Redis):
     def kill(self) -> None:
         """End at once, without a word to anybody."""
         self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """`stop`, then `start`."""
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Freeze the server: connections stay open and nothing is answered."""
-        if self._process is not None:
-            pause(self._process.pid)
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        if self._process is not None:
-            resume(self._process.pid)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, how)
 
     def _is_ready(self) -> bool:
         assert self._process is not None

@@ -58,13 +58,17 @@ class Input(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """Who answers: the edge."""
+    """Who keeps count of the connections: the server."""
 
     @property
     def settings(self) -> EdgeSettings: ...
 
     def connection_opened(self, connection: ClientConnection) -> None: ...
     def connection_closed(self, connection: ClientConnection) -> None: ...
+
+
+class Answerer(Protocol):
+    """Who answers what comes on them."""
 
     def request_arrived(
         self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
@@ -85,6 +89,7 @@ class ClientConnection(asyncio.Protocol):
     """See the module. `on_gone` is called when the client went; `gone` is set from then on."""
 
     __slots__ = (
+        "_answerer",
         "_body",
         "_drained",
         "_idle_since",
@@ -108,9 +113,10 @@ class ClientConnection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner, answerer: Answerer) -> None:
         self._loop = asyncio.get_running_loop()
         self._owner = owner
+        self._answerer = answerer
         self._settings = settings = owner.settings
         self._parser = RequestParser(
             self, header_bytes_max=settings.header_bytes_max, header_fields_max=settings.header_fields_max
@@ -287,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Read until the end of one request; what follows it waits."""
         is_at_beginning = self._parser.is_at_beginning
-        if is_at_beginning and self._owner.request_repeated(self, data):
+        if is_at_beginning and self._answerer.request_repeated(self, data):
             self._idle_since = self._loop.time()
             return
         piece: bytes | None = data
@@ -307,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
             self.is_busy = True
             if data or not is_at_beginning or not self._body.is_received:
                 piece = None
-            self._owner.request_arrived(self, request, self._body, piece)
+            self._answerer.request_arrived(self, request, self._body, piece)
         if data and not self._is_deaf:
             self._wait_with(data)
             if not self.is_busy:
@@ -341,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        transport.write(self._owner.refusal(status))
+        transport.write(self._answerer.refusal(status))
         if transport.can_write_eof():
             transport.write_eof()
             self._set_timer(self._settings.linger_seconds)

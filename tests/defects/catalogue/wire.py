@@ -155,7 +155,7 @@ DEFECTS = (
                 "proxy/server.py",
                 "        self._clients.discard(connection)\n",
                 "        self._clients.discard(connection)\n"
-                "        for task in self._tasks:\n"
+                "        for task in self._handler._tasks:\n"
                 "            task.cancel()\n",
             ),
             Edit(

@@ -1,0 +1,340 @@
+"""From a client's request to the reply on its connection: whom it is given to, and what it gets when all else fails.
+
+What is asked of a request first is said by `examine`. What a protected one means is the coordinator's business, what is
+not protected goes to the passthrough; both are given from outside. Listening, and which connections there are, is the
+server's.
+
+A client that goes cancels nothing here: what works on its request ends by itself when there is nobody left to write to,
+and what was begun for the client is supervised elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+
+from gateway.core.verdict import Word
+from gateway.observe.facts import Herald, RequestAnswered
+from gateway.proxy.client_body import ClientBody, Cut, RequestCut
+from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, EdgeState, pieces_of
+from gateway.proxy.examining import Fault, Protecting, Select, examine
+from gateway.proxy.known_requests import KnownRequest, KnownRequests
+from gateway.proxy.problem import Shape, plain, refuse
+from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
+from gateway.proxy.request_parser import ReceivedRequest
+from gateway.proxy.writer import framed
+
+_LOG = logging.getLogger("gateway.edge")
+
+_FAILED: Final = (
+    "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
+)
+
+_FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
+
+
+class EdgeRoute(Protecting, Protocol):
+    """What the edge needs to know of a protected route; see `route.Route`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def shows_status(self) -> bool: ...
+
+
+R = TypeVar("R", bound=EdgeRoute)
+
+Found = Reply | Repeatable | Untouched
+# The rest of the way to an answer, for a task to walk.
+Way = Coroutine[Any, Any, Found]
+# The answer at once, where nothing has to be waited for; else what will be the answer, or the way to it; or that way.
+Protect = Callable[[Incoming, R], Found | asyncio.Future[Found | Way] | Way]
+# The same for what nothing protects. The last two arguments say why: no route, or this word of this route's. None is
+# for a request that became a tunnel and has ended. With the future, nothing of the request may be left to be read.
+Passed = Coroutine[Any, Any, Reply | None]
+Forward = Callable[[Incoming, Client, R | None, Word | None], asyncio.Future[Reply | Passed] | Passed]
+
+# As a tuple: a union is made anew each time that it is looked at.
+_FOUND: Final = (Reply, Repeatable, Untouched)
+_Answer = Found | None | asyncio.Future[Any] | Coroutine[Any, Any, Any]
+
+
+class RequestHandler(Generic[R]):
+    """Satisfies `Answerer`. `close` it in the end, when no connection is left. Lives on one event loop."""
+
+    def __init__(
+        self, *, select: Select[R], protect: Protect[R], forward: Forward[R], herald: Herald, state: EdgeState
+    ) -> None:
+        self._select = select
+        self._protect = protect
+        self._forward = forward
+        self._herald = herald
+        self._state = state
+        self._busy = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._known = KnownRequests()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being worked on or written, tunnels included."""
+        return self._busy
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Wait until nothing is in flight, but no longer than that."""
+        if self._busy:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._idle,), timeout=seconds)
+
+    async def end_tasks(self) -> None:
+        """End what is still being worked on."""
+        # What a future held in its last moment may have begun another.
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def close(self) -> None:
+        """Forget the requests that are known."""
+        self._known.close()
+
+    # -- for connections: `Answerer` -----------------------------------------------------------------------------------
+
+    def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
+        known = self._known.find(data, connection.hop)
+        transport = connection.transport
+        if known is None or transport is None or self._state.is_stopping or connection.is_writing_paused:
+            return False
+        try:
+            pieces = self._pieces_again(known)
+        except Exception:  # noqa: BLE001 - read like any other, it gets an answer all the same
+            _LOG.exception("a known request could not be answered")
+            pieces = None
+        if pieces is None:
+            self._known.forget(data)
+            return False
+        if not transport.is_closing():
+            for piece in pieces:
+                transport.write(piece)
+        return True
+
+    def _pieces_again(self, known: KnownRequest) -> tuple[bytes, ...] | None:
+        reply = known.again()
+        if reply is None or not isinstance(reply.body, bytes):
+            return None
+        shows_status, date = known.shows_status, self._state.clock.now()
+        out = framed(reply, method=known.method, minor=1, keep_alive=True, shows_status=shows_status, date=date)
+        return pieces_of(out, reply.body)
+
+    def request_arrived(
+        self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
+    ) -> None:
+        exchange = ClientExchange(connection, request, body, data, self._state)
+        self._busy += 1
+        route: R | None = None
+        answer: _Answer = None
+        is_forwarded = False
+        try:
+            route, fault = examine(self._select, request.head, request.host, request.fault)
+            if fault is None:
+                if route is None:
+                    is_forwarded = True
+                    answer = self._forward(exchange.incoming(may_upgrade=True), exchange, None, None)
+                else:
+                    answer = self._protect(exchange.incoming(may_upgrade=False), route)
+                if isinstance(answer, asyncio.Future):
+                    self._tasks.add(answer)
+                    answer.add_done_callback(partial(self._answer_came, exchange, route))
+                    return
+                if self._give_now(exchange, route, answer):
+                    return
+        except ClientGone:
+            self._end(exchange)
+            return
+        except Exception:  # noqa: BLE001 - raised to the transport it would leave a client waiting and a request counted
+            _LOG.exception("a request could not be looked at")
+            # One that nothing protects may have been sent on before that.
+            detail = _FAILED if is_forwarded else _FAILED_BEFORE
+            route, fault, answer = None, Fault(500, detail), None
+        self._walk(exchange, route, fault, answer)
+
+    def _answer_came(self, exchange: ClientExchange, route: R | None, future: asyncio.Future[Any]) -> None:
+        self._tasks.discard(future)
+        if future.cancelled():
+            exchange.abort()
+            self._end(exchange)
+            return
+        answer: _Answer = future
+        if future.exception() is None:
+            answer = future.result()
+            try:
+                if self._give_now(exchange, route, answer):
+                    return
+            except ClientGone:
+                self._end(exchange)
+                return
+            except Exception:  # noqa: BLE001 - the task meets it again, and has an answer to it
+                _LOG.debug("a reply could not be written")
+        self._walk(exchange, route, None, answer)
+
+    def _give_now(self, exchange: ClientExchange, route: R | None, answer: _Answer) -> bool:
+        """Write an answer that needs no waiting, and so no task; whether it was one."""
+        if isinstance(answer, Repeatable) and route is not None:
+            answer = self._know(exchange, route, answer)
+        if not isinstance(answer, Reply):
+            return False
+        if not exchange.write_now(answer, shows_status=route is not None and route.shows_status):
+            return False
+        self._end(exchange)
+        return True
+
+    def _walk(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(exchange, route, fault, answer))
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
+
+    def _know(self, exchange: ClientExchange, route: R, answer: Repeatable) -> Reply:
+        data = exchange.repeatable
+        if data is not None:
+            connection, method = exchange.connection, exchange.head.method
+            known = KnownRequest(connection.hop, method, route.shows_status, answer.again)
+            self._known.remember(data, known)
+        return answer.reply
+
+    def refusal(self, status: int) -> bytes:
+        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
+        reply = plain(status, detail)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._state.clock.now())
+        return out.head + reply.body if isinstance(reply.body, bytes) else out.head
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    async def _serve(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
+        try:
+            if not exchange.connection.gone.is_set():
+                await self._answer(exchange, route, fault, answer)
+        except ClientGone:
+            exchange.keep_alive = False
+        except BaseException:
+            exchange.abort()
+            raise
+        # Here and not when the task has ended, which is a turn of the loop later: the next request may be waiting.
+        self._end(exchange)
+
+    def _task_ended(self, task: asyncio.Task[None], exchange: ClientExchange, answer: _Answer) -> None:
+        """Also of a task that was cancelled before its first step."""
+        self._tasks.discard(task)
+        # Without effect unless nobody took it, because the client went or the edge was closed.
+        _let_go(answer)
+        self._end(exchange)
+
+    def _end(self, exchange: ClientExchange) -> None:
+        """Once for each exchange; more often it changes nothing."""
+        if exchange.has_ended:
+            return
+        exchange.has_ended = True
+        self._busy -= 1
+        if self._busy == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
+
+    async def _answer(self, exchange: ClientExchange, route: R | None, fault: Fault | None, answer: _Answer) -> None:
+        """Answer in every case, but where the client is gone."""
+        try:
+            if fault is not None:
+                await self._refuse(exchange, route, fault)
+                return
+            exchange.body.keeps_pace = route is not None
+            # What a future held may be the rest of a way.
+            while not isinstance(answer, _FOUND) and answer is not None:
+                answer = await answer
+            await self._give(exchange, route, answer)
+        except ClientGone:
+            raise
+        except RequestCut as cut:
+            await self._refuse_cut(exchange, route, cut)
+        except Exception:  # noqa: BLE001 - whatever it was, a client waits for an answer
+            _LOG.exception("a request could not be answered")
+            if exchange.is_answered:
+                exchange.abort()
+                raise ClientGone from None
+            await exchange.write_last(plain(500, _FAILED))
+
+    async def _give(self, exchange: ClientExchange, route: R | None, answer: Found | None) -> None:
+        if isinstance(answer, Untouched):
+            await self._pass(exchange, answer.incoming, route, answer.word)
+            return
+        if isinstance(answer, Repeatable) and route is not None:
+            answer = self._know(exchange, route, answer)
+        if isinstance(answer, Reply):
+            await exchange.write(answer, shows_status=route is not None and route.shows_status)
+
+    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
+        exchange.body.keeps_pace = False
+        try:
+            passed: Any = self._forward(incoming, exchange, route, word)
+            try:
+                while not isinstance(passed, Reply) and passed is not None:
+                    passed = await passed
+            except asyncio.CancelledError:
+                if isinstance(passed, asyncio.Future) and not passed.cancelled() and passed.exception() is None:
+                    # In the very moment in which it had come.
+                    _let_go(passed.result())
+                raise
+            if passed is not None:
+                await self._give(exchange, route, replace(passed, word=word))
+        finally:
+            incoming.body.close()
+
+    # -- what is refused here -----------------------------------------------------------------------------------------
+
+    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
+        """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
+        if route is None:
+            await exchange.write_last(plain(fault.status, fault.detail))
+            return
+        reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
+        head = exchange.head
+        self._herald.state(
+            RequestAnswered(
+                route=route.name,
+                word=Word.REQUEST_INVALID,
+                status=reply.status,
+                duration_seconds=0.0,
+                method=head.method.decode("latin-1"),
+                request_id=head.text(b"x-request-id"),
+                trace_id=head.text(b"traceparent"),
+            )
+        )
+        await exchange.write_last(reply, shows_status=route.shows_status)
+
+    async def _refuse_cut(self, exchange: ClientExchange, route: R | None, cut: RequestCut) -> None:
+        match cut.cut:
+            case Cut.GONE:
+                raise ClientGone
+            case Cut.MALFORMED:
+                fault = Fault(400, "The chunks of the request body are malformed.")
+            case Cut.SLOW:
+                fault = Fault(408, "The request body did not come in time.")
+            case other:
+                assert_never(other)
+        if exchange.is_answered:
+            exchange.abort()
+            raise ClientGone
+        await self._refuse(exchange, route, fault)
+
+
+def _let_go(answer: _Answer) -> None:
+    """Nobody takes this."""
+    if isinstance(answer, Coroutine):
+        answer.close()
+    elif isinstance(answer, Reply) and not isinstance(answer.body, bytes):
+        answer.body.abort()

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway import __version__
-from gateway.admin.commands import NAMES as OPERATORS
-from gateway.admin.commands import CommandWrong, add_commands, wish_of
+from gateway.admin.arguments import NAMES as OPERATORS
+from gateway.admin.arguments import add_commands
+from gateway.admin.commands import CommandWrong, wish_of
 from gateway.app.operating import OperatingError, operate
 from gateway.app.life import StartError
 from gateway.app.serve import migrate, run, serve

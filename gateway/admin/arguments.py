@@ -1,0 +1,165 @@
+"""The command lines of operators: the words of `inspect`, `resolve`, `purge`, `memory` and `journal`, and their help.
+
+Owns what can be read off a command line alone, the form of an id, a duration or a number included. What is asked for by
+it, and whether its words go together, is said by `commands`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.admin.journal import add_journal
+from gateway.config.unit import duration_seconds
+from gateway.core.operation import State, microseconds
+
+NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
+
+STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
+EVERY_STATE: Final = "all"
+
+
+def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
+    """Add the parsers of all of them to the program's, and return them."""
+    return [
+        _add_inspect(commands),
+        _add_resolve(commands),
+        _add_purge(commands),
+        _add_memory(commands),
+        _add_desk(add_journal(commands)),
+    ]
+
+
+def _add_inspect(commands: Any) -> argparse.ArgumentParser:
+    inspect: argparse.ArgumentParser = commands.add_parser(
+        "inspect",
+        help="say what is known of an operation, or list operations",
+        description="Say all that is known of one operation and what to do about it, or list operations. Changes "
+        "nothing. Times are those of the store.",
+    )
+    which = inspect.add_mutually_exclusive_group()
+    which.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID", help="the operation")
+    which.add_argument("--list", action="store_true", help="list operations; those in doubt, if nothing else is said")
+    inspect.add_argument(
+        "--route", action="append", default=[], metavar="NAME", help="the route; with --list it may be repeated"
+    )
+    inspect.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header field of the request whose operation is looked for (its key, its caller); @FILE reads the "
+        "fields from a file, which keeps credentials out of the shell's history",
+    )
+    inspect.add_argument("--body", metavar="FILE", help="the body of that request, where the key is in it")
+    inspect.add_argument(
+        "--state", action="append", default=[], choices=[*STATES, EVERY_STATE], help="list these; may be repeated"
+    )
+    inspect.add_argument(
+        "--older-than", type=_duration_us, metavar="DURATION", help="list what was claimed first so long ago: 5m, 12h"
+    )
+    inspect.add_argument("--limit", type=_count, metavar="N", help="list at most so many")
+    inspect.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+    )
+    return inspect
+
+
+def _add_resolve(commands: Any) -> argparse.ArgumentParser:
+    resolve: argparse.ArgumentParser = commands.add_parser(
+        "resolve",
+        help="end the doubt about an operation",
+        description="Say what became of an operation in doubt. Given again, the same command is recognised and "
+        "changes nothing: repeat it when its answer was lost.",
+    )
+    resolve.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    finding = resolve.add_mutually_exclusive_group(required=True)
+    finding.add_argument(
+        "--completed",
+        metavar="FILE",
+        help="it happened, and this is the service's answer as curl -i prints it; - reads it",
+    )
+    finding.add_argument("--never-happened", action="store_true", help="nothing happened, and nothing can any more")
+    _add_audit(resolve)
+    resolve.add_argument(
+        "--force", action="store_true", help="although a request may still arrive, or the answer's status ends nothing"
+    )
+    resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    return resolve
+
+
+def _add_purge(commands: Any) -> argparse.ArgumentParser:
+    purge: argparse.ArgumentParser = commands.add_parser(
+        "purge",
+        help="drop the recorded answer of an operation, and remember its key",
+        description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
+        "run again, unless it is erased.",
+    )
+    purge.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    purge.add_argument(
+        "--erase",
+        action="store_true",
+        help="forget the key of an operation without an answer, so that it can run again",
+    )
+    purge.add_argument("--yes", action="store_true", help="confirm --erase: no caller will repeat this key")
+    _add_audit(purge)
+    return purge
+
+
+def _add_memory(commands: Any) -> argparse.ArgumentParser:
+    memory: argparse.ArgumentParser = commands.add_parser(
+        "memory",
+        help="say whether the durable store lost its memory, or accept that it did",
+        description="Say whether the durable store is known to have lost its memory, by a failover or a restore. While "
+        "it is, first requests with a key that it does not have are refused.",
+    )
+    memory.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="believe the store again: keys that it lost run again when they are repeated",
+    )
+    _add_audit(memory, is_required=False)
+    return memory
+
+
+def _add_desk(journal: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    wish = journal.add_mutually_exclusive_group()
+    wish.add_argument(
+        "--export", type=Path, metavar="FILE", help="write its answer to this new file, as resolve --completed reads it"
+    )
+    wish.add_argument(
+        "--acknowledge",
+        action="store_true",
+        help="take it out of what was refused, after it was dealt with; it is kept beside the journal. Needs the store",
+    )
+    journal.add_argument("--why", metavar="TEXT", help="the reason to acknowledge; written down with the outcome")
+    journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: this system's user")
+    journal.add_argument("--token", type=_count, metavar="N", help="of the attempt with this token alone")
+    return journal
+
+
+def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
+    command.add_argument("--by", metavar="NAME", help="who decides; default: this system's user")
+
+
+def _operation_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("expected the id of an operation, such as its problem names it") from None
+
+
+def _duration_us(text: str) -> int:
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError("expected a duration such as 30s, 5m, 12h or 7d")
+    return microseconds(seconds)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number above 0")
+    return int(text)

@@ -5,7 +5,7 @@ elsewhere. Everything here blocks, and belongs to one thread.
 
 Theory of operation
 -------------------
-*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may visit it at most (`visited`),
+*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may visit it at most (`journal_visit`),
 whether its owner lives or not: to look, and to take out what was refused and is not tried again. The owner hears of
 that by counting again.
 
@@ -22,10 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import apsw
 
@@ -34,18 +32,10 @@ from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.journal_base import LastWord
 from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
+from gateway.store.journal_schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
 
 T = TypeVar("T")
 
-Ask = Callable[..., list[Any]]
-"""Runs one statement, by its name, with what is given; returns its rows."""
-
-SCHEMA_VERSION: Final = 1
-# "igjl": says that a file is a journal of ours, as `PRAGMA application_id`.
-APPLICATION_ID: Final = 0x69676A6C
-
-# What an operator who looks in may keep us waiting.
-_BUSY_MS: Final = 1_000
 _DATA_ERRORS: Final = (
     apsw.ConstraintError,
     apsw.MismatchError,
@@ -54,7 +44,6 @@ _DATA_ERRORS: Final = (
     OverflowError,
     ValueError,
 )
-_DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 # Columns and the file's own bookkeeping, beside what an answer brings.
 _ROW_BYTES: Final = 1_024
 
@@ -80,20 +69,6 @@ class Waiting:
     row: int
     route: str
     command: LastWord
-
-
-@cache
-def _statements() -> dict[str, str]:
-    folder = files("gateway.store").joinpath("sql/journal")
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
-
-
-def _rows(handle: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-    return handle.execute(statement, bindings).fetchall()
-
-
-def _number(handle: apsw.Connection, name: str) -> int:
-    return int(_rows(handle, f"PRAGMA {name}")[0][0])
 
 
 def cost_bytes(command: LastWord) -> int:
@@ -129,7 +104,7 @@ class JournalFile:
             unborn = path.with_suffix(".new")
             try:
                 sqlite_files.prepare(unborn)
-                _fill(unborn, belongs_to)
+                fill(unborn, belongs_to)
                 unborn.rename(path)
                 sync_directory(directory)
                 journal = cls(path, descriptor)
@@ -188,7 +163,7 @@ class JournalFile:
             found: list[Waiting] = []
             bytes_ = 0
             with closing(handle.cursor()) as cursor:
-                for columns in cursor.execute(_statements()["select_waiting"], (after, -1)):
+                for columns in cursor.execute(statements()["select_waiting"], (after, -1)):
                     try:
                         entry = Waiting(columns[0], *journal_rows.decode(columns))
                     except NotApplied:
@@ -206,7 +181,7 @@ class JournalFile:
         """The outcome in a row, None when it does not wait any more. Raises `NotApplied`."""
 
         def look(handle: apsw.Connection) -> LastWord | None:
-            found = _rows(handle, _statements()["select_entry"], (row,))
+            found = fetch(handle, statements()["select_entry"], (row,))
             return journal_rows.decode(found[0])[1] if found else None
 
         return self._look(look)
@@ -216,7 +191,7 @@ class JournalFile:
 
         def write(handle: apsw.Connection) -> None:
             for row in rows:
-                handle.execute(_statements()["delete_entry"], (row,))
+                handle.execute(statements()["delete_entry"], (row,))
 
         self._transact(write)
 
@@ -225,7 +200,7 @@ class JournalFile:
 
         def write(handle: apsw.Connection) -> None:
             for row, why in rows:
-                handle.execute(_statements()["update_refused"], (row, now_us, why))
+                handle.execute(statements()["update_refused"], (row, now_us, why))
 
         self._transact(write)
 
@@ -253,11 +228,11 @@ class JournalFile:
     def _open(self) -> apsw.Connection:
         handle = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            handle.set_busy_timeout(_BUSY_MS)
-            _check_ours(handle, self.path)
-            journal_mode = _rows(handle, "PRAGMA journal_mode = WAL")
+            handle.set_busy_timeout(BUSY_MS)
+            check_ours(handle, self.path)
+            journal_mode = fetch(handle, "PRAGMA journal_mode = WAL")
             handle.execute("PRAGMA synchronous = FULL")
-            synchronous = _rows(handle, "PRAGMA synchronous")
+            synchronous = fetch(handle, "PRAGMA synchronous")
             if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
                 raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
             self._count(handle)
@@ -270,16 +245,16 @@ class JournalFile:
     def _regain_trust(self) -> None:
         if not self._is_distrusted:
             return
-        ((is_busy, _, _),) = _rows(self._checked(), "PRAGMA wal_checkpoint(TRUNCATE)")
+        ((is_busy, _, _),) = fetch(self._checked(), "PRAGMA wal_checkpoint(TRUNCATE)")
         if is_busy:
             raise NotApplied(f"{self.path} failed to commit and is being looked at: its log cannot be copied yet")
         self._is_distrusted = False
 
     def _examine(self, belongs_to: str) -> None:
         handle = self._checked()
-        if (found := _rows(handle, "PRAGMA quick_check(1)")) != [("ok",)]:
+        if (found := fetch(handle, "PRAGMA quick_check(1)")) != [("ok",)]:
             raise apsw.CorruptError(str(found))
-        owner = _rows(handle, _statements()["select_owner"])
+        owner = fetch(handle, statements()["select_owner"])
         if owner != [(belongs_to,)]:
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
@@ -343,9 +318,9 @@ class JournalFile:
             self._drop()
 
     def _count(self, handle: apsw.Connection) -> None:
-        ((waiting, refused, oldest_us),) = _rows(handle, _statements()["count"])
-        used_pages = _number(handle, "page_count") - _number(handle, "freelist_count")
-        used_bytes = used_pages * _number(handle, "page_size") if waiting + refused else 0
+        ((waiting, refused, oldest_us),) = fetch(handle, statements()["count"])
+        used_pages = pragma(handle, "page_count") - pragma(handle, "freelist_count")
+        used_bytes = used_pages * pragma(handle, "page_size") if waiting + refused else 0
         self.counts = Counts(waiting, refused, used_bytes, oldest_us)
 
     @contextmanager
@@ -361,68 +336,14 @@ class JournalFile:
             raise NotApplied(f"{self.path} cannot be used: {error}") from error
 
 
-@contextmanager
-def visited(path: Path, *, changes: bool = False) -> Iterator[Ask]:
-    """A file whoever owns it, for single statements by the name and what is given to them; each is its own transaction.
-
-    No lock is taken but SQLite's for one statement, and the log is not copied while the owner lives, who knows what of
-    it is on the disk. Raises `NotApplied`, `StartRefused`, also for the statements.
-    """
-    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
-    try:
-        handle = apsw.Connection(str(path), flags=flags)
-        try:
-            handle.set_busy_timeout(_BUSY_MS)
-            handle.wal_autocheckpoint(0)
-            _check_ours(handle, path)
-            yield lambda name, *bindings: _rows(handle, _statements()[name], bindings)
-        finally:
-            handle.close(True)
-    except (*_DAMAGED, ValueError, TypeError) as error:
-        raise NotApplied(f"{path} is damaged: {error}") from error
-    except apsw.Error as error:
-        raise NotApplied(
-            f"{path} cannot be {'changed' if changes else 'read'}: {error}; do it as the user of the gateway"
-        ) from error
-
-
 def _insert(handle: apsw.Connection, route: str, command: LastWord, now_us: int) -> int | Exception:
     try:
         columns = journal_rows.encode(route, command, now_us)
-        ((row,),) = _rows(handle, _statements()["insert_entry"], columns)
+        ((row,),) = fetch(handle, statements()["insert_entry"], columns)
     except _DATA_ERRORS as error:
         # One statement is undone by itself; the neighbours go on.
         return Rejected(f"a journal cannot keep this outcome: {type(error).__name__}")
     return int(row)
-
-
-def _fill(path: Path, belongs_to: str) -> None:
-    """Write the schema, and leave one synced file."""
-    handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        # The room of what was flushed goes back to the disk.
-        handle.execute("PRAGMA auto_vacuum = FULL")
-        handle.execute("PRAGMA synchronous = FULL")
-        handle.execute("BEGIN IMMEDIATE")
-        handle.execute(_statements()["schema_0001"])
-        handle.execute(_statements()["insert_owner"], (belongs_to,))
-        handle.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        handle.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        handle.execute("COMMIT")
-    finally:
-        handle.close(True)
-
-
-def _check_ours(handle: apsw.Connection, path: Path) -> None:
-    if _number(handle, "application_id") != APPLICATION_ID:
-        raise StartRefused(
-            f"{path} is not a journal of this program, or it is damaged. Move it away; outcomes that may be in it are "
-            "then in doubt until somebody resolves them."
-        )
-    if _number(handle, "user_version") > SCHEMA_VERSION:
-        raise StartRefused(
-            f"{path} was written by a newer version of this program; run that one until the journal is empty"
-        )
 
 
 @contextmanager
@@ -430,7 +351,7 @@ def _named_errors(path: Path) -> Iterator[None]:
     """Errors of opening: what passes by itself, and what somebody has to look at."""
     try:
         yield
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise StartRefused(
             f"{path} is damaged ({error}). Move it away; outcomes that may be in it are then in doubt until somebody "
             "resolves them."

@@ -16,8 +16,8 @@ from gateway.store import journal_rows
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.journal import wall_clock_us
 from gateway.store.journal_base import EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
-from gateway.store.journal_file import visited
 from gateway.store.journal_place import SUFFIX
+from gateway.store.journal_visit import visited
 
 # One operation has as many outcomes as attempts that ended while the store was away.
 _OF_ONE_MAX: Final = 20

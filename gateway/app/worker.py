@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Final
 
 from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
+from gateway.app.gateway import Gateway
 from gateway.app.life import EXIT_FAILED, StartError, live
 from gateway.app.seats import Handed
-from gateway.app.serve import Gateway, run
+from gateway.app.serve import run
 from gateway.observe.logs import Logs
 from gateway.proxy.listening import ListenError
 

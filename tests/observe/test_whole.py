@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.serve import Gateway
+from gateway.app.gateway import Gateway
 from gateway.config import parse
 from gateway.observe.logs import Logs
 from tests.observe.scrape import Scrape

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from gateway.app.serve import Gateway
+from gateway.app.gateway import Gateway
 from gateway.config import parse
 from tests.support import http
 from tests.support.http import Response

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.app import serve
+from gateway.app import gateway as composition
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove
 from gateway.store.journal import Journal
@@ -29,13 +29,13 @@ async def shaken(
 ) -> AsyncIterator[tuple[House, FaultyStore]]:
     """A gateway whose durable store, a real one, can be made to fail."""
     made: list[FaultyStore] = []
-    make = serve.durable_store
+    make = composition.durable_store
 
     def faulty(*arguments: Any) -> FaultyStore:
         made.append(FaultyStore(make(*arguments)))
         return made[0]
 
-    monkeypatch.setattr(serve, "durable_store", faulty)
+    monkeypatch.setattr(composition, "durable_store", faulty)
     async with house({"durable": f"sqlite://{directory}/store/operations.db"}, directory, **changes) as home:
         yield home, made[0]
 
@@ -80,7 +80,7 @@ async def test_an_outcome_is_said_until_the_store_answers(
 
 async def test_what_nothing_durable_took_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
-    monkeypatch.setattr(serve, "Journal", functools.partial(Journal, rows_max=0))
+    monkeypatch.setattr(composition, "Journal", functools.partial(Journal, rows_max=0))
     async with shaken(monkeypatch, tmp_path) as (home, store):
         store.break_("complete", fault=refused())
         first = await home.send("k1")

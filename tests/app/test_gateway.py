@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gateway.app import serve as serving
+from gateway.app import gateway as composition
+from gateway.app.gateway import Gateway
 from gateway.app.life import EXIT_OK, StartError
-from gateway.app.serve import Gateway, serve
+from gateway.app.serve import serve
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
 from tests.support import http
@@ -151,7 +152,7 @@ async def test_a_hangup_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFix
 
 async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that nothing protects has as long to end as one that is recorded."""
-    monkeypatch.setattr(serving, "_EDGE_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(composition, "_EDGE_GRACE_SECONDS", 0.0)
     hold = asyncio.Event()
     async with house(sqlite(tmp_path), tmp_path) as home:
         home.upstream.on("/reports", Answer(hold=hold, body=b"whole"))

@@ -15,25 +15,17 @@ all of that must be over is killed. The supervisor goes last; if it dies before 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
-from asyncio.subprocess import Process
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from gateway import __version__
-from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
+from gateway.app.channel import Errand, LookAfter
 from gateway.app.life import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
+from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
 from gateway.config import Config
 from gateway.observe.exposition import Exposition
 from gateway.observe.merging import Tables
@@ -47,50 +39,12 @@ _LOG = logging.getLogger("gateway")
 _REPORT_SECONDS: Final = 0.5
 # What a worker that is killed had counted since it was last asked is lost.
 _LOOK_PAUSE_SECONDS: Final = 2.0
-_SILENT_SECONDS: Final = 10.0
 _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 # Whoever served for so long did not die of its start.
 _SOUND_SECONDS: Final = 60.0
 # What a stop takes beside what is configured for it; platforms are told to give it ten seconds.
 _STOP_SECONDS: Final = 8.0
-# For a process that has said its last word.
-_EXIT_SECONDS: Final = 10.0
-
-
-class _Worker:
-    """A process that was started as one."""
-
-    def __init__(self, number: int, process: Process, channel: Channel) -> None:
-        self.number = number
-        self.process = process
-        self.channel = channel
-        self.is_serving = False
-        self.is_leaving = False
-        self.why_failed: str | None = None
-        self.tables: Tables = {}
-        self.health = Health()
-        self.asked_seconds: float | None = None
-        self.answered = asyncio.Event()
-
-    def tell_to_stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a worker ended: its exit code, that in words, and its own ones where it had any."""
-
-    code: int
-    what: str
-    why: str | None
-    has_served: bool
-    lived_seconds: float
 
 
 class Supervisor:
@@ -109,7 +63,7 @@ class Supervisor:
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = StatusServer(self._health, self._render, self._look)
         self._seats: dict[int, Seat] = {}
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -223,70 +177,31 @@ class Supervisor:
             pause_seconds = min(max(2 * pause_seconds, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
             self._metrics.count_restart()
 
-    async def _run(self, number: int) -> _End:
+    async def _run(self, number: int) -> WorkerEnd:
         """A worker from its start to its end."""
         started_seconds = asyncio.get_running_loop().time()
         try:
             worker = await self._spawn(number)
         except OSError as error:
-            return _End(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
-        code = await self._attend(worker)
+            return WorkerEnd(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
+        code = await worker.attend(self._note_change)
         del self._workers[number]
         # What it has counted stays counted.
         self._metrics.absorb(worker.tables)
         worker.answered.set()
         self._note_change()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
-        return _end_of(code, worker.why_failed, has_served=worker.is_serving, lived_seconds=lived_seconds)
+        return end_of(code, worker.why_failed, has_served=worker.is_serving, lived_seconds=lived_seconds)
 
-    async def _spawn(self, number: int) -> _Worker:
+    async def _spawn(self, number: int) -> WorkerProcess:
         """A process that has its errand."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
-        ours, theirs = socket.socketpair()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *_command(number, theirs.fileno()),
-                pass_fds=(theirs.fileno(), *(descriptor for seat in seats.values() for descriptor in seat)),
-                stdin=subprocess.DEVNULL,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        channel = await Channel.open(ours)
-        worker = self._workers[number] = _Worker(number, process, channel)
-        channel.send(Errand(number, share_of(self._config, number, self._count), seats))
+        inherited = [descriptor for seat in seats.values() for descriptor in seat]
+        worker = self._workers[number] = await WorkerProcess.start(number, inherited)
+        worker.channel.send(Errand(number, share_of(self._config, number, self._count), seats))
         if self._is_stopping:
             worker.tell_to_stop()
         return worker
-
-    async def _attend(self, worker: _Worker) -> int:
-        """Hear what it says, until it is gone; returns its exit status."""
-        while (message := await worker.channel.receive()) is not None:
-            match message:
-                case Serving():
-                    worker.is_serving = True
-                    self._note_change()
-                case Reported(tables, health):
-                    worker.tables, worker.health = tables, health
-                    worker.asked_seconds = None
-                    worker.answered.set()
-                case Failed(text):
-                    worker.why_failed = text
-                case _:
-                    raise TypeError(f"a worker does not say {type(message).__name__}")
-        # It has said its last word, and may take its time to go.
-        worker.is_leaving = True
-        worker.answered.set()
-        self._note_change()
-        await worker.channel.close()
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                return await worker.process.wait()
-        except TimeoutError:
-            worker.kill()
-            return await worker.process.wait()
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -294,18 +209,18 @@ class Supervisor:
         worker = self._workers.get(number)
         return worker is not None and worker.is_serving and not worker.is_leaving
 
-    def _serving(self) -> list[_Worker]:
+    def _serving(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if worker.is_serving and not worker.is_leaving]
 
     def _note_change(self) -> None:
         """Somebody serves who did not, or the other way round: seats are looked after by others."""
         if not self._is_stopping:
-            answering = [worker.number for worker in self._serving() if not self._is_silent(worker)]
+            answering = [worker.number for worker in self._serving() if not worker.is_silent]
             for number, seats in shares(self._count, answering).items():
                 self._workers[number].channel.send(LookAfter(seats))
         self._changed.set()
 
-    def _must_give_up(self, end: _End) -> bool:
+    def _must_give_up(self, end: WorkerEnd) -> bool:
         """Whether there is no gateway left, and cannot be. During the start that is so as soon as one fails."""
         return not end.has_served and (not self._has_started or not self._workers)
 
@@ -327,7 +242,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(_LOOK_PAUSE_SECONDS)
             await self._ask_all()
-            silent = {worker.number for worker in self._serving() if self._is_silent(worker)}
+            silent = {worker.number for worker in self._serving() if worker.is_silent}
             for number in silent - before:
                 _LOG.error("worker %d does not answer; others take its new connections", number)
             for number in before - silent:
@@ -338,26 +253,18 @@ class Supervisor:
                 self._note_change()
             before = silent
 
-    async def _ask_all(self) -> list[_Worker]:
+    async def _ask_all(self) -> list[WorkerProcess]:
         """Have every worker report, and return those that did in time. What they say is from after this was called."""
         async with self._asking:
             asked = self._serving()
             for worker in asked:
-                # One that has yet to answer is not asked again, or the questions would pile up.
-                if worker.asked_seconds is None:
-                    worker.asked_seconds = asyncio.get_running_loop().time()
-                    worker.answered.clear()
-                    worker.channel.send(Report())
+                worker.ask()
             waits = [asyncio.ensure_future(worker.answered.wait()) for worker in asked]
             if waits:
                 _, late = await asyncio.wait(waits, timeout=_REPORT_SECONDS)
                 for wait in late:
                     wait.cancel()
-            return [worker for worker in asked if worker.asked_seconds is None and self._is_serving(worker.number)]
-
-    def _is_silent(self, worker: _Worker) -> bool:
-        now = asyncio.get_running_loop().time()
-        return worker.asked_seconds is not None and now - worker.asked_seconds >= _SILENT_SECONDS
+            return [worker for worker in asked if worker.has_answered and self._is_serving(worker.number)]
 
     async def _look(self) -> None:
         """Bring what the status port says of readiness up to date."""
@@ -383,26 +290,4 @@ class Supervisor:
     def _counted(self) -> tuple[list[Tables], list[int]]:
         workers = self._workers.values()
         # Of one that is leaving, too: it was not absorbed yet.
-        return [worker.tables for worker in workers if worker.is_serving], [worker.process.pid for worker in workers]
-
-
-def _command(number: int, descriptor: int) -> list[str]:
-    """How a worker is started: with this interpreter, its flags, and the program from the same place."""
-    # Without -P Python looks for the program in the working directory first, which may be anybody's.
-    safe = [] if str(Path.cwd()) in sys.path else ["-P"]
-    flags = [*subprocess._args_from_interpreter_flags(), *safe]  # type: ignore[attr-defined]  # noqa: SLF001
-    return [sys.executable, *flags, "-m", "gateway.app.worker", str(number), str(descriptor), str(os.getpid())]
-
-
-def _end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float) -> _End:
-    if why is not None:
-        what = f"failed: {why}"
-    elif code < 0:
-        what = f"was ended by signal {-code}"
-    else:
-        what = f"ended with {code}"
-    if not has_served and why is None:
-        what += " before it served"
-    # Told to stop before it could listen to that, it has done nothing.
-    is_unborn = code == -signal.SIGTERM and not has_served
-    return _End(EXIT_OK if is_unborn else code if code >= 0 else EXIT_FAILED, what, why, has_served, lived_seconds)
+        return [worker.tables for worker in workers if worker.is_serving], [worker.pid for worker in workers]

@@ -38,6 +38,8 @@ class Spreading:
 
     def copy(self, snapshot: Snapshot, started_seconds: float) -> None:
         """A completed record; `started_seconds` as `FastTier.put` takes it."""
+        if self._fast is None:
+            return
         response = snapshot.record.response if snapshot.record else None
         body = response.body if response else None
         self._tell(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))

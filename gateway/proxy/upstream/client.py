@@ -242,7 +242,7 @@ class Upstream:
                 if isinstance(source, FileReader):
                     source.close()
                 if connection is not None:
-                    self._pool.give_back(connection)
+                    self._pool.give_back_unused(connection)
         if connection is None:
             return None
         if not is_allowed:
@@ -261,7 +261,7 @@ class Upstream:
 
     def _not_sent(self, reason: SentNothing, detail: str, unused: UpstreamConnection | None = None) -> NotSent:
         if unused is not None:
-            self._pool.give_back(unused)
+            self._pool.give_back_unused(unused)
         self._pool.stats.not_sent += 1
         return NotSent(reason, detail)
 

@@ -130,7 +130,7 @@ class UpstreamPool:
     async def acquire(self, *, protected: bool) -> UpstreamConnection | NotSent:
         """A quiet connection, used or fresh. May be cancelled at any time; then nothing is left of it.
 
-        The caller must use it, or give it back with `give_back`, before it waits for anything.
+        The caller must use it, or give it back with `give_back_unused`, before it waits for anything.
         """
         until = self._loop.time() + self._settings.connect_timeout_seconds
         waits = 0
@@ -151,13 +151,17 @@ class UpstreamPool:
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Take a connection back that may serve the next request: it finished one, or was acquired and not used."""
+        """Take a connection back that finished a request and may serve the next."""
+        connection.idle_since = self._loop.time()
+        self.give_back_unused(connection)
+
+    def give_back_unused(self, connection: UpstreamConnection) -> None:
+        """Take a connection back that nothing was sent on: to the upstream it has been idle all the time."""
         keepalive_seconds = self._keepalive_seconds(connection)
         if self._is_closed or keepalive_seconds <= 0:
             connection.discard()
             return
-        now = connection.idle_since = self._loop.time()
-        connection.idle_until = now + keepalive_seconds
+        connection.idle_until = connection.idle_since + keepalive_seconds
         connection.is_idle = True
         self._idle.append(connection)
         if self._sweep is None:
@@ -190,6 +194,7 @@ class UpstreamPool:
 
     def connection_made(self, connection: UpstreamConnection) -> None:
         self.stats.opened += 1
+        connection.idle_since = self._loop.time()
         if connection.is_closed:
             self.stats.closed += 1
         else:

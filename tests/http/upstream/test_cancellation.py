@@ -50,7 +50,7 @@ async def test_at_the_moment_in_which_its_turn_comes() -> None:
         assert not isinstance(connection, NotSent)
         waiting = [asyncio.create_task(send(client)) for _ in range(2)]
         await eventually(lambda: len(client._pool._waiting) == 2)
-        client._pool.give_back(connection)
+        client._pool.give_back_unused(connection)
         await cancelled(waiting[0])
         assert isinstance(await waiting[1], Answer)
 

@@ -118,6 +118,19 @@ async def test_a_connection_that_was_idle_for_too_long_is_closed() -> None:
         assert (server.accepted, client.stats.reused) == (2, 1)
 
 
+async def test_being_taken_for_nothing_does_not_make_a_connection_younger() -> None:
+    """One that a request got and was not sent on has been idle for the upstream all the time."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port, keepalive_seconds=0.3) as client:
+        await answer(client)
+
+        async def is_too_old() -> bool:
+            result = await send(client, may_send=lambda: False)
+            assert isinstance(result, NotSent)
+            return server.accepted > 1
+
+        await eventually(is_too_old)
+
+
 async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
     """An unsolicited answer condemns its connection, and the next request gets its own answer."""
     async with serving(answering(DONE + FOREIGN, DONE)) as server, upstream_to(server.port) as client:

@@ -134,7 +134,8 @@ class Gateway:
             look=self._store.look,
         )
         routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
-        table = RouteTable(zip([route.rule for route in config.routes], routes, strict=True))
+        rules = [route.rule for route in config.routes]
+        table = RouteTable(zip(rules, routes, strict=True), config.upstream.default_host)
         key_names = frozenset(name for route in routes for name in key_fields(route.key)) | {b"idempotency-key"}
         passthrough = Passthrough(
             target_of(config, config.upstream, self._upstream(config.upstream)), self.herald, key_names

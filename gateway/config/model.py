@@ -230,4 +230,4 @@ class Config(Section):
     @cached_property
     def route_table(self) -> RouteTable[Route]:
         """Finds the route of a request."""
-        return RouteTable((route.rule, route) for route in self.routes)
+        return RouteTable(((route.rule, route) for route in self.routes), self.upstream.default_host)

@@ -66,7 +66,7 @@ class Match(Section):
     path: Annotated[PathPattern, RoutePath()]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. Upper and lower case differ."""
     host: Annotated[str, HostName()] | None = None
-    """The host that the request names, without a port; any host if left out."""
+    """The host that the request names, or is forwarded with if it names none; without a port. Any host if left out."""
 
 
 class _KeySettings(Section):

@@ -50,6 +50,11 @@ class Upstream(_UpstreamSettings):
     url: Annotated[UpstreamUrl, ServiceUrl()]
     """Where the service is, such as http://127.0.0.1:9000. Targets are forwarded as they came, so it has no path."""
 
+    @property
+    def default_host(self) -> bytes:
+        """What the service gets as Host from a caller that names none."""
+        return (self.url.authority if self.host in ("preserve", "upstream") else self.host).encode()
+
 
 class RouteUpstream(_UpstreamSettings):
     """What a route changes of the upstream. Only what is written counts; `Config.upstream_for` puts both together."""

@@ -181,7 +181,9 @@ class _Entry(Generic[Value]):
 class RouteTable(Generic[Value]):
     """Finds the first rule in file order that fits; literal paths are found by one lookup, whatever their number."""
 
-    def __init__(self, rules: Iterable[tuple[Rule, Value]]) -> None:
+    def __init__(self, rules: Iterable[tuple[Rule, Value]], default_host: bytes | None = None) -> None:
+        """`default_host` is what a request that names no host is forwarded with."""
+        self._default_host = default_host
         self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
         self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
         self._methods: set[bytes] = set()
@@ -207,6 +209,8 @@ class RouteTable(Generic[Value]):
         if method not in self._methods:
             return None
         path = normalise_path(target)
+        if host is None:
+            host = self._default_host
         name = b"" if host is None or not self._names_hosts else normalise_host(host)
         found = self._first(method, path, name)
         if found is None and has_dot_segments(path):

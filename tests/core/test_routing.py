@@ -137,6 +137,14 @@ def test_method_and_host_decide() -> None:
     assert [routes.match(method, b"/a", host) for method, host in asked] == [0, 0, 2, 2, 1, None, None]
 
 
+def test_a_request_without_a_host_is_for_the_default_one() -> None:
+    """A rule for the host that a request is forwarded with takes in the one that names no host itself."""
+    rules = [(rule("/a", "POST", host="api.example.com"), 0)]
+    assert RouteTable(rules, b"api.example.com:8080").match(b"POST", b"/a", None) == 0
+    assert RouteTable(rules, b"api.example.com:8080").match(b"POST", b"/a", b"other") is None
+    assert RouteTable(rules, b"other").match(b"POST", b"/a", None) is None
+
+
 def test_host_in_brackets() -> None:
     """The port of an IPv6 host is not taken for a part of it."""
     assert table(rule("/a", host="[::1]")).match(b"POST", b"/a", b"[::1]:80") == 0

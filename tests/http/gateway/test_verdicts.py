@@ -25,6 +25,19 @@ async def test_rule_1_no_route(store: Store, tmp_path: Path) -> None:
         assert len(home.upstream.requests) == 2
 
 
+@pytest.mark.parametrize("host", ["preserve", "upstream", "shop.test:8080"])
+async def test_a_route_of_the_host_that_is_forwarded_is_not_passed_by(tmp_path: Path, host: str) -> None:
+    """HTTP/1.0 needs no `Host`: one that names none is protected as the host that the service gets to see."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    name = "shop.test" if host == "shop.test:8080" else "127.0.0.1"
+    route = {"match": {"path": "/charges", "host": name}}
+    data = b"POST /charges HTTP/1.0\r\nX-Tenant: t1\r\nIdempotency-Key: k1\r\nContent-Length: 2\r\n\r\n{}"
+    async with house(store, tmp_path, route=route, upstream={"host": host}) as home:
+        answers = [await http.exchange(home.port, data, method="POST") for _ in range(2)]
+        assert [status_of(answer) for answer in answers] == [(200, "stored"), (200, "replayed")]
+        assert len(home.upstream.requests) == 1
+
+
 async def test_rule_2_ambiguous(store: Store, tmp_path: Path) -> None:
     """Ambiguous HTTP on a protected route is refused and not forwarded."""
     async with house(store, tmp_path) as home:

@@ -26,6 +26,7 @@ from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
 def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:
     """A route of the file, served by the client of its upstream."""
     key, scope = key_spec(route.key), scope_spec(route.scope)
+    fingerprinter = _fingerprinter(config.secrets, route.fingerprint)
     return Route(
         name=route.name,
         operation=route.operation,
@@ -33,7 +34,8 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         is_key_required=route.key.required,
         scope=scope,
         once=single_fields(scope, key),
-        fingerprinter=_fingerprinter(config.secrets, route.fingerprint),
+        compared=frozenset(fingerprinter.spec.headers),
+        fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
         in_flight=InFlightPolicy(
             wait_seconds=route.in_flight.wait,

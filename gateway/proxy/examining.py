@@ -15,10 +15,13 @@ from gateway.proxy.strictness import ambiguity, other_readings
 
 
 class Protecting(Protocol):
-    """What is asked of a route here. `once`: fields, in lower case, that may be said once only."""
+    """What is asked of a route here. `once`: fields, in lower case, that may be said once only. `compared`: those that
+    its fingerprint takes in."""
 
     @property
     def once(self) -> frozenset[bytes]: ...
+    @property
+    def compared(self) -> frozenset[bytes]: ...
 
 
 P = TypeVar("P", bound=Protecting)
@@ -46,7 +49,7 @@ def examine(
     if framing_fault is not None:
         return route, Fault(400, framing_fault)
     if route is not None:
-        ambiguous = ambiguity(head, route.once)
+        ambiguous = ambiguity(head, route.once, route.compared)
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
         return None, Fault(501, "This is no forward proxy.")

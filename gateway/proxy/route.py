@@ -56,7 +56,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One protected route. `once` are the fields (lower case) that a request may carry once at most."""
+    """One protected route. `once` are the fields (lower case) that a request may carry once at most, `compared` those
+    that the route's fingerprint takes in beside what every one does."""
 
     name: str
     operation: str
@@ -64,6 +65,7 @@ class Route:
     is_key_required: bool
     scope: ScopeSpec
     once: frozenset[bytes]
+    compared: frozenset[bytes]
     fingerprinter: Fingerprinter
     accepts_recipe_change: bool
     in_flight: InFlightPolicy

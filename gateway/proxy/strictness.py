@@ -64,12 +64,13 @@ def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, 
     return None
 
 
-def ambiguity(head: RequestHead, once: frozenset[bytes]) -> str | None:
+def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[bytes] = frozenset()) -> str | None:
     """What is ambiguous in a request whose framing is sound; None when nothing is.
 
-    `once` are the fields (lower case) that say who calls, under which key and with which credential on this route.
+    `once` are the fields (lower case) that say who calls, under which key and with which credential on this route,
+    `compared` those that make it the same request as another: the service must see of them what is seen here.
     """
-    return _target_fault(head.target) or _fields_fault(head.headers, once)
+    return _target_fault(head.target) or _fields_fault(head.headers, once, compared)
 
 
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
@@ -123,7 +124,7 @@ def _target_fault(target: bytes) -> str | None:
     return None
 
 
-def _fields_fault(headers: Headers, once: frozenset[bytes]) -> str | None:
+def _fields_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[bytes]) -> str | None:
     by_name = values_by_name(headers)
     if len(by_name) < len(headers):
         for name, values in by_name.items():
@@ -131,27 +132,27 @@ def _fields_fault(headers: Headers, once: frozenset[bytes]) -> str | None:
                 return f"The field {_shown(name)} is repeated."
     if b"host" in by_name and not _HOST.fullmatch(by_name[b"host"][0]):
         return "The field Host is not a host."
-    if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once)):
+    if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once | compared)):
         return fault
     if _CONTROL.search(b"".join([value for _, value in headers])):
         return "A field holds a control character."
-    if b"connection" in by_name and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once)):
+    if b"connection" in by_name and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once | compared)):
         return f"Connection names the field {_shown(min(named))}."
     return None
 
 
-def _underscore_fault(names: Iterable[bytes], once: frozenset[bytes]) -> str | None:
+def _underscore_fault(names: Iterable[bytes], of_route: frozenset[bytes]) -> str | None:
     for name in names:
-        if b"_" in name and name not in once:
+        if b"_" in name and name not in of_route:
             folded = name.replace(b"_", b"-")
-            if folded in _NOT_TO_BE_NAMED or folded in once or _folds_onto(folded, once):
+            if folded in _NOT_TO_BE_NAMED or folded in of_route or _folds_onto(folded, of_route):
                 return f"The field {_shown(folded)} is spelt with an underscore."
     return None
 
 
-def _folds_onto(folded: bytes, once: frozenset[bytes]) -> bool:
+def _folds_onto(folded: bytes, of_route: frozenset[bytes]) -> bool:
     """Whether a field of the route that is itself spelt with `_` reads like this one."""
-    return any(b"_" in name and name.replace(b"_", b"-") == folded for name in once)
+    return any(b"_" in name and name.replace(b"_", b"-") == folded for name in of_route)
 
 
 def _shown(name: bytes) -> str:

@@ -34,6 +34,7 @@ class PlainRoute:
 
     name: str = "payments"
     once: frozenset[bytes] = frozenset((b"authorization", b"idempotency-key", b"x-tenant-id"))
+    compared: frozenset[bytes] = frozenset()
     shape: Shape = "problem"
     shows_status: bool = True
     target: Any = None

@@ -124,6 +124,18 @@ def test_host_is_a_host(value: bytes, is_host: bool) -> None:
     assert (ambiguity(head(headers=((b"Host", value),)), ONCE) is None) == is_host
 
 
+def test_a_field_that_is_compared_reaches_the_service_as_it_is_seen() -> None:
+    """It may be repeated, but neither be taken away by `Connection` nor be said in the other spelling too."""
+    version, compared = (b"Api-Version", b"2"), frozenset((b"api-version",))
+    for more, fault in (
+        ((b"Api-Version", b"3"), None),
+        ((b"Connection", b"API-Version"), "Connection names the field Api-Version."),
+        ((b"Api_Version", b"3"), "The field Api-Version is spelt with an underscore."),
+    ):
+        assert ambiguity(head(headers=(version, more)), ONCE, compared) == fault
+        assert ambiguity(head(headers=(version, more)), ONCE) is None
+
+
 def test_a_route_may_itself_use_underscores() -> None:
     """A field that the route spells with `_` is the route's; the other spelling of it is the imposter."""
     once = frozenset((b"x_tenant",))

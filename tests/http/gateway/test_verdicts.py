@@ -47,6 +47,17 @@ async def test_rule_2_ambiguous(store: Store, tmp_path: Path) -> None:
         assert home.upstream.requests == []
 
 
+async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: Path) -> None:
+    """A request without the field and one with it are two, however the field is there and then is not."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    version = ("Api-Version", "2")
+    async with house(store, tmp_path, route={"fingerprint": {"headers": ["Api-Version"]}}) as home:
+        for other in (("Connection", "Api-Version"), ("Api_Version", "3")):
+            assert status_of(await home.send(headers=(version, other))) == (400, "request-invalid")
+        assert status_of(await home.send(headers=(version,))) == (200, "stored")
+        assert [request.values("Api-Version") for request in home.upstream.requests] == [[b"2"]]
+
+
 async def test_rule_3_overloaded(store: Store, tmp_path: Path) -> None:
     """More operations in flight than the limit are refused before anything is claimed."""
     async with house(store, tmp_path, limits={"max_in_flight": 1}) as home:

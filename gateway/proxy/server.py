@@ -64,12 +64,22 @@ class Edge(Generic[R]):
         def connect() -> ClientConnection:
             return ClientConnection(self, self._handler)
 
+        settings = self._state.settings
+        handshake_seconds = None if tls is None else settings.handshake_seconds
         try:
             if sock is not None:
-                listener = await loop.create_server(connect, sock=sock, ssl=tls, backlog=self._state.settings.backlog)
+                listener = await loop.create_server(
+                    connect, sock=sock, ssl=tls, backlog=settings.backlog, ssl_handshake_timeout=handshake_seconds
+                )
             else:
                 listener = await loop.create_server(
-                    connect, host, port, ssl=tls, backlog=self._state.settings.backlog, reuse_address=True
+                    connect,
+                    host,
+                    port,
+                    ssl=tls,
+                    backlog=settings.backlog,
+                    reuse_address=True,
+                    ssl_handshake_timeout=handshake_seconds,
                 )
         except OSError as error:
             raise ListenError(listen_fault(host, port, error)) from error

@@ -15,6 +15,7 @@ from gateway.proxy.server import Edge
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request
+from tests.support.tls import Authority
 
 
 async def test_connections_are_reused_after_refusals_of_their_own() -> None:
@@ -48,6 +49,14 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
         await connection.send(post())
         assert (await connection.read_response()).status == 200
         assert await connection.read_rest() == b""
+
+
+async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: Authority) -> None:
+    """A connection that never says anything over TLS is given up, for it takes a descriptor and is not counted."""
+    tls = authority.issue().server_context()
+    async with serving(settings=EdgeSettings(handshake_seconds=0.2), tls=tls) as edge, Connection(edge.port) as mute:
+        assert await mute.read_rest() == b""
+        assert edge.edge.connections == 0
 
 
 async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:

@@ -22,6 +22,7 @@ from gateway.core.operation import (
     EVENT_OF,
     Applied,
     Command,
+    Complete,
     Fenced,
     Forget,
     Lapsed,
@@ -58,13 +59,15 @@ _SILENCE_SECONDS: Final = 3.0
 class Ending:
     """How an attempt ended: `reply` for its first caller, and what those who waited get.
 
-    That is the same reply for all of them, or what this record, as it is then, says to each.
+    That is the same reply for all of them, or what this record, as it is then, says to each. `is_recorded`: the store
+    has said so, or will, because an answer is final. What else is known here may be overtaken once the lease is over.
     """
 
     reply: Reply
     others: Reply | Snapshot
     upstream_status: int | None = None
     upstream_seconds: float | None = None
+    is_recorded: bool = False
 
 
 class Attempt:
@@ -240,7 +243,8 @@ class Attempt:
         if reply.word is Word.STORED:
             reply = replace(reply, word=Word.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
-        return Ending(reply, others, conclusion.upstream_status, seconds or None)
+        is_answer = isinstance(conclusion.command, Complete)
+        return Ending(reply, others, conclusion.upstream_status, seconds or None, is_recorded=is_answer)
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
         """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write.
@@ -285,7 +289,9 @@ class Attempt:
                     # Held up here, others may have come when what the store saw was over.
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
-                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None)
+                return Ending(
+                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None, is_recorded=True
+                )
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
@@ -299,7 +305,9 @@ class Attempt:
                     identity.operation_id,
                     free_word=Word.IN_DOUBT,
                 )
-                return Ending(reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None)
+                return Ending(
+                    reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None, is_recorded=True
+                )
             case _:
                 assert_never(result)
 

@@ -146,13 +146,21 @@ class Duplicates:
         ending: Ending | None = None
         # It will not be executed, whatever comes: its body need not wait with it.
         request.body.close()
-        overtaken = await self._overtaken(run)
+        try:
+            overtaken = await self._overtaken(run)
+            if overtaken is None:
+                with self._place(route) as has_place:
+                    if has_place:
+                        ending = await run.granted_attempt.wait_ended(wait_seconds)
+                if ending is None or not ending.is_recorded:
+                    # Meanwhile the lease may have ended.
+                    overtaken = await self._overtaken(run)
+        except StoreError as error:
+            _LOG.debug("nobody can tell what others made of an operation: %s", error)
+            return refuse(Word.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
             reply_by_record = await self._by_sight(overtaken, request, story)
             return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
-        with self._place(route) as has_place:
-            if has_place:
-                ending = await run.granted_attempt.wait_ended(wait_seconds)
         if ending is None:
             return self.still_running(run, admission)
         if isinstance(ending.others, Reply):
@@ -160,17 +168,15 @@ class Duplicates:
         return _after_wait(ending.others, request)
 
     async def _overtaken(self, run: Run) -> Snapshot | None:
-        """The record, when it has gone on without the attempt that still runs here; None when it has not, or may not.
+        """The record, when it has gone on without the attempt that runs here; None when it has not, or may not.
 
-        Such an attempt waits for an answer that nobody will get. Its duplicates must not wait for it.
+        Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
+        ended. Raises `StoreError` where it may have gone on, and nobody can tell.
         """
         attempt = run.granted_attempt
         if attempt.is_exclusive():
             return None
-        try:
-            snapshot = await self._store.read(run.request.identity.operation_id)
-        except StoreError:
-            return None
+        snapshot = await self._store.read(run.request.identity.operation_id)
         record = snapshot.record
         if record is None or record.attempt_id != attempt.record.attempt_id:
             return snapshot

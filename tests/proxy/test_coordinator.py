@@ -268,6 +268,56 @@ async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
         await eventually(lambda: office.open_connections == 0)
 
 
+@pytest.mark.parametrize(
+    ("ended", "in_time", "too_late"),
+    [
+        (Answer(bytes_max=0, ending=Ending.CLOSE), (502, Word.IN_DOUBT), (503, Word.STORE_UNAVAILABLE)),
+        (Answer(503), (503, Word.RELEASED), (503, Word.STORE_UNAVAILABLE)),
+        (Answer(), (200, Word.REPLAYED), (200, Word.REPLAYED)),
+    ],
+    ids=["lost", "released", "answered"],
+)
+@pytest.mark.parametrize("is_over", [False, True], ids=["within-its-lease", "after-its-lease"])
+async def test_how_it_ended_while_the_store_was_away(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: Answer,
+    in_time: tuple[int, Word],
+    too_late: tuple[int, Word],
+    is_over: bool,
+) -> None:
+    """Those who waited are not told of an end that others may have gone on from; an answer is final."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", replace(ended, hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        waiter = office.ask()
+        await eventually(lambda: office.coordinator.waiters == 1)
+        office.store.break_("read", "complete", "release", "abandon", fault=refused())
+        if is_over:
+            office.pass_time(LEASE_SECONDS)
+        hold.set()
+        await first
+        assert heard(await waiter) == (too_late if is_over else in_time)
+
+
+async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_path: Path) -> None:
+    """That the first request still runs here says nothing: another gateway may know how the operation ended."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        office.store.break_("read", "renew", fault=refused())
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
+        hold.set()
+        assert heard(await first) == (200, Word.STORED)
+
+
 # Leases
 
 

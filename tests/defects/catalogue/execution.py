@@ -199,6 +199,18 @@ DEFECTS = (
         (_VERDICTS + "test_waiters_are_bounded[sqlite]",),
     ),
     Defect(
+        "memory-outlives-its-lease",
+        "how an attempt ended is told from memory when others may have gone on without it",
+        (
+            Edit(
+                DUPLICATES,
+                "if ending is None or not ending.is_recorded:",
+                "if ending is None:",
+            ),
+        ),
+        ("tests/proxy/test_coordinator.py::test_how_it_ended_while_the_store_was_away[after-its-lease-lost]",),
+    ),
+    Defect(
         "store-down-forwards",
         "without the durable store requests are forwarded unprotected, on every route",
         (

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from gateway.proxy.client_body import ClientBody, Cut
+from gateway.proxy.delivery import Delivery, delivery_of
 from gateway.proxy.hop import hop_from
 from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 
@@ -93,6 +94,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_answerer",
         "_body",
+        "_delivery_before",
         "_drained",
         "_idle_since",
         "_input",
@@ -105,7 +107,6 @@ class ClientConnection(asyncio.Protocol):
         "_request",
         "_settings",
         "_timer",
-        "_unsent_before",
         "_waiting",
         "gone",
         "hop",
@@ -133,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._unsent_before: int | None = None
+        self._delivery_before: Delivery | None = None
         self.transport: asyncio.Transport | None = None
         self.gone = asyncio.Event()
         self.on_gone: Callable[[], object] | None = None
@@ -210,9 +211,9 @@ class ClientConnection(asyncio.Protocol):
                 self._resume_transport()
 
     @property
-    def unsent_bytes(self) -> int:
-        """What was written and has not left."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+    def taken_bytes(self) -> int:
+        """What the client has taken, counted from anywhere; see `Delivery`."""
+        return 0 if self.transport is None else delivery_of(self.transport).taken_bytes
 
     async def wait_writable(self) -> None:
         """Wait while too much is unsent, or until the connection is gone. One caller at a time."""
@@ -352,6 +353,7 @@ class ClientConnection(asyncio.Protocol):
         transport.write(self._answerer.refusal(status))
         if transport.can_write_eof():
             transport.write_eof()
+            self._delivery_before = delivery_of(transport)
             self._set_timer(self._settings.linger_seconds)
         else:
             transport.close()
@@ -367,10 +369,11 @@ class ClientConnection(asyncio.Protocol):
         The timer is set anew when it fires too early: requests cost none.
         """
         self._timer = None
-        if self.transport is None:
+        transport = self.transport
+        if transport is None:
             return
-        if self._is_deaf and not self.is_busy:
-            self._look_at_reader()
+        if transport.is_closing() or (self._is_deaf and not self.is_busy):
+            self._look_at_reader(transport)
             return
         limit = self._settings.keepalive_seconds
         left = limit if self.is_busy or self._input is not None else self._idle_since + limit - self._loop.time()
@@ -378,19 +381,26 @@ class ClientConnection(asyncio.Protocol):
             self._set_timer(left)
         else:
             self._is_deaf = True
-            self._unsent_before = self.unsent_bytes
+            self._delivery_before = delivery_of(transport)
             self._set_timer(self._settings.silence_seconds)
-            self.transport.close()
+            transport.close()
 
-    def _look_at_reader(self) -> None:
+    def _look_at_reader(self, transport: asyncio.Transport) -> None:
         """Let a client have what was written for it as long as it reads at a pace, and break off one that does not.
 
         Closing alone waits for it, for ever if need be.
         """
-        unsent, before = self.unsent_bytes, self._unsent_before
         seconds = self._settings.silence_seconds
-        if unsent and (before is None or before - unsent >= self._settings.bytes_per_second_min * seconds):
-            self._unsent_before = unsent
+        before, now = self._delivery_before, delivery_of(transport)
+        self._delivery_before = now
+        if before is not None and now.is_all and now == before:
+            # It has everything, and does not go. An RST might overtake what it has yet to look at.
+            transport.abort()
+        elif (
+            before is None
+            or now.is_all
+            or now.taken_bytes - before.taken_bytes >= self._settings.bytes_per_second_min * seconds
+        ):
             self._set_timer(seconds)
         else:
             self.abort()

@@ -238,13 +238,13 @@ class ClientExchange:
         connection = self.connection
         while connection.is_writing_paused:
             seconds = self._edge.settings.silence_seconds
-            before = connection.unsent_bytes
+            before = connection.taken_bytes
             try:
                 async with asyncio.timeout(seconds):
                     await connection.wait_writable()
             except TimeoutError:
                 # A long answer may take longer than any silence, as long as it is being read.
-                if before - connection.unsent_bytes < self._edge.settings.bytes_per_second_min * seconds:
+                if connection.taken_bytes - before < self._edge.settings.bytes_per_second_min * seconds:
                     self.abort()
                     raise ClientGone from None
         if connection.gone.is_set():

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import Generic
+from functools import partial
+from typing import Final, Generic
 
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import ClientConnection, EdgeSettings
@@ -17,6 +18,10 @@ from gateway.proxy.examining import Select
 from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.writer import DateClock
+
+# A connection looks itself whether its client still reads what is left when it is closed, and breaks it off when not.
+# The loop, left to itself, breaks off everybody after half a minute.
+_TLS_CLOSE_SECONDS: Final = 24 * 3600.0
 
 
 class Edge(Generic[R]):
@@ -64,23 +69,19 @@ class Edge(Generic[R]):
         def connect() -> ClientConnection:
             return ClientConnection(self, self._handler)
 
-        settings = self._state.settings
-        handshake_seconds = None if tls is None else settings.handshake_seconds
+        listen = partial(
+            loop.create_server,
+            connect,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._state.settings.handshake_seconds,
+            ssl_shutdown_timeout=None if tls is None else _TLS_CLOSE_SECONDS,
+            backlog=self._state.settings.backlog,
+        )
         try:
             if sock is not None:
-                listener = await loop.create_server(
-                    connect, sock=sock, ssl=tls, backlog=settings.backlog, ssl_handshake_timeout=handshake_seconds
-                )
+                listener = await listen(sock=sock)
             else:
-                listener = await loop.create_server(
-                    connect,
-                    host,
-                    port,
-                    ssl=tls,
-                    backlog=settings.backlog,
-                    reuse_address=True,
-                    ssl_handshake_timeout=handshake_seconds,
-                )
+                listener = await listen(host=host, port=port, reuse_address=True)
         except OSError as error:
             raise ListenError(listen_fault(host, port, error)) from error
         self._listeners.append(listener)

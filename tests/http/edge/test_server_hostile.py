@@ -251,8 +251,8 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(fields: bytes) 
         got = 0
         # Some of it between any two looks of the edge at its reader, and the rest after a few of them.
         for _ in range(3):
-            timer, unsent = connection._timer, connection.unsent_bytes
-            while connection.unsent_bytes == unsent:
+            timer, taken = connection._timer, connection.taken_bytes
+            while connection.taken_bytes == taken:
                 got += len(await reader.read(1 << 16))
             await eventually(lambda timer=timer: connection._timer is not timer)  # type: ignore[misc]
         assert got + len(await reader.read()) > LONG_BYTES

@@ -1,0 +1,119 @@
+"""Clients over TLS that are slow to read their answers, or do not: the same holds for them as without it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.proxy.client_connection import EdgeSettings
+from tests.http.edge.harness import Stream, post, reply, serving
+from tests.support.eventually import eventually
+from tests.support.tls import Authority
+
+# More than the buffers of the system take.
+LONG_BYTES = 16 << 20
+
+FIELDS = pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"], ids=["kept-alive", "to-be-closed"])
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself asyncio's own loop waits as good as not at all for those who read slowly."""
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.05)
+
+
+@asynccontextmanager
+async def connected(port: int, authority: Authority) -> AsyncIterator[ssl.SSLSocket]:
+    """A connection over TLS that reads nothing by itself, and on which little is under way."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(30)
+    await asyncio.to_thread(sock.connect, ("127.0.0.1", port))
+    client = await asyncio.to_thread(authority.client_context().wrap_socket, sock, server_hostname="localhost")
+    with client:
+        yield client
+
+
+async def some_of(client: ssl.SSLSocket) -> int:
+    """Read a little of an answer that is not at its end; how much it was."""
+    count = len(await asyncio.to_thread(client.recv, 1 << 14))
+    assert count
+    return count
+
+
+async def rest_of(client: ssl.SSLSocket) -> int:
+    """Read until the end, which must be a proper one; how much it was."""
+    count = 0
+    while some := await asyncio.to_thread(client.recv, 1 << 14):
+        count += len(some)
+    return count
+
+
+@FIELDS
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(authority: Authority, fields: bytes) -> None:
+    """Encrypted all at once and closed behind it, it leaves for as long as the client takes of it."""
+    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.5, bytes_per_second_min=1.0)
+    tls = authority.issue("localhost").server_context()
+    async with serving(protect_now=lambda *_: reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
+        async with connected(edge.port, authority) as client:
+            client.sendall(post(fields))
+            (connection,) = await eventually(lambda: list(edge.edge._clients))
+            got = 0
+            # Some of it between any two looks of the edge at its reader, and the rest after a few of them.
+            for _ in range(4):
+                timer, taken = connection._timer, connection.taken_bytes
+                while connection.taken_bytes == taken:
+                    got += await some_of(client)
+                await eventually(lambda timer=timer: connection._timer is not timer)  # type: ignore[misc]
+            assert got + await rest_of(client) > LONG_BYTES
+        await eventually(lambda: edge.edge.connections == 0)
+
+
+@FIELDS
+async def test_a_client_that_does_not_read_its_answer_is_broken_off(authority: Authority, fields: bytes) -> None:
+    """Nobody can hold a connection by reading nothing."""
+    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
+    tls = authority.issue("localhost").server_context()
+    async with (
+        serving(protect_now=lambda *_: reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge,
+        connected(edge.port, authority) as client,
+    ):
+        client.sendall(post(fields))
+        await eventually(lambda: edge.edge.connections == 1)
+        await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
+
+
+@FIELDS
+async def test_a_client_that_says_no_farewell(authority: Authority, fields: bytes) -> None:
+    """It is not waited for, and its answer is there when it comes to look."""
+    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
+    tls = authority.issue("localhost").server_context()
+    async with (
+        serving(protect_now=lambda *_: reply(b"done"), settings=settings, tls=tls) as edge,
+        connected(edge.port, authority) as client,
+    ):
+        client.sendall(post(fields))
+        await eventually(lambda: edge.edge.connections == 1)
+        await eventually(lambda: edge.edge.connections == 0, what="the connection is closed")
+        assert await rest_of(client) > 0
+
+
+async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authority) -> None:
+    """What is encrypted and has yet to leave is no silence."""
+    settings = EdgeSettings(silence_seconds=0.3, bytes_per_second_min=1.0)
+    tls = authority.issue("localhost").server_context()
+    stream = Stream(*[bytes(1 << 16)] * (LONG_BYTES >> 16))
+    async with serving(reply(stream, length=LONG_BYTES), settings=settings, tls=tls) as edge:
+        async with connected(edge.port, authority) as client:
+            client.sendall(post(b"Connection: close\r\n"))
+            got = 0
+            for _ in range(60):
+                got += await some_of(client)
+                await asyncio.sleep(0.02)  # this is the slowness
+            assert got + await rest_of(client) > LONG_BYTES
+        await eventually(lambda: edge.edge.connections == 0)

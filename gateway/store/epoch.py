@@ -155,6 +155,12 @@ LOST: Final[Mapping[Bearing, frozenset[Bearing]]] = {
 }
 
 
+_IN_USE: Final = (
+    "should that other store still be in use, as the SQLite of another host may be, the two must not share a Redis "
+    "under one `service`"
+)
+
+
 def loss(own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia) -> str | None:
     """What the store lost since it was last seen; None when it lost nothing, or what it lost is known already.
 
@@ -166,7 +172,11 @@ def loss(own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia) 
         return None
     if own is not None and mine in _AGAINST:
         return _why(mine, own, epoch)
-    return None if shared is None else f"{_why(theirs, shared, epoch)} (as other gateways noted in Redis)"
+    if shared is None:
+        return None
+    why = f"{_why(theirs, shared, epoch)} (as other gateways noted in Redis)"
+    # Of this memory in a later state there is no second one that could be in use.
+    return why if theirs is Bearing.AHEAD else f"{why}; {_IN_USE}"
 
 
 def _why(against: Bearing, seen: Seen, epoch: Epoch) -> str:

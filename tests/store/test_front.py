@@ -376,6 +376,22 @@ async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, r
         assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
+async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_url: str) -> None:
+    """Hosts with a store each that share a Redis are told so, the first one as well as the one that came later."""
+    shared = RedisSeen(redis_url, "service shop, sqlite /operations.db")
+    facts: dict[str, list[Fact]] = {"first": [], "second": []}
+    first, second = Memory(), Memory(identity="another")
+    async with opened(first, host(tmp_path, "first"), facts["first"], shared=shared) as front:
+        assert not await is_refused(front, 1)
+        async with opened(second, host(tmp_path, "second"), facts["second"], shared=shared) as other:
+            assert await is_refused(other, 2)
+            await front.tally()
+            assert await is_refused(front, 3)
+    for told in facts.values():
+        (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
+        assert "must not share a Redis under one `service`" in changed.why
+
+
 async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
     """Two services that share a Redis and not a store do not take each other's store for their own."""
     shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))

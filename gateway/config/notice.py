@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.config.model import Admin, Config
+from gateway.config.address import SqliteUrl
+from gateway.config.model import Admin, Config, Store
 from gateway.config.route import ComposedScope, HeaderScope, Route
 from gateway.core.routing import unreachable
 
@@ -29,7 +30,7 @@ class Notice:
 
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
-    found = [*_of_admin(config.admin)]
+    found = [*_of_admin(config.admin), *_of_store(config.store)]
     found += [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
@@ -43,6 +44,12 @@ def _of_admin(admin: Admin) -> Iterator[Notice]:
         yield Notice("admin.listen", "nothing listens here without admin.token")
     if admin.token is not None and admin.listen.host not in _LOOPBACK:
         yield Notice("admin.listen", "the admin API speaks plain HTTP: whoever sees its traffic learns the token")
+
+
+def _of_store(store: Store) -> Iterator[Notice]:
+    # Nothing in Redis says whether another host uses it, unless their files are of the same name.
+    if isinstance(store.durable, SqliteUrl) and store.fast is not None:
+        yield Notice("store.fast", "SQLite serves one host: no other one may share this Redis under the same service")
 
 
 def _of_route(path: str, route: Route) -> Iterator[Notice]:

@@ -194,6 +194,14 @@ def test_configuration_is_immutable() -> None:
         config.routes[0].name = "other"  # type: ignore[misc]
 
 
+def test_an_embedded_store_beside_a_shared_tier_is_noticed() -> None:
+    """Hosts that share a Redis could each have an SQLite: `check` says that only one of them may."""
+    text = MINIMAL.replace("store: {", "service: shop\nstore: {fast: redis://cache:6379/0, ")
+    assert [str(notice) for notice in notices(read(text))] == [
+        "store.fast: SQLite serves one host: no other one may share this Redis under the same service"
+    ]
+
+
 def test_notices() -> None:
     """What is allowed and unwise is named for `check`."""
     text = (

@@ -148,6 +148,15 @@ DEFECTS = (
         ("tests/http/gateway/test_outcomes.py::test_personal_fields_are_the_first_callers[sqlite]",),
     ),
     Defect(
+        "slow-tls-reader-cut-off",
+        "what a client over TLS has not read half a minute after the answer is thrown away",
+        (Edit("proxy/server.py", "None if tls is None else _TLS_CLOSE_SECONDS", "None"),),
+        (
+            "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
+            "[asyncio-to-be-closed]",
+        ),
+    ),
+    Defect(
         "disconnect-cancels",
         "an attempt is given up when its client goes",
         (

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.proxy.client_connection import EdgeSettings
-from tests.http.edge.harness import Stream, post, reply, serving
+from tests.http.edge.harness import HOST, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
+from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 # More than the buffers of the system take.
 LONG_BYTES = 16 << 20
@@ -117,3 +118,25 @@ async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authorit
                 await asyncio.sleep(0.02)  # this is the slowness
             assert got + await rest_of(client) > LONG_BYTES
         await eventually(lambda: edge.edge.connections == 0)
+
+
+async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
+    """What is left of it holds the connection no longer than the rest of an answer does."""
+    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
+    tls = authority.issue("localhost").server_context()
+    asks = b"GET /socket HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    async with (
+        RecordingUpstream() as upstream,
+        serving(upstream=upstream, settings=settings, tls=tls) as edge,
+        connected(edge.port, authority) as client,
+    ):
+        # More than the system takes, and less than makes whoever writes it wait.
+        upstream.on("/socket", Answer(raw=switched + bytes(200_000), ending=Ending.CLOSE))
+        (connection,) = await eventually(lambda: list(edge.edge._clients))
+        assert connection.transport is not None
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.sendall(asks)
+        await upstream.wait_for_requests(1)
+        await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
+        assert edge.edge.in_flight == 0

@@ -139,4 +139,4 @@ async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
         client.sendall(asks)
         await upstream.wait_for_requests(1)
         await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
-        assert edge.edge.in_flight == 0
+        await eventually(lambda: edge.edge.in_flight == 0, what="nothing is left in flight")

@@ -120,7 +120,8 @@ class Limits(Section):
     """What the gateway takes at once."""
 
     max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
-    """How many requests are under way at once; more are refused with 503. Workers share them out evenly."""
+    """How many requests are under way at once, and of how many the body is on its way; more are refused with 503.
+    Workers share them out evenly."""
     max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
 

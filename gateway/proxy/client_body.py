@@ -18,6 +18,11 @@ BUFFER_BYTES_MAX: Final = 128 * 1024
 # What each piece costs beside its bytes: a client that sends few at a time must not make much be kept.
 _PIECE_BYTES: Final = 64
 
+# What a body is given up for when others want its place: it was waited for that long, and came more slowly than this.
+# A mebibyte may take a minute.
+_CROWDED_SECONDS: Final = 5.0
+_CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
+
 
 class Cut(StrEnum):
     """Why a body is not whole."""
@@ -25,6 +30,7 @@ class Cut(StrEnum):
     GONE = "gone"  # the client went, or the exchange is over
     MALFORMED = "malformed"  # its chunks are none
     SLOW = "slow"  # nothing came for too long
+    CROWDED_OUT = "crowded-out"  # it came slowly, and others wanted its place
 
 
 class RequestCut(Exception):
@@ -53,6 +59,7 @@ class ClientBody:
         "_silence_seconds",
         "_source",
         "_taken_bytes",
+        "_wait_began",
         "_waited_seconds",
         "_waiter",
         "ask",
@@ -69,6 +76,7 @@ class ClientBody:
         self._bytes_per_second_min = bytes_per_second_min
         self._taken_bytes = 0
         self._waited_seconds = 0.0
+        self._wait_began: float | None = None
         self._buffer: list[bytes] = []
         self._buffer_bytes = 0
         self._cut: Cut | None = None
@@ -126,6 +134,15 @@ class ClientBody:
             else:
                 await self._wait()
 
+    def crowd_out(self) -> bool:
+        waited_seconds = self._waited_seconds
+        if self._wait_began is not None:
+            waited_seconds += asyncio.get_running_loop().time() - self._wait_began
+        if waited_seconds < _CROWDED_SECONDS or self._taken_bytes >= _CROWDED_BYTES_PER_SECOND * waited_seconds:
+            return False
+        self.cut_short(Cut.CROWDED_OUT)
+        return self._cut is Cut.CROWDED_OUT
+
     def close(self) -> None:
         """Nothing is held: what was not read is the connection's business."""
 
@@ -151,11 +168,12 @@ class ClientBody:
             # The first silence is free; a byte in each of the next ones does not pay for them.
             earned = self._taken_bytes / self._bytes_per_second_min
             seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
-        began = loop.time()
+        began = self._wait_began = loop.time()
         try:
             async with asyncio.timeout(seconds):
                 await waiter
         except TimeoutError:
             raise RequestCut(Cut.SLOW) from None
         finally:
+            self._wait_began = None
             self._waited_seconds += loop.time() - began

@@ -26,6 +26,7 @@ from uuid import UUID
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
+from gateway.proxy.arrivals import Arrivals, NoPlace
 from gateway.proxy.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.proxy.conclusion import KeyedRequest
 from gateway.proxy.duplicates import Duplicates
@@ -94,7 +95,7 @@ class Coordinator:
             recall=recall,
         )
         self._look = look
-        self._arriving = 0
+        self._arrivals = Arrivals(in_flight_max)
         self._looks: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
@@ -176,11 +177,11 @@ class Coordinator:
         refusal = self._overload(story.route)
         if refusal is not None:
             return self._tell(story, refusal)
-        self._arriving += 1
         try:
-            request = await self._identifying.identify(incoming, story.route)
-        finally:
-            self._arriving -= 1
+            with self._arrivals.place(incoming.body):
+                request = await self._identifying.identify(incoming, story.route)
+        except NoPlace:
+            return self._tell(story, _overloaded(story.route, "Too many request bodies are on their way."))
         if not isinstance(request, KeyedRequest):
             return self._tell(story, request)
         story.operation_id = request.identity.operation_id
@@ -192,11 +193,11 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was held up and is catching up."
-        elif len(self._runs) + self._arriving + len(self._looks) + self._claiming.pursued >= self._in_flight_max:
+        elif len(self._runs) + len(self._looks) + self._claiming.pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
-        return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
+        return _overloaded(route, detail)
 
     # -- rules 8 to 15, where nothing has to be waited for but the store and the upstream ------------------------------
 
@@ -299,6 +300,7 @@ class Coordinator:
 
     async def _look_and_join(self, request: KeyedRequest, story: Story) -> _Answer:
         looked = self._looked_up(request)
+        reply: Reply | None = None
         if looked is not None:
             try:
                 await asyncio.wait((looked,))
@@ -306,12 +308,12 @@ class Coordinator:
                 request.body.close()
                 raise
             reply = self._by_copy(request, story, looked)
-            if reply is None and not self._is_worked_on(request):
-                # Whoever looked first was refused, or is gone: this one is the first now.
-                reply = self._overload(request.route)
-            if reply is not None:
-                request.body.close()
-                return self._repeatable(request, self._tell(story, reply))
+        if reply is None and not self._is_worked_on(request):
+            # Others began while the body came, or whoever looked first was refused and this one is the first now.
+            reply = self._overload(request.route)
+        if reply is not None:
+            request.body.close()
+            return self._repeatable(request, self._tell(story, reply))
         return await self._join(request, story)
 
     async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> _Answer:
@@ -382,6 +384,10 @@ class Coordinator:
         drained = await self._runs.drain(timeout_seconds)
         await self._duplicates.close()
         return drained
+
+
+def _overloaded(route: Route, detail: str) -> Reply:
+    return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
 
 
 def _let_go(found: Reply | Untouched | Seen, request: KeyedRequest) -> None:

@@ -26,6 +26,9 @@ class RequestBody(Protocol):
     def stream(self) -> AsyncIterator[bytes]:
         """Its bytes as they come, not decoded. Once only. A body that is cut short raises, and never just ends."""
 
+    def crowd_out(self) -> bool:
+        """Cut it short if it comes so slowly that it must not keep others out; whether it was."""
+
     def close(self) -> None:
         """Let go of what holds it, read or not. Harmless when repeated."""
 

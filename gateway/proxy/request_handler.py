@@ -322,7 +322,7 @@ class RequestHandler(Generic[R]):
                 raise ClientGone
             case Cut.MALFORMED:
                 fault = Fault(400, "The chunks of the request body are malformed.")
-            case Cut.SLOW:
+            case Cut.SLOW | Cut.CROWDED_OUT:
                 fault = Fault(408, "The request body did not come in time.")
             case other:
                 assert_never(other)

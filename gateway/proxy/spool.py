@@ -77,6 +77,10 @@ class WholeBody:
         while chunk := await _to_disk(content.read, _READ_BYTES):
             yield chunk
 
+    def crowd_out(self) -> bool:
+        """Never: it is here."""
+        return False
+
     def close(self) -> None:
         """Let the file go."""
         self._taken.close()

@@ -51,6 +51,10 @@ class Body:
         finally:
             self.is_closed = True
 
+    def crowd_out(self) -> bool:
+        """Nobody else wants its place."""
+        return False
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -20,19 +20,22 @@ from gateway.proxy.client_connection import ClientConnection, EdgeSettings
 from gateway.proxy.reply import BodyCut, Incoming, Reply, ResponseStream
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.tunnel import ClientTunnel, Tunnel
+from gateway.proxy.unread import Unread
 from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_head, chunk, framed
 
 # Up to this size head and body leave in one write.
-_ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 # A longer body may fill the transport, and then somebody has to wait for the client to read.
 _WRITE_NOW_BYTES_MAX: Final = 32 * 1024
+# What is written of a still longer one before the client is waited for.
+_PART_BYTES: Final = 256 * 1024
 
 
 def pieces_of(out: Framed, body: bytes) -> tuple[bytes, ...]:
     """A whole reply as what is to be written: in one piece where that copies little."""
     if not out.sends_body or not body:
         return (out.head,)
-    return (out.head + body,) if len(body) <= _ONE_WRITE_BYTES_MAX else (out.head, body)
+    return (out.head + body,) if len(body) <= ONE_WRITE_BYTES_MAX else (out.head, body)
 
 
 class ClientGone(Exception):
@@ -62,6 +65,7 @@ class EdgeState:
 
     settings: EdgeSettings
     clock: DateClock
+    unread: Unread
     is_stopping: bool = False
 
 
@@ -157,8 +161,7 @@ class ClientExchange:
         try:
             out = self._framed(reply, shows_status)
             if stream is None:
-                self._send(*pieces_of(out, cast(bytes, reply.body)))
-                await self._drain()
+                await self._write_whole(out, cast(bytes, reply.body))
             else:
                 await self._write_stream(out, stream)
         finally:
@@ -197,6 +200,22 @@ class ClientExchange:
         if self._is_last or not request.keep_alive or self._edge.is_stopping or not self.body.is_received:
             return False
         return not request.asks_upgrade or self._is_switchable()
+
+    async def _write_whole(self, out: Framed, body: bytes) -> None:
+        """In parts: of what the transport took over, nobody can say with TLS how much it holds."""
+        if not out.sends_body or len(body) <= ONE_WRITE_BYTES_MAX:
+            self._send(*pieces_of(out, body))
+            await self._drain()
+            return
+        with self._edge.unread.held(self.connection, len(body)):
+            self._send(out.head)
+            try:
+                for start in range(0, len(body), _PART_BYTES):
+                    self._send(body[start : start + _PART_BYTES])
+                    await self._drain()
+            except BaseException:
+                self.abort()
+                raise
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
         self._send(out.head)

@@ -21,7 +21,14 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
 from gateway.proxy.client_connection import ClientConnection
-from gateway.proxy.client_exchange import Client, ClientExchange, ClientGone, EdgeState, pieces_of
+from gateway.proxy.client_exchange import (
+    ONE_WRITE_BYTES_MAX,
+    Client,
+    ClientExchange,
+    ClientGone,
+    EdgeState,
+    pieces_of,
+)
 from gateway.proxy.examining import Fault, Protecting, Select, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
@@ -202,8 +209,9 @@ class RequestHandler(Generic[R]):
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
 
     def _know(self, exchange: ClientExchange, route: R, answer: Repeatable) -> Reply:
-        data = exchange.repeatable
-        if data is not None:
+        data, body = exchange.repeatable, answer.reply.body
+        # A long one has to wait for its client, which only a task can.
+        if data is not None and isinstance(body, bytes) and len(body) <= ONE_WRITE_BYTES_MAX:
             connection, method = exchange.connection, exchange.head.method
             known = KnownRequest(connection.hop, method, route.shows_status, answer.again)
             self._known.remember(data, known)

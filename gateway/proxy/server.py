@@ -17,6 +17,7 @@ from gateway.proxy.client_exchange import EdgeState
 from gateway.proxy.examining import Select
 from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
+from gateway.proxy.unread import Unread
 from gateway.proxy.writer import DateClock
 
 # A connection looks itself whether its client still reads what is left when it is closed, and breaks it off when not.
@@ -36,7 +37,8 @@ class Edge(Generic[R]):
         herald: Herald,
         settings: EdgeSettings | None = None,
     ) -> None:
-        self._state = EdgeState(settings or EdgeSettings(), DateClock())
+        settings = settings or EdgeSettings()
+        self._state = EdgeState(settings, DateClock(), Unread(settings.unread_bytes_max))
         self._handler = RequestHandler(
             select=select, protect=protect, forward=forward, herald=herald, state=self._state
         )

@@ -26,7 +26,11 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
-_FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
+# What says who called: believed of a trusted proxy alone. A service may prefer the latter two to the former, which the
+# gateway writes, so that leaving them would let anybody speak for its callers (RFC 7239 section 8.1).
+_FORWARDED: Final = frozenset(
+    (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-real-ip")
+)
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
 

@@ -141,6 +141,8 @@ def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
         (b"X-Forwarded-For", b"1.1.1.1"),
         (b"x-forwarded-proto", b"http"),
         (b"X-Forwarded-Host", b"evil"),
+        (b"Forwarded", b"for=1.1.1.1;host=evil"),
+        (b"X-Real-IP", b"1.1.1.1"),
         (b"X_Forwarded_For", b"1.1.1.1"),
     )
     assert unprotected(*forged) == said_of_hop()
@@ -149,11 +151,17 @@ def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
 
 def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
     """Its chain gets its own address, its scheme and host stay."""
-    said = ((b"X-Forwarded-For", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2"), (b"X-Forwarded-Proto", b"http"))
+    said = (
+        (b"X-Forwarded-For", b"1.1.1.1"),
+        (b"x-forwarded-for", b"2.2.2.2"),
+        (b"X-Forwarded-Proto", b"http"),
+        (b"Forwarded", b"for=1.1.1.1"),
+        (b"X-Real-IP", b"1.1.1.1"),
+    )
     assert unprotected(*said, hop=PROXY) == (
         said[0],
         (b"x-forwarded-for", b"2.2.2.2, 10.0.0.7"),
-        said[2],
+        *said[2:],
         (b"X-Forwarded-Host", b"api.example"),
     )
     mapped = hop_from("::ffff:10.0.0.7", is_secure=True)

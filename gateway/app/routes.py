@@ -167,6 +167,8 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
         keepalive_seconds=upstream.keepalive,
         tcp_user_timeout_seconds=asked.TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
+        connections_max=upstream.max_connections,
+        connections_reserved=config.limits.max_in_flight,
     )
 
 

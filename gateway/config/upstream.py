@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.section import Section, written
-from gateway.config.unit import Duration
+from gateway.config.unit import Count, Duration
 
 
 # How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
@@ -38,6 +38,9 @@ class _UpstreamSettings(Section):
     """How long an attempt may take before it is given up and in doubt."""
     keepalive: Annotated[float, Duration("0s", "10m")] = written("2s")
     """How long a connection may have been idle and still be used for a protected request."""
+    max_connections: Annotated[int, Count(1, 1_000_000)] = 1024
+    """How many connections there may be at once for requests that are not protected, streams and sockets included;
+    operations in flight have theirs besides. Workers share them out evenly."""
     key: Literal["original", "operation_id", "none"] = "original"
     """What the service gets as key: the caller's, one derived from the operation, or none."""
     tls: UpstreamTls | None = None

@@ -113,13 +113,16 @@ def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
         tmp_path,
         limits={"max_in_flight": 10},
         store={"cache_bytes": "3000"},
-        route={"in_flight": {"max_waiters": 4}},
+        route={"in_flight": {"max_waiters": 4}, "upstream": {"max_connections": 5}},
+        upstream={"max_connections": 100},
         admin={"token": "t" * 32},
     )
     parts = [share_of(whole, number, 3) for number in (1, 2, 3)]
     assert {part.limits.max_in_flight for part in parts} == {4}
     assert {part.store.cache_bytes for part in parts} == {1000}
     assert {part.routes[0].in_flight.max_waiters for part in parts} == {2}
+    assert {part.upstream.max_connections for part in parts} == {34}
+    assert {part.upstream_for(part.routes[0]).max_connections for part in parts} == {2}
     assert [part.admin.token is not None for part in parts] == [True, False, False]
     assert {part.limits.max_header_bytes for part in parts} == {whole.limits.max_header_bytes}
 

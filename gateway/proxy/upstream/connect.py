@@ -37,6 +37,8 @@ class UpstreamSettings:
     `connect_timeout_seconds` bounds two waits, each on its own: for a free place among `connections_max`, and for a
     connection (name, TCP and TLS, over all addresses). `response_timeout_seconds` counts from the first byte of a
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
+    Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
+    ever, keep none of them out.
     """
 
     host: str
@@ -49,6 +51,7 @@ class UpstreamSettings:
     tcp_user_timeout_seconds: float = 30.0
     header_bytes_max: int = 64 * 1024
     connections_max: int = 1024
+    connections_reserved: int = 0
 
 
 def tls_context(

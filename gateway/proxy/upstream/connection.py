@@ -72,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
         "idle_until",
         "is_closed",
         "is_idle",
+        "is_passing",
         "served",
     )
 
@@ -103,6 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.served = 0
         self.is_closed = False
         self.is_idle = False
+        self.is_passing = False
 
     # -- for the owner ------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,11 @@ class UpstreamPool:
         self._idle: deque[UpstreamConnection] = deque()  # longest idle first
         self._connections: set[UpstreamConnection] = set()
         self._opening = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # In use by, or being opened for, requests that are not protected.
+        self._passing = 0
+        # Apart, because what makes room for the one need not make room for the other.
+        self._waiting_protected: deque[asyncio.Future[None]] = deque()
+        self._waiting_others: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -110,6 +114,8 @@ class UpstreamPool:
 
     def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
         """A used connection that may serve this request, checked at this moment."""
+        if not protected and self._passing >= self._settings.connections_max:
+            return None
         now = self._loop.time()
         while self._idle:
             connection = self._idle[-1]
@@ -123,6 +129,9 @@ class UpstreamPool:
             if is_young and connection.is_quiet():
                 connection.idle_before_seconds = idle_seconds
                 self.stats.reused += 1
+                if not protected:
+                    connection.is_passing = True
+                    self._passing += 1
                 return connection
             self._retire(connection, now)
         return None
@@ -132,21 +141,26 @@ class UpstreamPool:
 
         The caller must use it, or give it back with `give_back_unused`, before it waits for anything.
         """
-        until = self._loop.time() + self._settings.connect_timeout_seconds
+        settings = self._settings
+        places = settings.connections_max + settings.connections_reserved
+        queue = self._waiting_protected if protected else self._waiting_others
+        until = self._loop.time() + settings.connect_timeout_seconds
         waits = 0
         while not self._is_closed:
             connection = self.take_idle(protected=protected)
             if connection is not None:
                 return connection
-            if len(self._connections) + self._opening < self._settings.connections_max:
-                return await self._open()
-            if self._idle:
-                # The place is worth more than the connection, which must not serve this request.
-                oldest = self._idle.popleft()
-                oldest.is_idle = False
-                oldest.discard()
-            if not await self._wait_free(until, is_first=waits == 0):
-                return NotSent(SentNothing.POOL_TIMEOUT, f"all {self._settings.connections_max} connections are busy")
+            if protected or self._passing < settings.connections_max:
+                if len(self._connections) + self._opening < places:
+                    return await self._open(protected=protected)
+                if self._idle:
+                    # The place is worth more than the connection, which must not serve this request.
+                    oldest = self._idle.popleft()
+                    oldest.is_idle = False
+                    oldest.discard()
+            if not await self._wait_free(queue, until, is_first=waits == 0):
+                count = places if protected else settings.connections_max
+                return NotSent(SentNothing.POOL_TIMEOUT, f"all {count} connections are busy")
             waits += 1
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
@@ -157,6 +171,7 @@ class UpstreamPool:
 
     def give_back_unused(self, connection: UpstreamConnection) -> None:
         """Take a connection back that nothing was sent on: to the upstream it has been idle all the time."""
+        self._note_unused(connection)
         keepalive_seconds = self._keepalive_seconds(connection)
         if self._is_closed or keepalive_seconds <= 0:
             connection.discard()
@@ -166,7 +181,7 @@ class UpstreamPool:
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._settings.keepalive_seconds, self._sweep_idle)
-        if self._waiting:
+        if self._waiting_protected or self._waiting_others:
             self._wake_one()
 
     async def close(self) -> None:
@@ -175,7 +190,7 @@ class UpstreamPool:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        while self._waiting:
+        while self._waiting_protected or self._waiting_others:
             self._wake_one()
         self._idle.clear()
         for connection in tuple(self._connections):
@@ -212,19 +227,26 @@ class UpstreamPool:
         if connection not in self._connections:
             return
         self.stats.closed += 1
+        self._note_unused(connection)
         self._connections.remove(connection)
         self._leave_idle(connection)
         self._note_change()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> UpstreamConnection | NotSent:
+    async def _open(self, *, protected: bool) -> UpstreamConnection | NotSent:
         self._opening += 1
+        if not protected:
+            self._passing += 1
         result: UpstreamConnection | NotSent | None = None
         try:
             result = await open_connection(self._settings, self, self._names, self.files)
         finally:
             self._opening -= 1
+            if isinstance(result, UpstreamConnection) and not result.is_closed:
+                result.is_passing = not protected
+            elif not protected:
+                self._passing -= 1
             if not isinstance(result, UpstreamConnection):
                 self._note_change()
         if self._is_closed and isinstance(result, UpstreamConnection):
@@ -232,20 +254,20 @@ class UpstreamPool:
             return NotSent(SentNothing.CLOSED, "the upstream client is closed")
         return result
 
-    async def _wait_free(self, until: float, *, is_first: bool) -> bool:
+    async def _wait_free(self, queue: deque[asyncio.Future[None]], until: float, *, is_first: bool) -> bool:
         """Waits for a connection to become free or a place for one; False when the time is over first."""
         waiting: asyncio.Future[None] = self._loop.create_future()
         if is_first:
-            self._waiting.append(waiting)
+            queue.append(waiting)
         else:
             # Somebody was quicker than the one that had been woken; it keeps its turn.
-            self._waiting.appendleft(waiting)
+            queue.appendleft(waiting)
         try:
             async with asyncio.timeout_at(until):
                 await waiting
         except BaseException as error:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if waiting in queue:
+                queue.remove(waiting)
             elif not self._is_closed:
                 self._wake_one()  # this turn was given to one that cannot use it
             if isinstance(error, TimeoutError):
@@ -254,11 +276,19 @@ class UpstreamPool:
         return True
 
     def _wake_one(self) -> None:
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                return
+        """The first of those who wait; protected ones come first, since none of them lasts as long as a stream may."""
+        for queue in (self._waiting_protected, self._waiting_others):
+            while queue:
+                waiting = queue.popleft()
+                if not waiting.done():
+                    waiting.set_result(None)
+                    return
+
+    def _note_unused(self, connection: UpstreamConnection) -> None:
+        """Its request is over, or the connection is."""
+        if connection.is_passing:
+            connection.is_passing = False
+            self._passing -= 1
 
     def _note_change(self) -> None:
         if self._changed is not None and not self._changed.done():

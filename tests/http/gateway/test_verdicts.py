@@ -58,6 +58,19 @@ async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: 
         assert [request.values("Api-Version") for request in home.upstream.requests] == [[b"2"]]
 
 
+async def test_requests_without_protection_keep_no_operation_from_the_upstream(store: Store, tmp_path: Path) -> None:
+    """However long they last, and however many connections they have."""
+    async with house(store, tmp_path, upstream={"max_connections": 1}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/stream", Answer(hold=hold))
+        stream = asyncio.create_task(home.send(method="GET", target="/stream"))
+        await home.upstream.wait_for_requests(1)
+        for key in ("k1", "k2"):
+            assert status_of(await home.send(key)) == (200, "stored")
+        hold.set()
+        assert (await stream).status == 200
+
+
 async def test_rule_3_overloaded(store: Store, tmp_path: Path) -> None:
     """More operations in flight than the limit are refused before anything is claimed."""
     async with house(store, tmp_path, limits={"max_in_flight": 1}) as home:

@@ -35,9 +35,9 @@ async def test_while_it_waits_for_a_place() -> None:
         running = asyncio.create_task(send(client))
         await eventually(lambda: len(server.requests) == 1)
         waiting = [asyncio.create_task(send(client)) for _ in range(3)]
-        await eventually(lambda: len(client._pool._waiting) == 3)
+        await eventually(lambda: len(client._pool._waiting_others) == 3)
         await cancelled(waiting[0])
-        assert len(client._pool._waiting) == 2
+        assert len(client._pool._waiting_others) == 2
         release.set()
         assert isinstance(await running, Answer)
         assert [type(await other) for other in waiting[1:]] == [Answer, Answer]
@@ -49,7 +49,7 @@ async def test_at_the_moment_in_which_its_turn_comes() -> None:
         connection = await client._pool.acquire(protected=False)
         assert not isinstance(connection, NotSent)
         waiting = [asyncio.create_task(send(client)) for _ in range(2)]
-        await eventually(lambda: len(client._pool._waiting) == 2)
+        await eventually(lambda: len(client._pool._waiting_others) == 2)
         client._pool.give_back_unused(connection)
         await cancelled(waiting[0])
         assert isinstance(await waiting[1], Answer)

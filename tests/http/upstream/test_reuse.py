@@ -272,13 +272,35 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
         async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=30) as client:
             running = [asyncio.create_task(send(client)) for _ in range(9)]
             await eventually(lambda: len(server.requests) == 4)
-            assert len(client._pool._waiting) == 7
+            assert len(client._pool._waiting_others) == 7
             running[5].cancel()
             running[6].cancel()
             release.set()
             results = await asyncio.gather(*running, return_exceptions=True)
             assert sum(isinstance(result, Answer) for result in results) == 7
             assert client.stats.opened == 2
+
+
+async def test_requests_that_last_keep_no_protected_one_out() -> None:
+    """There are places for it alone, which nobody else gets when it is done."""
+    release = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, _ = await server.read_request(reader)
+            if b"/lasts" in head:
+                await release.wait()
+            writer.write(DONE)
+
+    limits = {"connections_max": 2, "connections_reserved": 1, "connect_timeout_seconds": 30}
+    async with serving(handler) as server, upstream_to(server.port, **limits) as client:
+        lasting = [asyncio.create_task(send(client, request(target=b"/lasts"))) for _ in range(3)]
+        await eventually(lambda: len(server.requests) == 2 and len(client._pool._waiting_others) == 1)
+        for _ in range(2):
+            await answer(client, protected=True)
+        assert len(client._pool._waiting_others) == 1
+        release.set()
+        assert all(isinstance(result, Answer) for result in await asyncio.gather(*lasting))
 
 
 async def test_a_place_is_taken_from_a_connection_that_may_not_serve() -> None:

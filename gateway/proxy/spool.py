@@ -56,6 +56,8 @@ class WholeBody:
 
     def __init__(self, taken: TakenBody) -> None:
         self._taken = taken
+        # A descriptor that is closed under a reading thread could hand it another request's bytes.
+        self._lock = threading.Lock()
         self.length: int | None = taken.length
 
     def whole(self) -> bytes | None:
@@ -74,16 +76,23 @@ class WholeBody:
             yield content
             return
         content.seek(0)
-        while chunk := await _to_disk(content.read, _READ_BYTES):
+        while chunk := await _to_disk(self._read, content):
             yield chunk
+
+    def _read(self, content: BinaryIO) -> bytes:
+        with self._lock:
+            if self._taken.is_closed:
+                raise SpoolFailed("nobody waits for the body any more")
+            return content.read(_READ_BYTES)
 
     def crowd_out(self) -> bool:
         """Never: it is here."""
         return False
 
     def close(self) -> None:
-        """Let the file go."""
-        self._taken.close()
+        """Let the file go, after a read that is under way."""
+        with self._lock:
+            self._taken.close()
 
 
 class SpoolFailed(Exception):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
 import resource
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 
@@ -198,3 +201,39 @@ async def test_the_disk_is_full(spool: Spool, tmp_path: Path, length: int) -> No
     with pytest.raises(SpoolFailed, match="could not be kept"):
         await take(spool, Body(*pieces(length)))
     assert descriptors(tmp_path) == []
+
+
+class SlowFile(io.FileIO):
+    """Whose reads last until it is closed under them, or else for a moment."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_read = threading.Event()
+        self.is_closed_under_read = False
+        self._is_to_be_closed = threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.is_read.set()
+        self.is_closed_under_read = self._is_to_be_closed.wait(0.2)
+        return b"its bytes"
+
+    def close(self) -> None:
+        self._is_to_be_closed.set()
+        super().close()
+
+
+async def test_a_file_is_not_closed_under_a_read(tmp_path: Path) -> None:
+    """What its descriptor stands for next may be the body of another caller."""
+    path = tmp_path / "body"
+    path.write_bytes(b"its bytes")
+    file = SlowFile(path)
+    body = WholeBody(TakenBody(cast(BinaryIO, file), 9))
+    stream = body.stream()
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(file.is_read.wait)
+    body.close()
+    assert await reading == b"its bytes"
+    assert file.closed
+    assert not file.is_closed_under_read
+    with pytest.raises(SpoolFailed):
+        await anext(stream)

@@ -196,9 +196,11 @@ class Attempt:
         patient_until = self._loop.time() + _PATIENCE_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
+        said_seconds = 0.0
         while True:
             self.last_word = conclusion.command
             started = self._lease.clock()
+            said_seconds = said_seconds or started
             try:
                 result = await self._apply(conclusion.command)
             except Rejected:
@@ -209,7 +211,7 @@ class Attempt:
             except StoreError:
                 is_late = True
                 if self._loop.time() >= patient_until:
-                    ending = await self._journal(conclusion)
+                    ending = await self._journal(conclusion, said_seconds)
                     if ending is not None:
                         self.last_word = None
                         self._publish(ending)
@@ -230,12 +232,16 @@ class Attempt:
         except TimeoutError:
             raise Indefinite("the store did not answer in time") from None
 
-    async def _journal(self, conclusion: Conclusion) -> Ending | None:
+    async def _journal(self, conclusion: Conclusion, said_seconds: float) -> Ending | None:
         """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
         seconds = conclusion.upstream_seconds
         try:
             snapshot = await self._journaling.keep(
-                self.record, conclusion.command, detail=conclusion.detail, upstream_seconds=seconds
+                self.record,
+                conclusion.command,
+                detail=conclusion.detail,
+                upstream_seconds=seconds,
+                said_seconds=said_seconds,
             )
         except StoreError:
             return None

@@ -2,7 +2,8 @@
 
 Owns the list of such operations, so that a duplicate that comes here gets the answer that the first caller got. It
 holds no answer in memory: that is in the journal, and read again when somebody asks. Its invariant: an operation is on
-the list from before its answer is on the disk until the durable store has taken or refused it.
+the list from before its answer is on the disk until the durable store has taken or refused it, or may have let it go
+again: its window counts from when the store took it, which may have been when it was first told.
 
 Only answers are listed, because they are final. That an attempt had no effect, or that nobody knows, may be in the
 durable store although we did not hear so; then somebody else can have gone on with the operation.
@@ -11,14 +12,15 @@ durable store although we did not hear so; then somebody else can have gone on w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import step
-from gateway.core.operation import EVENT_OF, Applied, Command, Complete, Record, Snapshot
+from gateway.core.operation import EVENT_OF, Applied, Command, Complete, Record, Snapshot, microseconds
 from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
-from gateway.store.base import Indefinite, StoreError
+from gateway.store.base import Indefinite, StoreError, boot_seconds
 from gateway.store.journal_base import EntryId, Journal, LastWord
 
 # A disk that takes longer is no help to somebody who waits.
@@ -30,28 +32,39 @@ class _Kept:
     """An operation with an answer in the journal; without `entry_id` it is being written."""
 
     record: Record
+    said_seconds: float
     entry_id: EntryId | None = None
 
 
 class Journaling:
     """The journal as attempts see it."""
 
-    def __init__(self, journal: Journal, herald: Herald) -> None:
+    def __init__(self, journal: Journal, herald: Herald, *, clock: Callable[[], float] = boot_seconds) -> None:
         self._journal = journal
         self._herald = herald
+        self._clock = clock
         self._kept: dict[UUID, _Kept] = {}
         self._is_failing = False
 
-    async def keep(self, record: Record, command: Command, *, detail: str, upstream_seconds: float = 0.0) -> Snapshot:
+    async def keep(
+        self,
+        record: Record,
+        command: Command,
+        *,
+        detail: str,
+        upstream_seconds: float = 0.0,
+        said_seconds: float | None = None,
+    ) -> Snapshot:
         """Bring the outcome of a claim onto the disk; returns the record as it will be. `record` is the claim's.
 
-        Raises `StoreError`: then nothing may be told as known. Keeping it again is harmless.
+        `said_seconds` is when the durable store was first told, on the boot-time clock; now, if left out. Raises
+        `StoreError`: then nothing may be told as known. Keeping it again is harmless.
         """
         if not isinstance(command, LastWord):
             raise ValueError(f"{EVENT_OF[type(command)]} ends no attempt")
         operation_id, anticipated = record.identity.operation_id, _anticipated(record, command)
         # Before it is written, for it may be flushed before we hear that it was.
-        kept = _Kept(record)
+        kept = _Kept(record, self._clock() if said_seconds is None else said_seconds)
         if isinstance(command, Complete):
             self._kept[operation_id] = kept
         try:
@@ -89,7 +102,7 @@ class Journaling:
         if kept is None or kept.entry_id is None:
             return None
         command = await self._journal.read(kept.entry_id)
-        if command is None:
+        if command is None or self._may_be_over(kept, command):
             self._forget(operation_id, kept)
             return None
         return _anticipated(kept.record, command)
@@ -99,6 +112,11 @@ class Journaling:
         kept = self._kept.get(operation_id)
         if kept is not None and kept.record.token == token:
             del self._kept[operation_id]
+
+    def _may_be_over(self, kept: _Kept, command: Command) -> bool:
+        """Whether the store, if it took the answer without our hearing so, may have let it go since."""
+        passed_us = microseconds(self._clock() - kept.said_seconds)
+        return isinstance(command, Complete) and passed_us >= command.replay_us
 
     def _forget(self, operation_id: UUID, kept: _Kept) -> None:
         if self._kept.get(operation_id) is kept:

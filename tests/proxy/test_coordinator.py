@@ -597,6 +597,28 @@ async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) 
         assert heard(await late) == (410, Word.KEY_EXPIRED)
 
 
+@pytest.mark.parametrize("is_held_up", [False, True], ids=["after-it-was-kept", "before-it-was-kept"])
+async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held_up: bool
+) -> None:
+    """The store may have taken it when it was first told: from the end of that window on the store alone can tell."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", replace(lost(), after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        if is_held_up:
+            office.pass_time(6)
+        gate.opened.set()
+        assert heard(await asked) == (200, Word.JOURNALED)
+        if not is_held_up:
+            assert heard(await office.reply()) == (200, Word.REPLAYED)
+            office.pass_time(6)
+        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert len(office.upstream.requests) == 1
+
+
 async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
     """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
     async with coordination(tmp_path) as office:

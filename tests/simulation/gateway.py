@@ -252,7 +252,7 @@ class GatewayLife:
             clock=clock,
         )
         journal = self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
-        journaling = Journaling(journal, herald)
+        journaling = Journaling(journal, herald, clock=clock)
         self._flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
         prober = Prober(
             store,

@@ -192,7 +192,7 @@ async def coordination(
     coordinator = Coordinator(
         identifying=Identifying(config.service, Spool(directory / "spool")),
         store=store,
-        journaling=Journaling(journal, herald),
+        journaling=Journaling(journal, herald, clock=lambda: now[0]),
         claiming=claiming,
         leases=leases,
         waiting=Waiting(store),

@@ -30,6 +30,8 @@ from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, Reques
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # The connection stops reading when so much waits behind the request that is being answered.
 _WAITING_BYTES_MAX: Final = 64 * 1024
+# Whoever writes waits when so much has not left.
+_WRITTEN_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # Over TLS the loops would take over eight times as much before anybody is made to wait.
+        self.transport.set_write_buffer_limits(high=_WRITTEN_BYTES_MAX)
         address = transport.get_extra_info("peername")
         self.hop = hop_from(
             str(address[0]) if isinstance(address, tuple) else None,

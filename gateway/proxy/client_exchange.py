@@ -27,8 +27,9 @@ from gateway.proxy.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_h
 ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 # A longer body may fill the transport, and then somebody has to wait for the client to read.
 _WRITE_NOW_BYTES_MAX: Final = 32 * 1024
-# What is written of a still longer one before the client is waited for.
-_PART_BYTES: Final = 256 * 1024
+# What is written of a still longer one before the client is waited for. With TLS the first two parts make nobody wait,
+# read or not: they are short, so that not much is held for clients beside what is counted.
+_PART_BYTES: Final = 64 * 1024
 
 
 def pieces_of(out: Framed, body: bytes) -> tuple[bytes, ...]:

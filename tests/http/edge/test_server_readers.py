@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -106,6 +106,26 @@ async def test_a_client_that_says_no_farewell(authority: Authority, fields: byte
         assert await rest_of(client) > 0
 
 
+async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: Authority) -> None:
+    """Answers of middle length that nobody reads are bounded in all, although the loop would take each one whole."""
+    answer_bytes = 400_000
+    settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
+    tls = authority.issue("localhost").server_context()
+    async with (
+        serving(protect_now=lambda *_: reply(bytes(answer_bytes)), settings=settings, tls=tls) as edge,
+        AsyncExitStack() as stack,
+    ):
+        unread = edge.edge._state.unread
+        for count in (1, 2, 2):
+            before = set(edge.edge._clients)
+            client = await stack.enter_async_context(connected(edge.port, authority))
+            (connection,) = await eventually(lambda before=before: set(edge.edge._clients) - before)  # type: ignore[misc]
+            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            client.sendall(post())
+            await eventually(lambda count=count: unread.held_bytes == count * answer_bytes)  # type: ignore[misc]
+            await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
+
+
 async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authority) -> None:
     """What is encrypted and has yet to leave is no silence."""
     settings = EdgeSettings(silence_seconds=0.3, bytes_per_second_min=1.0)
@@ -134,7 +154,7 @@ async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
         connected(edge.port, authority) as client,
     ):
         # More than the system takes, and less than makes whoever writes it wait.
-        upstream.on("/socket", Answer(raw=switched + bytes(200_000), ending=Ending.CLOSE))
+        upstream.on("/socket", Answer(raw=switched + bytes(100_000), ending=Ending.CLOSE))
         (connection,) = await eventually(lambda: list(edge.edge._clients))
         assert connection.transport is not None
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gateway.proxy.upstream.connection import ConnectionOwner, UpstreamConnection
-from gateway.proxy.upstream.result import NotSent, SentNothing
+from gateway.proxy.upstream.result import NotSent, SentNothing, Unknown
 
 Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 
@@ -111,6 +111,7 @@ async def _open_at(
     loop = asyncio.get_running_loop()
     where = str(address[1][0])
     sock: socket.socket | None = None
+    made: UpstreamConnection | None = None
     connection: UpstreamConnection | None = None
     phase = "connecting to"
     try:
@@ -136,6 +137,9 @@ async def _open_at(
     except (OSError, ssl.CertificateError) as error:
         return NotSent(_connect_fault(error, phase), f"{phase} {where}: {error}")
     finally:
+        if connection is None and made is not None and not made.is_closed:
+            # Asyncio would say farewell over TLS first, by a descriptor that is another connection's by then.
+            made.abort(Unknown.ABORTED, "it was given up in the moment in which it was made")
         if connection is None and sock is not None:
             sock.close()
     # Not before: uvloop never tells a connection of its end when its making is cancelled.

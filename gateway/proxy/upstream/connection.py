@@ -48,8 +48,8 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. `is_idle`, `idle_since` and `idle_until` (on the loop's clock) and
-    `idle_before_seconds` are notes of the owner.
+    `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
+    the loop's clock) and `idle_before_seconds` are notes of the owner.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_until = 0.0
         self.idle_before_seconds = 0.0
         self.served = 0
-        self.is_closed = False
+        self.is_closed = True
         self.is_idle = False
         self.is_passing = False
 
@@ -230,6 +230,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver

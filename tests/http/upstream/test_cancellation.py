@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, Unknown
+from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, Unknown, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
+from tests.support.tls import Authority
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:
@@ -98,6 +100,31 @@ async def test_at_every_step_of_a_fresh_exchange() -> None:
             await eventually(lambda: len(client._pool._connections) == len(client._pool._idle))
             assert client._pool._opening == 0
         # The pool is as good as new.
+        assert await (await answer(client)).body.read_all(10) == b"done"
+
+
+async def test_at_the_moment_in_which_its_handshake_ends(authority: Authority) -> None:
+    """The descriptor of a connection that is given up then may be the next one's: nothing of the old one uses it."""
+    made, tls = asyncio.Event(), tls_context(ca=authority.ca_file)
+
+    class Watched(ssl.SSLObject):
+        """Tells when the handshake has ended, in that very step of the loop."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            running.cancel()
+            made.set()
+
+    tls.sslobject_class = Watched
+    async with (
+        serving(answering(DONE), authority.issue().server_context()) as server,
+        upstream_to(server.port, tls=tls) as client,
+    ):
+        running = asyncio.create_task(send(client))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert made.is_set()
+        tls.sslobject_class = ssl.SSLObject
         assert await (await answer(client)).body.read_all(10) == b"done"
 
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+from typing import Any, Final, Generic, Protocol, TypeGuard, TypeVar, assert_never
 
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
@@ -32,7 +32,7 @@ from gateway.proxy.client_exchange import (
 from gateway.proxy.examining import Fault, Protecting, Select, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
-from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
+from gateway.proxy.reply import Incoming, Repeatable, Reply, ResponseStream, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.writer import framed
 
@@ -135,7 +135,8 @@ class RequestHandler(Generic[R]):
 
     def _pieces_again(self, known: KnownRequest) -> tuple[bytes, ...] | None:
         reply = known.again()
-        if reply is None or not isinstance(reply.body, bytes):
+        # Executed anew since it was known, it may have got a long answer.
+        if reply is None or not _is_short(reply.body):
             return None
         shows_status, date = known.shows_status, self._state.clock.now()
         out = framed(reply, method=known.method, minor=1, keep_alive=True, shows_status=shows_status, date=date)
@@ -209,9 +210,8 @@ class RequestHandler(Generic[R]):
         task.add_done_callback(lambda task: self._task_ended(task, exchange, answer))
 
     def _know(self, exchange: ClientExchange, route: R, answer: Repeatable) -> Reply:
-        data, body = exchange.repeatable, answer.reply.body
-        # A long one has to wait for its client, which only a task can.
-        if data is not None and isinstance(body, bytes) and len(body) <= ONE_WRITE_BYTES_MAX:
+        data = exchange.repeatable
+        if data is not None and _is_short(answer.reply.body):
             connection, method = exchange.connection, exchange.head.method
             known = KnownRequest(connection.hop, method, route.shows_status, answer.again)
             self._known.remember(data, known)
@@ -338,6 +338,11 @@ class RequestHandler(Generic[R]):
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
+
+
+def _is_short(body: bytes | ResponseStream) -> TypeGuard[bytes]:
+    """A long one has to wait for its client, which only a task can."""
+    return isinstance(body, bytes) and len(body) <= ONE_WRITE_BYTES_MAX
 
 
 def _let_go(answer: _Answer) -> None:

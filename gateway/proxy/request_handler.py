@@ -349,5 +349,7 @@ def _let_go(answer: _Answer) -> None:
     """Nobody takes this."""
     if isinstance(answer, Coroutine):
         answer.close()
+    elif isinstance(answer, Untouched):
+        answer.incoming.body.close()
     elif isinstance(answer, Reply) and not isinstance(answer.body, bytes):
         answer.body.abort()

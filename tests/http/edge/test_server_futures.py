@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.reply import Reply
+from gateway.core.verdict import Word
+from gateway.proxy.reply import Incoming, Reply, Untouched
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection
@@ -132,3 +133,40 @@ async def test_an_answer_in_the_moment_of_closing_is_no_loose_end() -> None:
         future.set_result(walked(reply()))
         await edge.edge.close()
         assert edge.edge.in_flight == 0
+
+
+async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> None:
+    """Its body is let go, of which a file may be held."""
+
+    class Body:
+        length = 4
+        is_closed = False
+
+        def whole(self) -> bytes | None:
+            return None
+
+        async def stream(self) -> AsyncIterator[bytes]:
+            yield b"body"
+
+        def crowd_out(self) -> bool:
+            return False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    body = Body()
+    asked: list[Incoming] = []
+    answer: asyncio.Future[Untouched] = asyncio.get_running_loop().create_future()
+
+    def protect(incoming: Incoming, _: object) -> asyncio.Future[Untouched]:
+        asked.append(incoming)
+        return answer
+
+    async with serving(protect_now=protect) as edge:
+        async with Connection(edge.port) as client:
+            await client.send(post())
+            await eventually(lambda: len(asked) == 1)
+        await eventually(lambda: edge.edge.connections == 0)
+        answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Word.UNPROTECTED))
+        await eventually(lambda: edge.edge.in_flight == 0)
+        assert body.is_closed

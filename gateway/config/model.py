@@ -220,8 +220,8 @@ class Config(Section):
     workers: Annotated[int | Literal["auto"], CountOrAuto(1, WORKERS_MAX)] = 1
     """How many processes serve, one a core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
-    """Networks whose X-Forwarded-* fields are believed and extended; from elsewhere they are replaced, and Forwarded
-    and X-Real-IP are dropped."""
+    """Networks whose X-Forwarded-* fields are believed and extended, and whose Forwarded and X-Real-IP pass. From
+    elsewhere all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
     """What is protected, in order: the first route that matches decides. All else passes through untouched."""
 

@@ -184,6 +184,7 @@ class Attempt:
                     pass
                 case _:
                     assert_never(body)
+        answer.body.let_last()
         stream = AnswerStream(answer, prefix)
         return self._claimed.answered(answer.head, stream, answer.length, self._loop.time() - started)
 

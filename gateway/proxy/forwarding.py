@@ -26,11 +26,10 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
-# What says who called: believed of a trusted proxy alone. A service may prefer the latter two to the former, which the
-# gateway writes, so that leaving them would let anybody speak for its callers (RFC 7239 section 8.1).
-_FORWARDED: Final = frozenset(
-    (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-real-ip")
-)
+# What says who called, and how: believed of a trusted proxy alone. A service may prefer others of them to those that
+# the gateway writes, so that leaving them would let anybody speak for its callers (RFC 7239 section 8.1).
+_FORWARDED: Final = frozenset((b"forwarded", b"x-real-ip"))
+_FORWARDED_PREFIX: Final = b"x-forwarded-"
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
 
@@ -150,7 +149,7 @@ def _kind_of(field: bytes) -> int:
         kind = _HOST
     elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
         kind = _DROPPED
-    elif folded in _FORWARDED:
+    elif folded in _FORWARDED or folded.startswith(_FORWARDED_PREFIX):
         kind = _FORWARDING
     elif folded.startswith(_ENVOY_PREFIX):
         kind = _ENVOY

@@ -143,6 +143,7 @@ def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
         (b"X-Forwarded-Host", b"evil"),
         (b"Forwarded", b"for=1.1.1.1;host=evil"),
         (b"X-Real-IP", b"1.1.1.1"),
+        (b"X-Forwarded-Prefix", b"/evil"),
         (b"X_Forwarded_For", b"1.1.1.1"),
     )
     assert unprotected(*forged) == said_of_hop()

@@ -370,6 +370,9 @@ class _Exchange:
     def resume_reading(self) -> None:
         """See `pause_reading`."""
 
+    def let_last(self) -> None:
+        """Nobody counts connections here."""
+
     def set_deadline(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -43,6 +43,7 @@ class ConnectionOwner(Protocol):
     def connection_condemned(self, connection: UpstreamConnection) -> None: ...
     def connection_died_on_reuse(self, connection: UpstreamConnection) -> None: ...
     def connection_closed(self, connection: UpstreamConnection) -> None: ...
+    def connection_lasts(self, connection: UpstreamConnection) -> None: ...
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -168,6 +169,9 @@ class UpstreamConnection(asyncio.Protocol):
             if isinstance(body, FileReader):
                 # Also when the task is cancelled before its first step.
                 self._sender.add_done_callback(lambda _: body.close())
+
+    def let_last(self) -> None:
+        self._owner.connection_lasts(self)
 
     def set_deadline(self, when: float) -> None:
         """Abort the exchange as timed out at `when` on the loop's clock; NEVER takes it back.

@@ -100,7 +100,7 @@ class UpstreamPool:
         self._idle: deque[UpstreamConnection] = deque()  # longest idle first
         self._connections: set[UpstreamConnection] = set()
         self._opening = 0
-        # In use by, or being opened for, requests that are not protected.
+        # In use by, or being opened for, requests that are not protected, and answers that outlast their operation.
         self._passing = 0
         # Apart, because what makes room for the one need not make room for the other.
         self._waiting_protected: deque[asyncio.Future[None]] = deque()
@@ -151,7 +151,8 @@ class UpstreamPool:
             if connection is not None:
                 return connection
             if protected or self._passing < settings.connections_max:
-                if len(self._connections) + self._opening < places:
+                count = len(self._connections) + self._opening
+                if count < places or (protected and count - self._passing < settings.connections_reserved):
                     return await self._open(protected=protected)
                 if self._idle:
                     # The place is worth more than the connection, which must not serve this request.
@@ -159,8 +160,7 @@ class UpstreamPool:
                     oldest.is_idle = False
                     oldest.discard()
             if not await self._wait_free(queue, until, is_first=waits == 0):
-                count = places if protected else settings.connections_max
-                return NotSent(SentNothing.POOL_TIMEOUT, f"all {count} connections are busy")
+                return NotSent(SentNothing.POOL_TIMEOUT, f"all {len(self._connections)} connections are busy")
             waits += 1
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
@@ -231,6 +231,12 @@ class UpstreamPool:
         self._connections.remove(connection)
         self._leave_idle(connection)
         self._note_change()
+
+    def connection_lasts(self, connection: UpstreamConnection) -> None:
+        if not connection.is_passing:
+            connection.is_passing = True
+            self._passing += 1
+            self._wake_one()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -197,11 +197,12 @@ class Attempt:
         patient_until = self._loop.time() + _PATIENCE_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
-        said_seconds = 0.0
+        said_seconds: float | None = None
         while True:
             self.last_word = conclusion.command
             started = self._lease.clock()
-            said_seconds = said_seconds or started
+            if said_seconds is None:
+                said_seconds = started
             try:
                 result = await self._apply(conclusion.command)
             except Rejected:

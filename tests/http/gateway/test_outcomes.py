@@ -207,6 +207,22 @@ async def test_too_long_is_recorded_before_its_first_byte(store: Store, tmp_path
         assert (status_of(first), first.body, first.complete) == ((200, "response-not-stored"), body * 2, True)
 
 
+async def test_streams_that_last_keep_no_operation_from_the_upstream(store: Store, tmp_path: Path) -> None:
+    """An operation whose answer is only passed on any more has given its place to the next."""
+    limits = {"limits": {"max_in_flight": 1}, "upstream": {"max_connections": 1}}
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}, **limits) as home:
+        rest = asyncio.Event()
+        home.upstream.on("/charges", Answer(body=(b"x" * 100, rest, b"y")))
+        streams = []
+        for number in range(4):
+            streams.append(asyncio.create_task(home.send(f"k{number}")))
+            await home.upstream.wait_for_requests(number + 1)
+            await eventually(lambda: home.gateway.coordinator.in_flight == 0)
+        rest.set()
+        for stream in streams:
+            assert status_of(await stream) == (200, "response-not-stored")
+
+
 async def test_truncated_stream_breaks_visibly(store: Store, tmp_path: Path) -> None:
     """A streamed answer that is cut short does not end cleanly, and stays recorded as it was."""
     async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:

@@ -131,6 +131,21 @@ async def test_being_taken_for_nothing_does_not_make_a_connection_younger() -> N
         await eventually(is_too_old)
 
 
+async def test_an_answer_makes_a_connection_young() -> None:
+    """Its idle time counts from there, however long ago it was opened."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        await answer(client)
+        (connection,) = client._pool._idle
+        before = connection.idle_since
+
+        async def is_younger() -> bool:
+            await answer(client)
+            assert (list(client._pool._idle), client.stats.opened) == ([connection], 1)
+            return connection.idle_since > before
+
+        await eventually(is_younger)
+
+
 async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
     """An unsolicited answer condemns its connection, and the next request gets its own answer."""
     async with serving(answering(DONE + FOREIGN, DONE)) as server, upstream_to(server.port) as client:

@@ -279,7 +279,7 @@ def _asked(text: str, *names: str) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
     except ValueError:
-        _malformed("the query is not one")
+        _malformed("the query string is malformed")
     for name, value in pairs:
         asked.setdefault(name, []).append(value)
     _known(asked, *names)

@@ -44,7 +44,7 @@ _HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
 
 
 class CommandWrong(Exception):
-    """The command line asks for what is none. The text says what to write."""
+    """The command line is not a valid request. The text says what to write."""
 
 
 @dataclass(frozen=True, slots=True)

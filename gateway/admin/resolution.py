@@ -1,8 +1,8 @@
-"""What an operator's finding is as a command, and why it is none. Pure: values in, values and sentences out.
+"""Turns an operator's finding into a command, or says why it cannot. Pure: values in, values and sentences out.
 
 The id of a resolution is derived from all that was said and from the token it was said of: given again, it is the same
 command. "Nothing happened" has a time before which it cannot be known, and an answer has to be one that ends a doubt;
-both can be overruled by who asks, never here.
+both can be overruled by whoever asks, never here.
 """
 
 from __future__ import annotations

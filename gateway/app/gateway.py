@@ -338,7 +338,7 @@ class Gateway:
 
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("a task of the gateway ended by an error of the program", exc_info=error)
+        _LOG.error("a task of the gateway failed because of a bug", exc_info=error)
 
 
 def _make_state_dir(config: Config) -> None:

@@ -102,7 +102,7 @@ async def operate(config: Config, wish: Wish | JournalWish | DeskWish) -> int:
 
 
 async def _change(config: Config, wish: Wish) -> int:
-    """With what stands before the record: copies have to go, and who waits is to be woken."""
+    """With what stands before the record: copies have to go, and whoever waits is to be woken."""
     store = tiered_store(config, bare_store(config), Herald())
     try:
         await store.start()

@@ -231,7 +231,7 @@ class Supervisor:
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            _LOG.error("a worker is no longer looked after, by an error of the program", exc_info=error)
+            _LOG.error("a worker is no longer looked after, because of a bug", exc_info=error)
             self._give_up("the supervisor failed; see the log")
 
     # -- how they are -------------------------------------------------------------------------------------------------

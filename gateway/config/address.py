@@ -169,7 +169,7 @@ class ServiceUrl(Leaf):
             # The reason that urlsplit gives repeats a part of the text.
             raise wrong(f"expected {self.expected}", is_secret=True) from None
         if "@" in text:
-            raise wrong(f"expected {self.expected}", "credentials do not belong into this URL", is_secret=True)
+            raise wrong(f"expected {self.expected}", "credentials do not belong in this URL", is_secret=True)
         if url.scheme not in ("http", "https") or not host or port == 0:
             raise wrong(f"expected {self.expected}")
         if url.path not in ("", "/") or "?" in text or "#" in text:

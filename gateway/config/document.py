@@ -126,9 +126,9 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
         case _ if "alias" in problem or "alias" in (error.context or ""):
             problem, hint = "this names an anchor that does not exist", "quote a value that begins with *"
         case _ if "anchor" in problem or "anchor" in (error.context or ""):
-            problem, hint = "this is no proper anchor, or a second one of its name", "quote a value that begins with &"
+            problem, hint = "this anchor is malformed, or its name is used twice", "quote a value that begins with &"
         case _ if "tag" in problem or "tag" in (error.context or ""):
-            problem, hint = "this is no proper tag", "quote a value that begins with !"
+            problem, hint = "this tag is malformed", "quote a value that begins with !"
         case _ if "but got '{'" in problem:
             hint = 'inside braces or brackets write "${NAME}" with quotes'
         case _ if "'\\t'" in problem:

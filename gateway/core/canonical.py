@@ -20,11 +20,11 @@ from gateway.core.pointer import MISSING, Pointer, drop, resolve
 CANONICAL_BYTES_MAX: Final = 1 << 20
 """Longer documents and forms have no canonical form."""
 VALUES_MAX: Final = 1 << 15
-"""Nor have documents with more commas and opening brackets: time and memory go by the values, not by the bytes."""
+"""Documents with more commas and opening brackets have no canonical form: time and memory go by the values."""
 PAIRS_MAX: Final = 1 << 12
-"""Nor have forms of more pairs."""
+"""Forms of more pairs have no canonical form."""
 DEPTH_MAX: Final = 100
-"""Deeper documents have none either. Far below every recursion limit, whatever the caller's own depth."""
+"""Deeper documents have no canonical form. Far below every recursion limit, whatever the caller's own depth."""
 
 
 class Body(Protocol):

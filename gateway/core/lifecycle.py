@@ -82,8 +82,8 @@ class Fence(StrEnum):
 class Row:
     """One change of state.
 
-    `refused_under_doubt` marks the rows that a claim which carries doubt has not, `same_fingerprint` those that are for
-    an equal request only; `last_event` is what the last event that somebody said has to be, where that matters.
+    `refused_under_doubt` marks the rows that a claim carrying doubt does not have, `same_fingerprint` those that are
+    for an equal request only; `last_event` is what the last event that somebody said has to be, where that matters.
     """
 
     states: tuple[State, ...]

@@ -35,7 +35,7 @@ class Preset(StrEnum):
 
 # 408 and 425 say that the request was not processed, 421 that it was for somebody else, 423 and 429 that it must wait.
 RETRYABLE_4XX: Final = frozenset((408, 421, 423, 425, 429))
-# Who is refused at the door had no effect, and must not settle the key for its owner.
+# Whoever is refused at the door had no effect, and must not settle the key for its owner.
 REFUSED_AT_THE_DOOR: Final = frozenset((401, 403))
 # An upstream that deduplicates says these while an earlier attempt of ours is still running in it.
 RESEND_IN_PROGRESS: Final = frozenset((409, 425))

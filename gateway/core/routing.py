@@ -287,7 +287,7 @@ def _parse_segment(part: str) -> tuple[str | None, _Segment | None]:
     if "{" in outside or "}" in outside:
         raise PatternError("a brace is not closed or not opened: write {name} or {name:.*}")
     if "*" in outside:
-        raise PatternError("* is no wildcard: write {name} for one segment or {name:.*} for the rest")
+        raise PatternError("* is not a wildcard: write {name} for one segment or {name:.*} for the rest")
     if not variables:
         literal = normalise_path(b"/" + part.encode())[1:]
         if literal in (b".", b".."):

@@ -132,30 +132,30 @@ class Metrics:
         )
         self._late = self._counter(
             "idempotency_late_writes_total",
-            "Attempts whose end had to be written more than once before the store took it",
+            "Attempts whose outcome had to be written more than once before the store took it",
             ("route",),
             each_route,
         )
         self._refused = self._counter(
             "idempotency_refused_writes_total",
-            "Attempts whose end the store refused, because the record had gone on without them",
+            "Attempts whose outcome the store refused, because the record had gone on without them",
             ("route",),
             each_route,
         )
         self._journaled = self._counter(
             "idempotency_journaled_total",
-            "Attempts whose end went to the journal, because the durable store did not take it",
+            "Attempts whose outcome went to the journal, because the durable store did not take it",
             ("route",),
             each_route,
         )
         self._journal_failures = self._counter(
-            "idempotency_journal_failures_total", "Times that neither the durable store nor the journal took an end"
+            "idempotency_journal_failures_total", "Outcomes that neither the durable store nor the journal accepted"
         )
         self._journal_waiting = self._gauge(
-            "idempotency_journal_waiting", "Ends of attempts in the journal that wait for the durable store", Rule.SUM
+            "idempotency_journal_waiting", "Outcomes in the journal that wait for the durable store", Rule.SUM
         )
         self._journal_refused = self._gauge(
-            "idempotency_journal_refused", "Ends of attempts in the journal that the durable store refused", Rule.SUM
+            "idempotency_journal_refused", "Outcomes in the journal that the durable store refused", Rule.SUM
         )
         self._journal_bytes = self._gauge("idempotency_journal_bytes", "What the journal holds on the disk", Rule.SUM)
         self._journal_oldest = self._gauge(
@@ -199,7 +199,7 @@ class Metrics:
         )
         self._lookups = self._counter(
             "idempotency_copy_lookups_total",
-            "Looks for a recorded answer outside the durable store",
+            "Lookups of a recorded answer outside the durable store",
             ("source", "result"),
             _LOOKUPS,
         )

@@ -248,7 +248,7 @@ class Claiming:
     def _pursuit_ended(self, task: asyncio.Task[None]) -> None:
         self._pursuits.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a claim is no longer pursued, by an error of the program", exc_info=error)
+            _LOG.error("a claim is no longer pursued, because of a bug", exc_info=error)
 
     async def _end(self, pursuit: _Pursuit) -> None:
         pause = 0.1

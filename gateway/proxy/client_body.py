@@ -28,7 +28,7 @@ class Cut(StrEnum):
     """Why a body is not whole."""
 
     GONE = "gone"  # the client went, or the exchange is over
-    MALFORMED = "malformed"  # its chunks are none
+    MALFORMED = "malformed"  # not valid chunked coding
     SLOW = "slow"  # nothing came for too long
     CROWDED_OUT = "crowded-out"  # it came slowly, and others wanted its place
 

@@ -74,7 +74,7 @@ class ClientExchange:
     """See the module and `Client`. Lives as long as one request is worked on.
 
     `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request. `has_ended` is
-    a note of the edge.
+    set by the request handler.
     """
 
     __slots__ = (

@@ -52,7 +52,7 @@ def examine(
         ambiguous = ambiguity(head, route.once, route.compared)
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
-        return None, Fault(501, "This is no forward proxy.")
+        return None, Fault(501, "This is not a forward proxy.")
     for target, other_host in other_readings(head.target, host):
         route = select(head.method, target, other_host)
         if route is not None:

@@ -51,7 +51,7 @@ class KnownRequests:
     def find(self, data: bytes, hop: Hop) -> KnownRequest | None:
         """The request that these bytes are, all of them and no more, over this hop."""
         if len(data) > REQUEST_BYTES_MAX:
-            # Digesting a long one is not free either.
+            # Hashing a long one is not free either.
             return None
         known = self._young.get(data) or self._old.get(data)
         return known if known is not None and (known.hop is hop or known.hop == hop) else None

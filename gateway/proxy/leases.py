@@ -120,7 +120,7 @@ class Leases:
     def _renewal_ended(self, task: asyncio.Task[None]) -> None:
         self._renewals.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a renewal failed by an error of the program", exc_info=error)
+            _LOG.error("a renewal failed because of a bug", exc_info=error)
 
     async def run(self) -> None:
         """Call `run_once` for ever. What was before says nothing of the loop: a store may have taken long to start."""

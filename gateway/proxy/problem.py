@@ -78,7 +78,11 @@ CASES: Final[Mapping[Word, Case]] = {
         _INVALID,
     ),
     Word.SCOPE_MISSING: Case(
-        400, "The caller is not identified", "Nothing was executed. Say who you are, as this API asks.", False, _INVALID
+        400,
+        "The caller is not identified",
+        "Nothing was executed. Identify yourself as this API requires.",
+        False,
+        _INVALID,
     ),
     Word.SCOPE_UNSUITABLE: Case(
         400,
@@ -235,7 +239,7 @@ def refuse(
 
 
 def plain(status: int, detail: str, *, headers: Headers = ()) -> Reply:
-    """A problem that belongs to no verdict: a failure beside every protected route."""
+    """A problem that belongs to no verdict: a failure outside the protected routes."""
     document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail}
     return Reply(
         status,

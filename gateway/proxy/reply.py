@@ -1,6 +1,6 @@
 """What goes between the edge and the coordinator: a request as it came in, and the reply as it goes out.
 
-Both are values but for their bodies. The edge makes the one and writes the other; nothing here knows aiohttp.
+Both are values but for their bodies. The edge makes the one and writes the other; nothing here knows sockets.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class InFlightPolicy:
-    """How long a duplicate waits for a running operation, what it is told then, and how many may wait for one."""
+    """How long a duplicate waits for a running operation, what it is told then, and how many may wait on this route."""
 
     wait_seconds: float = 5.0
     wait_seconds_max: float = 30.0

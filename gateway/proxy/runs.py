@@ -173,7 +173,7 @@ class Runs:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a run ended by an error of the program", exc_info=error)
+            _LOG.error("a run failed because of a bug", exc_info=error)
 
     async def drain(self, timeout_seconds: float) -> Drained:
         """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""

@@ -42,7 +42,7 @@ _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(
 
 
 def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
-    """What is wrong with where the request ends: refused on every route and beside them (RFC 9112 section 6).
+    """What is wrong with where the request ends: refused on every route and where none matches (RFC 9112 section 6).
 
     `by_name` has the values of its fields by their names in lower case.
     """
@@ -60,7 +60,7 @@ def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, 
         if lengths:
             return "Content-Length and Transfer-Encoding exclude each other."
     elif lengths and (len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > _LENGTH_DIGITS_MAX):
-        return "Content-Length is not one length."
+        return "Content-Length is not a single number."
     return None
 
 
@@ -131,7 +131,7 @@ def _fields_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[
             if len(values) > 1 and (name in _SINGLE or name in once):
                 return f"The field {_shown(name)} is repeated."
     if b"host" in by_name and not _HOST.fullmatch(by_name[b"host"][0]):
-        return "The field Host is not a host."
+        return "The Host field is not a valid host."
     if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once | compared)):
         return fault
     if _CONTROL.search(b"".join([value for _, value in headers])):

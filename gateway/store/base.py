@@ -268,7 +268,7 @@ class FastTier(Protocol):
         """A completed record whose replay window is open, or None."""
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
-        """Keep an acknowledged completed record until its replay window ends, and wake who waits for it.
+        """Keep an acknowledged completed record until its replay window ends, and wake whoever waits for it.
 
         `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
         from there. Refused silently when a record or a drop with an equal or higher token is there.
@@ -278,6 +278,6 @@ class FastTier(Protocol):
         """Forget the record and refuse any put with this token or a lower one, for as long as stale copies may live."""
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        """Wake who waits for this operation."""
+        """Wake whoever waits for this operation."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]: ...

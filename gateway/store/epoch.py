@@ -183,7 +183,7 @@ def _why(against: Bearing, seen: Seen, epoch: Epoch) -> str:
     if against is Bearing.AHEAD:
         return f"the store is in an older state: its last token is {epoch.token}, and {seen.token} was seen"
     if against is Bearing.SUCCESSOR:
-        return "the store is one that another had taken the place of"
+        return "another store had already replaced this one"
     return "the store is another one than before, or a standby that was promoted"
 
 

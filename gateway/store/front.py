@@ -1,4 +1,4 @@
-"""What stands before a durable store: it opens only to who makes identities as it remembers, and knows when it forgot.
+"""The gate before a durable store: it opens only to a gateway that makes identities as the store remembers.
 
 Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
 it: whether this gateway's identity recipes are those under which its living keys were made, for a request whose key is
@@ -269,7 +269,7 @@ class Front:
                 _LOG.error("the durable store must not be used any more: %s", error)
             except StoreError:
                 pass
-            except Exception:  # noqa: BLE001  the gate must not stay shut for an error of the program
+            except Exception:  # noqa: BLE001  the gate must not stay shut because of a bug
                 _LOG.exception("the durable store could not be started anew; trying again")
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)

@@ -1,7 +1,7 @@
 """The contract of a journal: where outcomes are kept on this host while the durable store is away.
 
-What a journal has acknowledged is on the disk and stays until it is
-said to be forgotten. It never decides anything: whether an outcome still holds is the durable store's to say.
+What a journal has acknowledged is on the disk and stays there until `forget`. It never decides anything: whether an
+outcome still holds is the durable store's to say.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """News of operations between gateways, by NOTIFY, for those who asked.
 
 It owns the channels, who is interested in what, and the connection that listens. It knows ids only, never records, and
-everything in it may be lost: who waits looks again after a while.
+everything in it may be lost: whoever waits looks again after a while.
 
 Theory of operation
 -------------------

@@ -190,7 +190,7 @@ class RedisFastTier:
             raise
 
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
-        """One question for all. Who has waited for as long as an answer may take is not made to wait on."""
+        """One question for all. Whoever has waited for as long as an answer may take is not made to wait on."""
         oldest_seconds = self._clock() - GET_SECONDS
         # By integers, which are hashed much faster than ids.
         asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}

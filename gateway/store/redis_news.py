@@ -1,4 +1,4 @@
-"""News between gateways through Redis: one subscribing link per gateway, shared by everybody who waits.
+"""News between gateways through Redis: one subscribing link per gateway, shared by all who wait.
 
 It keeps what the server is subscribed to equal to what is listened to, and connects again by itself. News is a hint
 and may be lost; whenever some may have been, the listeners are woken to look for themselves. It knows channels, never
@@ -90,7 +90,7 @@ class News:
         channel.listeners.add(watch)
         try:
             if not channel.heard.is_set() and not await _is_heard_soon(channel):
-                # What happens until it is heard is missed: who waits is told to look then.
+                # What happens until it is heard is missed: whoever waits is told to look then.
                 channel.missed = True
             yield watch
         finally:
@@ -173,7 +173,7 @@ class News:
             self._change.set()
 
     def _lose(self) -> None:
-        """Nothing is heard any more. Who waits had better look."""
+        """Nothing is heard any more. Whoever waits had better look."""
         if not self._connected:
             return
         self._connected = False

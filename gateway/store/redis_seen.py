@@ -70,7 +70,7 @@ def _note(seen: Seen) -> bytes:
 
 
 def _seen(note: bytes) -> Seen | None:
-    """What a note says; None for whatever is none."""
+    """What a note says; None if it is not a note."""
     try:
         noted = json.loads(note)
         identity, token, former = noted["identity"], int(noted["token"]), tuple(noted["former"])

@@ -70,4 +70,4 @@ class Spreading:
         if not told.cancelled() and (error := told.exception()) is not None:
             self._stats.fast_failures += 1
             if not isinstance(error, StoreError):
-                _LOG.error("a copy was not spread, by an error of the program", exc_info=error)
+                _LOG.error("a copy was not spread because of a bug", exc_info=error)

@@ -1,7 +1,7 @@
 """Connections to an embedded database, each used by one thread, and what is known when one fails.
 
-This is the only module of the store that imports the driver. It owns how a connection is opened, trusted and dropped,
-and which errors mean that nothing was changed; what is done over it comes in as `work`.
+This is the only module of the SQLite store that imports the driver. It owns how a connection is opened, trusted and
+dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`.
 
 Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
 connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. A new

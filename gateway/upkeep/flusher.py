@@ -1,4 +1,4 @@
-"""Says to the durable store what the journal has kept for it.
+"""Delivers to the durable store what the journal has kept for it.
 
 Owns when that is tried and what becomes of each outcome; where they are kept is the journal's, whether one still holds
 is the durable store's to say. Applied, it is deleted from the journal; refused, it is kept there and told, for somebody

@@ -44,7 +44,7 @@ async def repeat(
         except StoreError as error:
             _LOG.debug("upkeep will be tried again: %s", error)
         except Exception:  # noqa: BLE001 -- told below; a timer that ends is upkeep that stopped unnoticed
-            _LOG.exception("upkeep failed by an error of the program, and will be tried again")
+            _LOG.exception("upkeep failed because of a bug, and will be tried again")
         else:
             failures = 0
             continue

@@ -53,7 +53,7 @@ SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
         ),
         pytest.param(
             f"a: !{SECRET[:7]}!x b",
-            "1:4: YAML: this is no proper tag; quote a value that begins with !",
+            "1:4: YAML: this tag is malformed; quote a value that begins with !",
             id="tag-handle",
         ),
         pytest.param("? [a]\n: b", "1:3: a key must be a word", id="key-of-a-list"),

@@ -396,7 +396,7 @@ def test_unknown_global_key(line: str) -> None:
         pytest.param(
             "http://a?x", f"{URL}, found 'http://a?x'; without a path or query: paths are never rewritten", id="query"
         ),
-        pytest.param("http://u:hunter2@a", f"{URL}; credentials do not belong into this URL", id="credentials"),
+        pytest.param("http://u:hunter2@a", f"{URL}; credentials do not belong in this URL", id="credentials"),
         pytest.param("http://a:port", URL, id="port"),
         pytest.param("http://a_b c", f"{URL}, found 'http://a_b c'", id="host"),
     ],

@@ -93,7 +93,7 @@ def test_pattern(pattern: str, fits: list[str], differs: list[str]) -> None:
     [
         pytest.param("v1", "begins with /", id="relative"),
         pytest.param("", "begins with /", id="empty"),
-        pytest.param("/v1/*", "* is no wildcard", id="asterisk"),
+        pytest.param("/v1/*", "* is not a wildcard", id="asterisk"),
         pytest.param("/v1/{id", "not closed", id="open-brace"),
         pytest.param("/v1/id}", "not opened", id="closing-brace"),
         pytest.param("/v1/{}", "name of a variable", id="no-name"),

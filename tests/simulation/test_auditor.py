@@ -449,7 +449,7 @@ def a_task_is_left(made: History, scribe: Scribe) -> None:
 
 @breaks("36")
 def the_program_failed(made: History, scribe: Scribe) -> None:
-    made.errors.append("a run ended by an error of the program")
+    made.errors.append("a run failed because of a bug")
 
 
 @breaks("37")

@@ -167,7 +167,7 @@ class AnswerParser:
             raise _malformed("not an HTTP/1 status line")
         fields = _FIELD.findall(block, fields_from)
         if len(fields) != block.count(b"\n", fields_from):
-            raise _malformed("a field line that is none (folded, without a name, or with NUL, CR or a bare LF)")
+            raise _malformed("a line that is not a field line (folded, without a name, or with NUL, CR or a bare LF)")
         if b" \r\n" in block or b"\t\r\n" in block:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
         is_http_1_0, status, reason = line
@@ -259,7 +259,7 @@ class AnswerParser:
 
 
 def _status_line(line: bytes) -> tuple[bool, int, bytes] | None:
-    """Whether a status line is of HTTP/1.0, its status and its reason; None of what is none."""
+    """Whether a status line is of HTTP/1.0, its status and its reason; None if it is not a status line."""
     found = _STATUS_LINE.fullmatch(line)
     return None if found is None else (found[1] == b"0", int(found[2]), found[3] or b"")
 

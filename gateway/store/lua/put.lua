@@ -1,4 +1,4 @@
--- Keep acknowledged completed records, and wake who waits for them. Moves no state.
+-- Keep acknowledged completed records, and wake whoever waits for them. Moves no state.
 --
 -- Refused: everything when the era is not the writer's; an entry that comes later than it may (its window is over, or its
 -- reading is so old that a drop's marker might be gone); an entry where one of this era, or a marker, has an equal or higher token.
@@ -34,7 +34,7 @@ end
 for i = 2, #KEYS do
     local entry, until_us, expires_ms = ARGV[3 * i - 4], tonumber(ARGV[3 * i - 3]), ARGV[3 * i - 2]
     if era == ARGV[1] and now_us < until_us and not is_fenced(KEYS[i], entry) then
-        -- A server that is full refuses this. Who waits is woken all the same.
+        -- A server that is full refuses this. Whoever waits is woken all the same.
         local written = redis.pcall('SET', KEYS[i], entry)
         if written.err then
             refusal = written.err

@@ -45,9 +45,11 @@ from gateway.core.operation import (
     Event,
     Fenced,
     Forget,
+    HolderCommand,
     Lapsed,
     Prove,
     Purge,
+    ReaderCommand,
     Record,
     Release,
     Renew,
@@ -62,11 +64,6 @@ FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
 
 LAPSED_DOUBT: Final = "lapsed"
 
-# What every record is compared with. Before Python 3.12 it takes ten times as long to find a member in its class.
-_ABSENT: Final = State.ABSENT
-_CLAIMED: Final = State.CLAIMED
-_COMPLETED: Final = State.COMPLETED
-
 
 class Fence(StrEnum):
     """What a command must know of the record for its row to apply."""
@@ -76,6 +73,14 @@ class Fence(StrEnum):
     READ_TOKEN = "read_token"  # the token is the one that was read
     OPERATOR = "operator"  # nothing: an operator said so
     CLOCK = "clock"  # said by nobody: a time of the record has passed
+
+
+# What every record is compared with. Before Python 3.12 it takes ten times as long to find a member in its class.
+_ABSENT: Final = State.ABSENT
+_CLAIMED: Final = State.CLAIMED
+_COMPLETED: Final = State.COMPLETED
+_HOLDER: Final = Fence.HOLDER
+_READ_TOKEN: Final = Fence.READ_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ def _is_repeat(record: Record, command: Command, event: Event) -> bool:
         case Claim() | Takeover():
             return record.attempt_id == command.attempt_id
         case Complete() | Release() | Forget() | Abandon():
-            return (record.token, record.attempt_id) == (command.token, command.attempt_id)
+            return _is_holder(record, command)
         case Prove() | Disprove():
             return (record.token, record.resolution_id) == (command.read_token, command.resolution_id)
         case Purge():
@@ -250,8 +255,7 @@ def _is_repeat(record: Record, command: Command, event: Event) -> bool:
 
 
 def _lapsed_under(record: Record, command: Renew) -> bool:
-    is_holder = (record.token, record.attempt_id) == (command.token, command.attempt_id)
-    return is_holder and record.state is State.IN_DOUBT and record.last_event is not Event.ABANDON
+    return _is_holder(record, command) and record.state is State.IN_DOUBT and record.last_event is not Event.ABANDON
 
 
 def _fits(row: Row, record: Record | None, command: Command) -> bool:
@@ -259,88 +263,34 @@ def _fits(row: Row, record: Record | None, command: Command) -> bool:
         return True
     if (row.refused_under_doubt and record.carries_doubt) or row.last_event not in (None, record.last_event):
         return False
-    match command:
-        case Complete() | Renew() | Release() | Forget() | Abandon():
-            return (record.token, record.attempt_id) == (command.token, command.attempt_id)
-        case Claim():
-            return record.token == command.read_token and (
-                record.fingerprint is None or record.fingerprint.equals(command.fingerprint) is True
-            )
-        case Takeover() | Prove() | Disprove():
-            return record.token == command.read_token
-        case Purge() | Erase():
-            return True
-        case _:
-            assert_never(command)
+    if row.same_fingerprint and not (isinstance(command, Claim) and _is_for(record, command)):
+        return False
+    fence = row.fence
+    if fence is _HOLDER:
+        return isinstance(command, HolderCommand) and _is_holder(record, command)
+    if fence is _READ_TOKEN:
+        return isinstance(command, ReaderCommand) and record.token == command.read_token
+    return True
+
+
+def _is_for(record: Record, claim: Claim) -> bool:
+    return record.fingerprint is None or record.fingerprint.equals(claim.fingerprint) is True
+
+
+def _is_holder(record: Record, command: HolderCommand) -> bool:
+    return (record.token, record.attempt_id) == (command.token, command.attempt_id)
 
 
 def _after(
     row: Row, record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
 ) -> Record | None:
-    if isinstance(command, Claim) and record is None:
-        # This one and that of an answer are made for every new key: by position, which takes a third of the time.
-        return Record(
-            command.identity,
-            row.next,
-            draw_token(),
-            command.attempt_id,
-            row.event,
-            command.holder,
-            False,  # carries_doubt
-            command.fingerprint,
-            1,  # attempts
-            now_us,  # first_claimed_us
-            now_us,  # claimed_us
-            now_us + command.lease_us,
-            probe=command.probe,
-        )
     if record is None:
-        return None
+        return _first_claimed(row, command, now_us, draw_token()) if isinstance(command, Claim) else None
     match command:
         case Complete() | Prove():
-            # Written out: nearly every claim comes to this, and `replace` looks at each field by its name.
-            return Record(
-                record.identity,
-                row.next,
-                record.token,
-                record.attempt_id,
-                row.event,
-                record.holder,
-                False,  # carries_doubt
-                record.fingerprint,
-                record.attempts,
-                record.first_claimed_us,
-                record.claimed_us,
-                0,  # lease_until_us
-                now_us + command.replay_us,
-                now_us + command.remember_us,
-                now_us,  # completed_us
-                None,  # doubt
-                command.resolution_id if isinstance(command, Prove) else None,
-                command.response,
-                record.probe,
-            )
+            return _completed(row, record, command, now_us)
         case Claim() | Takeover():
-            fingerprint = record.fingerprint
-            if isinstance(command, Claim) and fingerprint is None:
-                fingerprint = command.fingerprint
-            return replace(
-                record,
-                state=row.next,
-                last_event=row.event,
-                token=draw_token(),
-                attempt_id=command.attempt_id,
-                holder=command.holder,
-                carries_doubt=isinstance(command, Takeover),
-                fingerprint=fingerprint,
-                attempts=record.attempts + 1,
-                probe=command.probe if isinstance(command, Claim) else record.probe,
-                claimed_us=now_us,
-                lease_until_us=now_us + command.lease_us,
-                remember_until_us=0,
-                doubt=None,
-                resolution_id=None,
-            )
+            return _claimed_again(row, record, command, now_us, draw_token())
         case Renew():
             return replace(record, state=row.next, last_event=row.event, lease_until_us=now_us + command.lease_us)
         case Release() | Disprove():
@@ -374,3 +324,71 @@ def _after(
             return None
         case _:
             assert_never(command)
+
+
+# The next two are made for every new key: by position, for `replace` looks at each field by its name.
+
+
+def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
+    return Record(
+        claim.identity,
+        row.next,
+        token,
+        claim.attempt_id,
+        row.event,
+        claim.holder,
+        False,  # carries_doubt
+        claim.fingerprint,
+        1,  # attempts
+        now_us,  # first_claimed_us
+        now_us,  # claimed_us
+        now_us + claim.lease_us,
+        probe=claim.probe,
+    )
+
+
+def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int) -> Record:
+    return Record(
+        record.identity,
+        row.next,
+        record.token,
+        record.attempt_id,
+        row.event,
+        record.holder,
+        False,  # carries_doubt
+        record.fingerprint,
+        record.attempts,
+        record.first_claimed_us,
+        record.claimed_us,
+        0,  # lease_until_us
+        now_us + command.replay_us,
+        now_us + command.remember_us,
+        now_us,  # completed_us
+        None,  # doubt
+        command.resolution_id if isinstance(command, Prove) else None,
+        command.response,
+        record.probe,
+    )
+
+
+def _claimed_again(row: Row, record: Record, command: Claim | Takeover, now_us: int, token: int) -> Record:
+    fingerprint = record.fingerprint
+    if isinstance(command, Claim) and fingerprint is None:
+        fingerprint = command.fingerprint
+    return replace(
+        record,
+        state=row.next,
+        last_event=row.event,
+        token=token,
+        attempt_id=command.attempt_id,
+        holder=command.holder,
+        carries_doubt=isinstance(command, Takeover),
+        fingerprint=fingerprint,
+        attempts=record.attempts + 1,
+        probe=command.probe if isinstance(command, Claim) else record.probe,
+        claimed_us=now_us,
+        lease_until_us=now_us + command.lease_us,
+        remember_until_us=0,
+        doubt=None,
+        resolution_id=None,
+    )

@@ -268,7 +268,11 @@ class Erase:
     audit: Audit | None = None
 
 
-Command = Claim | Renew | Complete | Release | Forget | Abandon | Takeover | Prove | Disprove | Purge | Erase
+HolderCommand = Renew | Complete | Release | Forget | Abandon
+"""What the holder of a claim says of it, by token and attempt id."""
+ReaderCommand = Claim | Takeover | Prove | Disprove
+"""What is said of a record as it was read, by its token then."""
+Command = HolderCommand | ReaderCommand | Purge | Erase
 
 EVENT_OF: Final[dict[type[Command], Event]] = {
     Claim: Event.CLAIM,

@@ -7,8 +7,7 @@ from tests.defects.defect import Defect, Edit
 LIFECYCLE = "core/lifecycle.py"
 CLAIMING = "proxy/claiming.py"
 LEASES = "proxy/leases.py"
-_HOLDERS = "case Complete() | Renew() | Release() | Forget() | Abandon():\n            "
-_HOLDERS_FENCE = _HOLDERS + "return (record.token, record.attempt_id) == "
+_IS_HOLDER = "return (record.token, record.attempt_id) == (command.token, command.attempt_id)"
 _FENCES = "tests/conformance/test_fences.py::"
 _CLAIMING = "tests/proxy/test_claiming.py::"
 
@@ -41,8 +40,13 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                _HOLDERS_FENCE,
-                _HOLDERS_FENCE.replace("return ", "return isinstance(command, Complete) or "),
+                "Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER,",
+                "Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.OPERATOR,",
+            ),
+            Edit(
+                LIFECYCLE,
+                "Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER,",
+                "Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.OPERATOR,",
             ),
         ),
         (_FENCES + "test_a_superseded_holder_changes_nothing[sqlite-complete]",),
@@ -50,25 +54,13 @@ DEFECTS = (
     Defect(
         "token-ignored",
         "a holder is known by its attempt alone",
-        (
-            Edit(
-                LIFECYCLE,
-                _HOLDERS_FENCE + "(command.token, command.attempt_id)",
-                _HOLDERS_FENCE.replace("(record.token, record.attempt_id)", "record.attempt_id") + "command.attempt_id",
-            ),
-        ),
+        (Edit(LIFECYCLE, _IS_HOLDER, "return record.attempt_id == command.attempt_id"),),
         (_FENCES + "test_both_halves_of_the_fence_count[sqlite-complete-token]",),
     ),
     Defect(
         "attempt-id-ignored",
         "a holder is known by its token alone",
-        (
-            Edit(
-                LIFECYCLE,
-                _HOLDERS_FENCE + "(command.token, command.attempt_id)",
-                _HOLDERS_FENCE.replace("(record.token, record.attempt_id)", "record.token") + "command.token",
-            ),
-        ),
+        (Edit(LIFECYCLE, _IS_HOLDER, "return record.token == command.token"),),
         (_FENCES + "test_both_halves_of_the_fence_count[sqlite-complete-attempt]",),
     ),
     Defect(
@@ -77,8 +69,8 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "Disprove():\n            return record.token",
-                "Disprove():\n            return isinstance(command, Takeover) or record.token",
+                "Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.READ_TOKEN,",
+                "Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.OPERATOR,",
             ),
         ),
         (_FENCES + "test_what_was_read_of_an_earlier_doubt_does_not_count[sqlite-takeover]",),

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-DIGEST_BYTES = 32
-
 # The lengths of nearly all parts, as they are written.
 _LENGTHS = tuple(length.to_bytes(8, "big") for length in range(512))
 

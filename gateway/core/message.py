@@ -147,9 +147,3 @@ def connection_options(headers: Headers) -> frozenset[bytes]:
 def asks_upgrade(headers: Headers) -> bool:
     """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
     return bool(field_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)
-
-
-def end_to_end(headers: Headers) -> Headers:
-    """The fields without the hop-by-hop ones and those that `Connection` names (RFC 9110 section 7.6.1)."""
-    dropped = HOP_BY_HOP | connection_options(headers)
-    return tuple(field for field in headers if field[0].lower() not in dropped)

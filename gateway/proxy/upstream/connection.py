@@ -114,6 +114,11 @@ class UpstreamConnection(asyncio.Protocol):
         """What the upstream's last `Keep-Alive` field said, None if nothing."""
         return self._parser.keepalive_seconds if self.served else None
 
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether bytes may be under way that belong to the last answer, which has no body."""
+        return self.served > 0 and self._parser.may_be_followed
+
     def is_quiet(self) -> bool:
         """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
 

@@ -60,6 +60,7 @@ class AnswerParser:
 
     `is_done` says that the answer came to its end, `has_excess` that bytes followed it, `is_upgraded` that the rest of
     the connection is the sink's; `is_persistent` and `keepalive_seconds` are what the upstream said of the connection.
+    `may_be_followed`: the answer has no body by its status, and a careless upstream may yet send one.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class AnswerParser:
         "is_persistent",
         "is_upgraded",
         "keepalive_seconds",
+        "may_be_followed",
     )
 
     def __init__(self, header_bytes_max: int) -> None:
@@ -98,6 +100,7 @@ class AnswerParser:
         self.is_persistent = True
         self.is_upgraded = False
         self.keepalive_seconds: float | None = None
+        self.may_be_followed = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes.
@@ -206,6 +209,10 @@ class AnswerParser:
             self._state = _UNTIL_CLOSE
             sink.head_arrived(head, Framing.UPGRADE, None)
         elif self._is_head or head.status in (204, 304):
+            self.may_be_followed = True
+            if self._is_head or (head.status == 204 and (is_chunked or length)):
+                # Many answer HEAD as they do GET. The body that comes late would be read as the answer to the next.
+                self.is_persistent = False
             sink.head_arrived(head, Framing.NONE, 0)
             self._finish()
         elif is_chunked:

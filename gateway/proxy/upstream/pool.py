@@ -11,6 +11,10 @@ there is experience, and for a while after a connection was closed early, protec
 which cost a fraction of a millisecond. The most recently used connection goes first, so that the others grow old and
 teach.
 
+The late body: some upstreams send a body behind an answer that has none (204, 304). What arrives on an idle connection
+condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
+a while before it serves anybody.
+
 Invariant: idle connections + busy ones + those being opened never exceed the limit, and a place that becomes free
 wakes one of those who wait.
 """
@@ -33,6 +37,8 @@ _ANNOUNCED_MARGIN_SECONDS = 1.0
 _PROBATION_SECONDS = 10.0
 _PROBATION_SECONDS_MAX = 300.0
 _TOGETHER_SECONDS = 1.0
+# For this long a body may be under way after an answer that has none.
+_LATE_BODY_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -119,12 +125,18 @@ class UpstreamPool:
         now = self._loop.time()
         while self._idle:
             connection = self._idle[-1]
+            if not _rests(connection, now):
+                take = self._idle.pop
+            elif not _rests(self._idle[0], now):
+                connection, take = self._idle[0], self._idle.popleft
+            else:
+                return None
             idle_seconds = now - connection.idle_since
             is_young = now < connection.idle_until
             if is_young and protected and not self._history.allows(idle_seconds, now):
                 self._learn_from_oldest(now)
                 return None
-            self._idle.pop()
+            take()
             connection.is_idle = False
             if is_young and connection.is_quiet():
                 connection.idle_before_seconds = idle_seconds
@@ -344,3 +356,7 @@ class UpstreamPool:
                 next_seconds = min(next_seconds, left_seconds)
         if self._idle:
             self._sweep = self._loop.call_later(next_seconds, self._sweep_idle)
+
+
+def _rests(connection: UpstreamConnection, now: float) -> bool:
+    return connection.may_be_followed and now - connection.idle_since < _LATE_BODY_SECONDS

@@ -66,7 +66,7 @@ WHOLE = {
     "chunked-upper-case-size": (CHUNKED + b"00A \r\n0123456789\r\n000\r\n\r\n", b"0123456789", Framing.CHUNKED),
     "chunked-with-trailers": (CHUNKED + b"1\r\nx\r\n0\r\nDigest: abc\r\nB:\r\n\r\n", b"x", Framing.CHUNKED),
     "chunked-empty": (CHUNKED + b"0\r\n\r\n", b"", Framing.CHUNKED),
-    "no-content": (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", b"", Framing.NONE),
+    "no-content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", Framing.NONE),
     "not-modified": (b"HTTP/1.1 304 \r\nContent-Length: 5\r\n\r\n", b"", Framing.NONE),
     "no-reason": (b"HTTP/1.1 200\r\nContent-Length: 1\r\n\r\nx", b"x", Framing.LENGTH),
     "interim-first": (

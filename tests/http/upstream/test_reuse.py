@@ -169,6 +169,54 @@ async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
         assert await (await answer(client)).body.read_all(10) == b"done"
 
 
+@pytest.mark.parametrize(
+    ("method", "wire"),
+    [
+        (b"HEAD", DONE.partition(b"done")[0]),
+        (b"POST", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"POST", b"HTTP/1.1 204 No Content\r\nContent-Length: 47\r\n\r\n"),
+        (b"POST", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 47\r\n\r\n"),
+    ],
+    ids=["head", "204", "204-with-a-length", "304"],
+)
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_a_body_behind_an_answer_that_has_none_is_nobodys_answer(
+    method: bytes, wire: bytes, protected: bool
+) -> None:
+    """What an upstream sends late behind a HEAD, 204 or 304 never answers the next request."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        if server.accepted > 1:
+            writer.write(DONE)
+            return
+        writer.write(wire)
+        # Only the next request brings it, so that nothing was to be seen before.
+        await reader.readexactly(1)
+        writer.write(FOREIGN)
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        # Even where such connections were seen to last.
+        client._pool._history.survived(60.0)
+        await (await answer(client, request(method))).body.read_all(10)
+        assert await (await answer(client, protected=protected)).body.read_all(10) == b"done"
+        assert server.accepted == 2
+
+
+async def test_a_connection_serves_on_after_a_204_once_nothing_came_for_a_while() -> None:
+    """Its rest is short: an upstream that answers 204 all the time is not connected to anew each time."""
+    async with serving(answering(b"HTTP/1.1 204 No Content\r\n\r\n")) as server, upstream_to(server.port) as client:
+        await answer(client)
+
+        async def is_reused() -> bool:
+            await answer(client)
+            return client.stats.reused > 0
+
+        await eventually(is_reused)
+        assert client.stats.condemned == 0
+
+
 @pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
 async def test_what_the_loop_has_not_seen_yet_is_seen_before_the_first_byte(then: bytes | None) -> None:
     """An end or bytes that wait in the kernel are found, and the request goes out on another connection."""

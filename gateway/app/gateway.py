@@ -141,7 +141,7 @@ class Gateway:
             target_of(config, config.upstream, self._upstream(config.upstream)), self.herald, key_names
         )
         self._edge: Edge[Route] = Edge(
-            select=table.match,
+            routes=table,
             protect=self.coordinator.answer,
             forward=passthrough,
             herald=self.herald,

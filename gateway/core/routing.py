@@ -42,14 +42,18 @@ def normalise_path(target: bytes) -> bytes:
     """
     if _NORMAL_PATH.fullmatch(target):
         return target
-    path = re.split(rb"[?#]", target, maxsplit=1)[0]
-    if not path.startswith(b"/"):
-        path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
-    if not _PLAIN_PATH.match(path):
-        path = _respell(path)
+    path = _spelt_path(target)
     if b"//" in path:
         path = re.sub(rb"/+", b"/", path)
     return path.rstrip(b"/") or b"/"
+
+
+def _spelt_path(target: bytes) -> bytes:
+    """The path in normal spelling, with the slashes that it came with."""
+    path = re.split(rb"[?#]", target, maxsplit=1)[0]
+    if not path.startswith(b"/"):
+        path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
+    return path if _PLAIN_PATH.match(path) else _respell(path)
 
 
 def has_dot_segments(path: bytes) -> bool:
@@ -58,7 +62,10 @@ def has_dot_segments(path: bytes) -> bool:
 
 
 def resolve_dot_segments(path: bytes) -> bytes:
-    """The normalised path that a service arrives at which resolves dot segments (RFC 3986 section 5.2.4)."""
+    """The normalised path that a service arrives at which resolves dot segments (RFC 3986 section 5.2.4).
+
+    Where `path` still has empty segments (`//`), each is a segment that a `..` takes back.
+    """
     kept: list[bytes] = []
     for segment in path.split(b"/")[1:]:
         if segment == b"..":
@@ -137,11 +144,11 @@ class PathPattern:
             return None
         return b"/" + b"/".join(segment.prefix for segment in self.segments)
 
-    def expression(self) -> re.Pattern[bytes]:
+    def expression(self, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[bytes]:
         """What a whole normalised path is matched against."""
         fixed = b"".join(b"/" + segment.expression for segment in self.segments)
         rest = b"((?:/.*)?)" if self.takes_rest else b"" if fixed else b"/"
-        return re.compile(fixed + rest, re.DOTALL)
+        return re.compile(fixed + rest, re.DOTALL | flags)
 
     def variables(self, path: bytes) -> dict[str, bytes]:
         """What the variables stand for in a normalised path that fits; escapes stay as they are."""
@@ -178,48 +185,29 @@ class _Entry(Generic[Value]):
     value: Value
 
 
-class RouteTable(Generic[Value]):
-    """Finds the first rule in file order that fits; literal paths are found by one lookup, whatever their number."""
+class _Index(Generic[Value]):
+    """Finds the first rule in file order that fits; literal paths are found by one lookup, whatever their number.
 
-    def __init__(self, rules: Iterable[tuple[Rule, Value]], default_host: bytes | None = None) -> None:
-        """`default_host` is what a request that names no host is forwarded with."""
-        self._default_host = default_host
+    With `folds_case`, paths are compared without regard to case.
+    """
+
+    def __init__(self, entries: Iterable[_Entry[Value]], *, folds_case: bool) -> None:
+        self._folds_case = folds_case
         self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
         self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
-        self._methods: set[bytes] = set()
-        self._names_hosts = False
-        for order, (rule, value) in enumerate(rules):
-            entry = _Entry(order, rule, value)
-            self._names_hosts = self._names_hosts or rule.host is not None
-            literal = rule.path.literal
-            expression = rule.path.expression()
-            self._methods |= rule.methods
-            for method in rule.methods:
-                if literal is not None:
-                    self._literal.setdefault((method, literal), []).append(entry)
-                else:
+        for entry in entries:
+            literal = entry.rule.path.literal
+            expression = entry.rule.path.expression(re.IGNORECASE if folds_case else re.NOFLAG)
+            for method in entry.rule.methods:
+                if literal is None:
                     self._patterns.setdefault(method, []).append((expression, entry))
+                else:
+                    spelt = literal.lower() if folds_case else literal
+                    self._literal.setdefault((method, spelt), []).append(entry)
 
-    def match(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
-        """The route that a request falls under, or None. `target` and `host` are as received.
-
-        A target with dot segments falls under the route of either reading, so that the edge gets to refuse it there:
-        a service that resolves them must not be reached past its route.
-        """
-        if method not in self._methods:
-            return None
-        path = normalise_path(target)
-        if host is None:
-            host = self._default_host
-        name = b"" if host is None or not self._names_hosts else normalise_host(host)
-        found = self._first(method, path, name)
-        if found is None and has_dot_segments(path):
-            found = self._first(method, resolve_dot_segments(path), name)
-        return None if found is None else found.value
-
-    def _first(self, method: bytes, path: bytes, host: bytes) -> _Entry[Value] | None:
+    def first(self, method: bytes, path: bytes, host: bytes) -> _Entry[Value] | None:
         found: _Entry[Value] | None = None
-        for entry in self._literal.get((method, path), ()):
+        for entry in self._literal.get((method, path.lower() if self._folds_case else path), ()):
             if entry.rule.host is None or entry.rule.host == host:
                 found = entry
                 break
@@ -229,6 +217,46 @@ class RouteTable(Generic[Value]):
             if (entry.rule.host is None or entry.rule.host == host) and expression.fullmatch(path):
                 return entry
         return found
+
+
+class RouteTable(Generic[Value]):
+    """The routes of a gateway, by what a request says of where it goes."""
+
+    def __init__(self, rules: Iterable[tuple[Rule, Value]], default_host: bytes | None = None) -> None:
+        """`default_host` is what a request that names no host is forwarded with."""
+        entries = [_Entry(order, rule, value) for order, (rule, value) in enumerate(rules)]
+        self._default_host = default_host
+        self._methods = frozenset(method for entry in entries for method in entry.rule.methods)
+        self._names_hosts = any(entry.rule.host is not None for entry in entries)
+        self._exact = _Index(entries, folds_case=False)
+        self._folded = _Index(entries, folds_case=True)
+
+    def match(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
+        """The route that a request falls under, or None. `target` and `host` are as received.
+
+        A target with dot segments falls under the route of any reading, so that the edge gets to refuse it there: a
+        service that resolves them must not be reached past its route.
+        """
+        return self._match(self._exact, method, target, host)
+
+    def match_in_any_case(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
+        """As `match`, for a service that does not tell upper from lower case in a path."""
+        return self._match(self._folded, method, target, host)
+
+    def _match(self, index: _Index[Value], method: bytes, target: bytes, host: bytes | None) -> Value | None:
+        if method not in self._methods:
+            return None
+        path = normalise_path(target)
+        if host is None:
+            host = self._default_host
+        name = b"" if host is None or not self._names_hosts else normalise_host(host)
+        found = index.first(method, path, name)
+        if found is None and has_dot_segments(path):
+            # Some fold `//` before they resolve, some do not.
+            found = index.first(method, resolve_dot_segments(path), name) or index.first(
+                method, resolve_dot_segments(_spelt_path(target)), name
+            )
+        return None if found is None else found.value
 
 
 @dataclass(frozen=True, slots=True)

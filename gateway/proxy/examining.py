@@ -1,16 +1,17 @@
 """What is asked of a request before anybody works on it: where it ends, which route protects it, how else it reads.
 
 Pure. Owns the order of these questions, and what a request that fails one is refused with. The readings themselves are
-those of `strictness`, the routes are given from outside.
+those of `strictness`, the routes are given from outside. A request that meets a route only if its path is read in
+another way, or without regard to case, is refused: whether the service reads it so is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
+from gateway.core.routing import RouteTable
 from gateway.proxy.strictness import ambiguity, other_readings
 
 
@@ -26,9 +27,6 @@ class Protecting(Protocol):
 
 P = TypeVar("P", bound=Protecting)
 
-# Method, target and `Host` as received to the route that protects, if any.
-Select = Callable[[bytes, bytes, bytes | None], P | None]
-
 
 @immutable
 class Fault:
@@ -39,13 +37,13 @@ class Fault:
 
 
 def examine(
-    select: Select[P], head: RequestHead, host: bytes | None, framing_fault: str | None
+    routes: RouteTable[P], head: RequestHead, host: bytes | None, framing_fault: str | None
 ) -> tuple[P | None, Fault | None]:
     """The route that protects the request, and why it is refused all the same.
 
     `framing_fault` says why its end is not certain.
     """
-    route = select(head.method, head.target, host)
+    route = routes.match(head.method, head.target, host)
     if framing_fault is not None:
         return route, Fault(400, framing_fault)
     if route is not None:
@@ -53,8 +51,8 @@ def examine(
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
         return None, Fault(501, "This is not a forward proxy.")
-    for target, other_host in other_readings(head.target, host):
-        route = select(head.method, target, other_host)
+    for target, other_host in ((head.target, host), *other_readings(head.target, host)):
+        route = routes.match_in_any_case(head.method, target, other_host)
         if route is not None:
             return route, Fault(400, "The request target can be read as that of another operation.")
     return None, None

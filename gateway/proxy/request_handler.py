@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeGuard, TypeVar, assert_never
 
+from gateway.core.routing import RouteTable
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, RequestAnswered
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
@@ -29,7 +30,7 @@ from gateway.proxy.client_exchange import (
     EdgeState,
     pieces_of,
 )
-from gateway.proxy.examining import Fault, Protecting, Select, examine
+from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
 from gateway.proxy.reply import Incoming, Repeatable, Reply, ResponseStream, Untouched
@@ -77,9 +78,9 @@ class RequestHandler(Generic[R]):
     """Satisfies `Answerer`. `close` it in the end, when no connection is left. Lives on one event loop."""
 
     def __init__(
-        self, *, select: Select[R], protect: Protect[R], forward: Forward[R], herald: Herald, state: EdgeState
+        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], herald: Herald, state: EdgeState
     ) -> None:
-        self._select = select
+        self._routes = routes
         self._protect = protect
         self._forward = forward
         self._herald = herald
@@ -151,7 +152,7 @@ class RequestHandler(Generic[R]):
         answer: _Answer = None
         is_forwarded = False
         try:
-            route, fault = examine(self._select, request.head, request.host, request.fault)
+            route, fault = examine(self._routes, request.head, request.host, request.fault)
             if fault is None:
                 if route is None:
                     is_forwarded = True

@@ -14,7 +14,7 @@ from typing import Final, Generic
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import ClientConnection, EdgeSettings
 from gateway.proxy.client_exchange import EdgeState
-from gateway.proxy.examining import Select
+from gateway.core.routing import RouteTable
 from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.unread import Unread
@@ -31,7 +31,7 @@ class Edge(Generic[R]):
     def __init__(
         self,
         *,
-        select: Select[R],
+        routes: RouteTable[R],
         protect: Protect[R],
         forward: Forward[R],
         herald: Herald,
@@ -40,7 +40,7 @@ class Edge(Generic[R]):
         settings = settings or EdgeSettings()
         self._state = EdgeState(settings, DateClock(), Unread(settings.unread_bytes_max))
         self._handler = RequestHandler(
-            select=select, protect=protect, forward=forward, herald=herald, state=self._state
+            routes=routes, protect=protect, forward=forward, herald=herald, state=self._state
         )
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()

@@ -76,8 +76,9 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
     """Targets, with their hosts, as which a lenient service may read this one. Mostly none.
 
-    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, or take the
-    host of an absolute form. A request that would meet a route in one of these readings only must not slip past it.
+    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, take the
+    host of an absolute form, or take what follows two slashes for a host (RFC 3986 section 4.2). A request that would
+    meet a route in one of these readings only must not slip past it.
     """
     return () if _PLAIN_TARGET.fullmatch(target) else _other_readings(target, host)
 
@@ -97,6 +98,9 @@ def _other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, 
     folded = folded.partition(_NUL)[0]
     if folded != path:
         yield folded, host
+    if folded.startswith(b"//"):
+        authority, slash, rest = folded.lstrip(b"/").partition(b"/")
+        yield slash + rest or b"/", authority.rpartition(b"@")[2]
 
 
 def _target_fault(target: bytes) -> str | None:

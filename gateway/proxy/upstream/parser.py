@@ -209,12 +209,7 @@ class AnswerParser:
             self._state = _UNTIL_CLOSE
             sink.head_arrived(head, Framing.UPGRADE, None)
         elif self._is_head or head.status in (204, 304):
-            self.may_be_followed = True
-            if self._is_head or (head.status == 204 and (is_chunked or length)):
-                # Many answer HEAD as they do GET. The body that comes late would be read as the answer to the next.
-                self.is_persistent = False
-            sink.head_arrived(head, Framing.NONE, 0)
-            self._finish()
+            self._finish_without_body(head, announces_body=is_chunked or bool(length))
         elif is_chunked:
             self._state = _CHUNKED
             self._chunks = ChunkReader(sink.body_arrived, self._header_bytes_max)
@@ -230,6 +225,14 @@ class AnswerParser:
                 self._state = _LENGTH
             else:
                 self._finish()
+
+    def _finish_without_body(self, head: ResponseHead, *, announces_body: bool) -> None:
+        self.may_be_followed = True
+        if self._is_head or (head.status == 204 and announces_body):
+            # Many answer HEAD as they do GET. A body that comes late would be read as the answer to the next request.
+            self.is_persistent = False
+        self._sink.head_arrived(head, Framing.NONE, 0)
+        self._finish()
 
     def _read_persistence(self, values: dict[bytes, list[bytes]]) -> None:
         options = list_members(values.get(b"connection", ()))

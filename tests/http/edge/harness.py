@@ -157,7 +157,7 @@ async def serving(
             forward = Passthrough(target, herald, key_fields)
             route = replace(route, target=target)
         edge: Edge[PlainRoute] = Edge(
-            select=table(route, host).match,
+            routes=table(route, host),
             protect=answer_of,
             forward=forward,
             herald=herald,

@@ -7,10 +7,11 @@ import socket
 
 import pytest
 
+from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import EdgeSettings
-from gateway.proxy.reply import Incoming, Reply
 from gateway.proxy.listening import ListenError
+from gateway.proxy.reply import Incoming, Reply
 from gateway.proxy.server import Edge
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
@@ -147,7 +148,7 @@ def _edge() -> Edge[PlainRoute]:
     async def never(*_: object) -> Reply:
         raise AssertionError("no request was expected")
 
-    return Edge(select=lambda *_: None, protect=never, forward=never, herald=Herald())
+    return Edge(routes=RouteTable(()), protect=never, forward=never, herald=Herald())
 
 
 async def test_a_port_that_is_taken_is_said_clearly() -> None:

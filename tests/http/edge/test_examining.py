@@ -1,0 +1,98 @@
+"""Which route a request meets before anybody works on it, and which one only slips past its route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.core.message import RequestHead
+from gateway.core.routing import PathPattern, RouteTable, Rule
+from gateway.proxy.examining import Fault, examine
+
+
+@dataclass(frozen=True)
+class Route:
+    name: str
+    once: frozenset[bytes] = frozenset()
+    compared: frozenset[bytes] = frozenset()
+
+
+POST = frozenset((b"POST",))
+ROUTES = RouteTable(
+    [
+        (Rule(POST, PathPattern.parse("/v1/payments")), Route("payments")),
+        (Rule(POST, PathPattern.parse("/v1/payments/{id}/Capture")), Route("capture")),
+        (Rule(POST, PathPattern.parse("/v2/payments"), b"pay.test"), Route("hosted")),
+    ]
+)
+
+
+def asked(target: bytes, method: bytes = b"POST", host: bytes = b"api.test") -> tuple[Route | None, Fault | None]:
+    """What is found of a request with this target."""
+    return examine(ROUTES, RequestHead(method, target, ((b"Host", host),)), host, None)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"//x/v1/payments",
+        b"//x:1/v1/payments?q",
+        b"///x/v1/payments",
+        b"//user@x/v1/payments",
+        b"/\\x/v1/payments",
+        b"/%2Fx/v1/payments",
+        b"/%5cx/v1/payments",
+        b"//pay.test/v2/payments",
+        b"http://api.test//x/v1/payments",
+    ],
+)
+def test_a_network_path_is_not_a_way_round_a_route(target: bytes) -> None:
+    """Two slashes begin an authority for those who read the target as a reference (RFC 3986 section 4.2)."""
+    route, fault = asked(target)
+    assert route is not None
+    assert fault is not None
+
+
+@pytest.mark.parametrize(
+    "target", [b"/v1//../payments", b"/v1//%2e%2e/payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture"]
+)
+def test_an_empty_segment_is_a_segment_to_those_who_resolve_dots_first(target: bytes) -> None:
+    """`..` takes `//` back for a service that does not fold it before (RFC 3986 section 5.2.4)."""
+    route, fault = asked(target)
+    assert route is not None
+    assert fault is not None
+
+
+@pytest.mark.parametrize(
+    "target", [b"/v1/Payments", b"/V1/PAYMENTS", b"/v1/payments/7/capture", b"/V1/%50ayments", b"http://h/v1/Payments"]
+)
+def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
+    """Whether the service tells upper from lower case is not known, so the request is refused."""
+    route, fault = asked(target)
+    assert route is not None
+    assert fault is not None
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "host"),
+    [
+        (b"/v1/refunds", b"POST", b"api.test"),
+        (b"/V1/Refunds//x", b"POST", b"api.test"),
+        (b"//x/v1/refunds", b"POST", b"api.test"),
+        (b"//v1", b"POST", b"api.test"),
+        (b"//", b"POST", b"api.test"),
+        (b"/v1/Payments", b"GET", b"api.test"),
+        (b"/v2/Payments", b"POST", b"api.test"),
+        (b"//api.test/v2/payments", b"POST", b"pay.test"),
+    ],
+)
+def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes, host: bytes) -> None:
+    """Nothing is refused that nobody could take for a protected operation."""
+    assert asked(target, method, host) == (None, None)
+
+
+def test_a_plain_request_meets_its_route() -> None:
+    """The case of what stands for a variable is its own."""
+    route, fault = asked(b"/v1/payments/aBc/Capture")
+    assert (route is not None and route.name, fault) == ("capture", None)

@@ -1,8 +1,8 @@
 """Asks the upstream what became of an operation in doubt, and writes down what it finds.
 
 Owns one probe after the other for each operation: by a retrying request while it waits, or by the background worker. A
-probe takes no token and claims nothing: it holds a leave beside the record, so that one prober asks at a time, and its
-finding is fenced on the token that it read, so that a late answer of the holder wins.
+probe takes no token and claims nothing: it holds a recovery lease beside the record, so that one prober asks at a time,
+and its finding is fenced on the token that it read, so that a late answer of the holder wins.
 
 A probe is a safe request with the configuration's own credentials, never the caller's. What it cannot find out changes
 nothing: the operation stays in doubt, and is asked about again after a growing pause.
@@ -33,7 +33,7 @@ from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeMade
 from gateway.proxy.route import Route
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
-from gateway.store.base import Recovery, Store, StoreError
+from gateway.store.base import RecoveryLease, Store, StoreError
 
 # A probe reads; one that is slower than this is asked again later.
 PROBE_SECONDS_MAX: Final = 30.0
@@ -118,7 +118,7 @@ class Prober:
     async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> Snapshot | None:
         """Probe an operation, if somebody may. Returns the record when it is not, or no longer, in doubt.
 
-        Raises `StoreError`. Cancelled or failed, it leaves a leave that ends by itself.
+        Raises `StoreError`. If it is cancelled or fails, its recovery lease expires by itself.
         """
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT:
@@ -129,18 +129,18 @@ class Prober:
         operation_id = record.identity.operation_id
         async with self._places:
             lease_us = microseconds(3 * PROBE_SECONDS_MAX)
-            leave = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
-            if leave is None:
+            lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
+            if lease is None:
                 return None
             # The store's clock from before the first byte: what arrives at the upstream after it, is not seen.
             before = await self._store.read(operation_id)
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
             began = Began(before.now_us, self._steady_seconds())
-            return await self._ask(route, policy, before.record, began, record.probe, leave)
+            return await self._ask(route, policy, before.record, began, record.probe, lease)
 
     async def _ask(
-        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget, leave: Recovery
+        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget, lease: RecoveryLease
     ) -> Snapshot | None:
         heard = await self._hear(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
@@ -161,7 +161,7 @@ class Prober:
             case NeverHappened():
                 return await self._write(self._disprove(route, record))
             case _:
-                await self._store.put_off(leave, pause_us(leave.tries))
+                await self._store.put_off(lease, pause_us(lease.tries))
                 return None
 
     async def _hear(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Heard | str:

@@ -19,7 +19,7 @@ changed.
 *What is kept beside a record.* An audit is written in the very change that it tells of, once: a repeated command
 leaves no second one. It stays for 90 days (`AUDIT_KEEP_US`), and for as many again as often as its record is still
 there then; so an erased or collected operation can be asked about for at least 90 days, and audits are not kept for
-ever. A leave to recover (`recover`) is no part of the record, and one that a crash of the store forgets costs a
+ever. A recovery lease (`recover`) is no part of the record, and one that a crash of the store forgets costs a
 question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
 
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
@@ -123,8 +123,8 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """Leave to find out what became of an operation in doubt, for one prober at a time.
+class RecoveryLease:
+    """The right to find out what became of an operation in doubt, for one prober at a time.
 
     It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
     those before this one in the same doubt; a takeover begins another.
@@ -213,18 +213,18 @@ class Store(Protocol):
         after the sweep while more than 20,000 claims wait for that.
         """
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
-        """Take the leave to recover a record that is in doubt under this token, for `lease_us`.
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
 
-        None when it is not in doubt under it, when somebody holds the leave, or when it was put off until later and
-        nobody waits (`is_urgent`). A leave that is not given back ends by itself; so does one whose answer was lost,
+        None when it is not in doubt under it, when somebody holds the lease, or when it was put off until later and
+        nobody waits (`is_urgent`). A lease that is not given back ends by itself; so does one whose answer was lost,
         which nobody holds and a repeated call does not get.
         """
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        """Give the leave back; unless it is urgent nobody gets it for `pause_us`.
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        """Give the lease back; unless it is urgent nobody gets it for `pause_us`.
 
-        Repeatable. Once somebody else had the leave it does nothing.
+        Repeatable. Once somebody else had the lease it does nothing.
         """
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:

@@ -33,7 +33,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     StartRefused,
     Store,
     StoreError,
@@ -153,13 +153,13 @@ class Front:
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked("find", self._store.find, query)
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._asked(
             "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        return await self._asked("put_off", self._store.put_off, recovery, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        return await self._asked("put_off", self._store.put_off, lease, pause_us)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked("audits", self._store.audits, operation_id)

@@ -1,4 +1,4 @@
-"""What recovery and operators ask of Postgres: which records there are, the leave to recover one, and who did what.
+"""What recovery and operators ask of Postgres: which records there are, their recovery leases, and who did what.
 
 None of it changes a record, and nobody's request waits for it but one that recovers. It owns how much is looked at in
 one statement; what state a record is in, `lifecycle` says.
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, Recovery
+from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, RecoveryLease
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_statements import load
 
@@ -66,14 +66,12 @@ class Inquiry:
         snapshots = [Snapshot(record, now_us) for record in records if record is not None and record.state in states]
         return snapshots, found[-1][2] if len(found) == query.limit else last_id
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         rows = await self._fetch(_RECOVER, self._clock_us(), operation_id, token, lease_us, is_urgent)
-        return Recovery(operation_id, token, rows[0]["tries"] - 1) if rows else None
+        return RecoveryLease(operation_id, token, rows[0]["tries"] - 1) if rows else None
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        await self._fetch(
-            _PUT_OFF, self._clock_us(), recovery.operation_id, recovery.token, recovery.tries + 1, pause_us
-        )
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        await self._fetch(_PUT_OFF, self._clock_us(), lease.operation_id, lease.token, lease.tries + 1, pause_us)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         rows = await self._fetch(_AUDITS, operation_id, AUDITS_MAX)

@@ -44,7 +44,7 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000
 
 # By how much `due_us` of a claim is later than the expected end of its answer's window; the statements know it too.
 DUE_SLACK_US: Final = 5_000_000
-# How often upkeep looks whether a leave to recover is still needed.
+# How often upkeep looks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
 

@@ -38,7 +38,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     Rejected,
     Swept,
     Tally,
@@ -193,7 +193,7 @@ class SqliteStore:
                 return found
             query = replace(query, after=piece.last)
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._started().writing.run(
             self._writer.transact,
             lambda cursor: inquiry.recover(
@@ -201,9 +201,9 @@ class SqliteStore:
             ),
         )
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
         await self._started().writing.run(
-            self._writer.transact, lambda cursor: inquiry.put_off(cursor, recovery, self._clock_us() + pause_us)
+            self._writer.transact, lambda cursor: inquiry.put_off(cursor, lease, self._clock_us() + pause_us)
         )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:

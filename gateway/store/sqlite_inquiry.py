@@ -1,6 +1,6 @@
 """What recovery and operators ask of SQLite, inside a transaction that somebody else began and will end.
 
-Finding records, the leave to recover one, and who did what. None of it changes a record; what state a record is in,
+Finding records, their recovery leases, and who did what. None of it changes a record; what state a record is in,
 `lifecycle` says.
 """
 
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, Recovery
+from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, RecoveryLease
 from gateway.store.sqlite_rows import VERSION, Row, decode
 from gateway.store.sqlite_statements import RECOVERY_CHECK_US, Cursor, statements
 
@@ -75,8 +75,8 @@ def _decoded(row: Row) -> Record | None:
 
 def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
-) -> Recovery | None:
-    """The leave, if there is a doubt under this token and nobody else has it."""
+) -> RecoveryLease | None:
+    """The recovery lease, if there is a doubt under this token and nobody else has it."""
     sql = statements()
     columns = cursor.execute(sql["select_operation"], (operation_id.bytes,)).fetchone()
     record = None if columns is None else settle(decode(columns), now_us)
@@ -92,14 +92,14 @@ def recover(
         sql["upsert_recovery"],
         (operation_id.bytes, token, now_us + lease_us, put_off_until_us, tries + 1, now_us + RECOVERY_CHECK_US),
     )
-    return Recovery(operation_id, token, tries)
+    return RecoveryLease(operation_id, token, tries)
 
 
-def put_off(cursor: Cursor, recovery: Recovery, until_us: int) -> None:
-    """Give the leave back, unless somebody else had it since."""
+def put_off(cursor: Cursor, lease: RecoveryLease, until_us: int) -> None:
+    """Give the lease back, unless somebody else had it since."""
     cursor.execute(
         statements()["put_off_recovery"],
-        (until_us, recovery.operation_id.bytes, recovery.token, recovery.tries + 1),
+        (until_us, lease.operation_id.bytes, lease.token, lease.tries + 1),
     )
 
 

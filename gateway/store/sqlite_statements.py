@@ -36,7 +36,7 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x69677779
 # How long a sweeper that died keeps others from sweeping.
 SWEEP_TURN_US: Final = 60 * MICROSECONDS
-# How often a sweep looks whether a leave to recover is still needed.
+# How often a sweep looks whether a recovery lease is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
 # Those that have a row of the clock.
@@ -316,7 +316,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
 
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
-    """Look after at most `limit` audits and leaves whose time has come; how many there were."""
+    """Look after at most `limit` audits and recovery leases whose time has come; how many there were."""
     sql = statements()
     audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
     for row, has_record in audits:

@@ -55,7 +55,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     Store,
     StoreError,
     Swept,
@@ -232,11 +232,11 @@ class Tiered:
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked(self._durable.find(query))
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        await self._asked(self._durable.put_off(recovery, pause_us))
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        await self._asked(self._durable.put_off(lease, pause_us))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked(self._durable.audits(operation_id))

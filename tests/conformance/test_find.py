@@ -181,7 +181,7 @@ async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], st
 
 
 async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Store, database: Database) -> None:
-    """In doubt, nobody holds the leave, no pause is left; and the last two of these end by themselves."""
+    """In doubt, nobody holds the recovery lease, no pause is left; and the last two of these end by themselves."""
     free, held, paused, lapsed, claimed = (Hand() for _ in range(5))
     for hand in (lapsed, free, held, paused):
         await do(store, hand, Hand.claim)
@@ -190,9 +190,9 @@ async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Sto
         await do(store, hand, Hand.abandon)
     await do(store, claimed, Hand.claim)
     assert await store.recover(held.operation_id, held.token, microseconds(100), is_urgent=False)
-    leave = await store.recover(paused.operation_id, paused.token, microseconds(100), is_urgent=False)
-    assert leave is not None
-    await store.put_off(leave, microseconds(200))
+    lease = await store.recover(paused.operation_id, paused.token, microseconds(100), is_urgent=False)
+    assert lease is not None
+    await store.put_off(lease, microseconds(200))
 
     async def recoverable(states: frozenset[State] = IN_DOUBT) -> list[UUID]:
         return ids(await other_store.find(Query(states, recoverable=True)))

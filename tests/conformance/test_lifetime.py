@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway.core.operation import Fenced, State
-from gateway.store.base import NotApplied, Query, RecipeConflict, Recovery, Store
+from gateway.store.base import NotApplied, Query, RecipeConflict, RecoveryLease, Store
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
@@ -33,7 +33,7 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "agree_recipes": lambda store: store.agree_recipes({}, frozenset()),
     "find": lambda store: store.find(Query(frozenset(State))),
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
-    "put_off": lambda store: store.put_off(Recovery(Hand().operation_id, 1, 0), 1),
+    "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1),
     "audits": lambda store: store.audits(Hand().operation_id),
     "look_epoch": lambda store: store.look_epoch(),
     "begin_epoch": lambda store: store.begin_epoch(b"", 1),

@@ -1,4 +1,4 @@
-"""The leave to recover, which is beside the record and never in it, and what is written down when a doubt is ended."""
+"""The recovery lease, which is beside the record and never in it, and what is written down when a doubt is ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
-from gateway.store.base import AUDIT_KEEP_US, AUDITS_MAX, AuditEntry, Recovery, Store
+from gateway.store.base import AUDIT_KEEP_US, AUDITS_MAX, AuditEntry, RecoveryLease, Store
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
@@ -24,8 +24,8 @@ from tests.conformance.hand import (
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 
-LEAVE_SECONDS = 30.0
-LEAVE_US = microseconds(LEAVE_SECONDS)
+RECOVERY_LEASE_SECONDS = 30.0
+RECOVERY_LEASE_US = microseconds(RECOVERY_LEASE_SECONDS)
 PAUSE_SECONDS = 600.0
 PAUSE_US = microseconds(PAUSE_SECONDS)
 AUDIT_KEEP_SECONDS = AUDIT_KEEP_US / 1_000_000
@@ -40,50 +40,50 @@ async def in_doubt(store: Store) -> Hand:
     return hand
 
 
-async def ask(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery | None:
-    return await store.recover(hand.operation_id, hand.token, LEAVE_US, is_urgent=is_urgent)
+async def ask(store: Store, hand: Hand, *, is_urgent: bool = False) -> RecoveryLease | None:
+    return await store.recover(hand.operation_id, hand.token, RECOVERY_LEASE_US, is_urgent=is_urgent)
 
 
-async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery:
+async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> RecoveryLease:
     """Ask, and expect to get it."""
-    leave = await ask(store, hand, is_urgent=is_urgent)
-    assert leave is not None
-    return leave
+    lease = await ask(store, hand, is_urgent=is_urgent)
+    assert lease is not None
+    return lease
 
 
-# The leave
+# The recovery lease
 
 
-async def test_of_many_probers_one_gets_the_leave(store: Store, other_store: Store) -> None:
-    """Twenty who ask at once through two gateways, some in a hurry, get one leave."""
+async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store) -> None:
+    """Twenty who ask at once through two gateways, some in a hurry, get one lease."""
     hand = await in_doubt(store)
     asked = await asyncio.gather(
         *(ask((store, other_store)[index % 2], hand, is_urgent=index % 3 == 0) for index in range(PROBERS))
     )
-    assert [leave for leave in asked if leave is not None] == [Recovery(hand.operation_id, hand.token, 0)]
+    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 0)]
     assert await ask(other_store, hand, is_urgent=True) is None
 
 
-async def test_leaves_of_many_operations_do_not_meet(store: Store, other_store: Store) -> None:
-    """Of every operation one gets the leave, however many are asked for at once."""
+async def test_leases_of_many_operations_do_not_meet(store: Store, other_store: Store) -> None:
+    """Of every operation one gets the lease, however many are asked for at once."""
     hands = [await in_doubt(store) for _ in range(10)]
     asked = await asyncio.gather(*(ask(each, hand) for each in (store, other_store) for hand in hands))
-    assert sorted(leave.operation_id for leave in asked if leave) == sorted(hand.operation_id for hand in hands)
+    assert sorted(lease.operation_id for lease in asked if lease) == sorted(hand.operation_id for hand in hands)
 
 
-async def test_a_leave_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
+async def test_a_lease_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
     """A prober that never comes back keeps the others out until its time is over, and one of them gets it then."""
     hand = await in_doubt(store)
     await take(store, hand)
-    await database.advance(LEAVE_SECONDS / 2)
+    await database.advance(RECOVERY_LEASE_SECONDS / 2)
     assert await ask(other_store, hand, is_urgent=True) is None
-    await database.advance(LEAVE_SECONDS / 2)
+    await database.advance(RECOVERY_LEASE_SECONDS / 2)
     asked = await asyncio.gather(*(ask((store, other_store)[index % 2], hand) for index in range(PROBERS)))
-    assert [leave for leave in asked if leave is not None] == [Recovery(hand.operation_id, hand.token, 1)]
+    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 1)]
 
 
 async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Store, database: Database) -> None:
-    """A pause holds up those whom nobody waits for; a leave that is held holds up everybody."""
+    """A pause holds up those whom nobody waits for; a lease that is held holds up everybody."""
     hand = await in_doubt(store)
     await store.put_off(await take(store, hand), PAUSE_US)
     assert await ask(other_store, hand) is None
@@ -97,30 +97,30 @@ async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Sto
     assert (await take(store, hand)).tries == 2
 
 
-async def test_a_leave_that_was_given_back_is_free(store: Store, other_store: Store) -> None:
+async def test_a_lease_that_was_given_back_is_free(store: Store, other_store: Store) -> None:
     """Without a pause the next one gets it at once."""
     hand = await in_doubt(store)
     for tries in range(5):
-        leave = await take((store, other_store)[tries % 2], hand)
-        assert leave.tries == tries
-        await other_store.put_off(leave, 0)
+        lease = await take((store, other_store)[tries % 2], hand)
+        assert lease.tries == tries
+        await other_store.put_off(lease, 0)
 
 
 async def test_giving_back_twice_is_giving_back_once(store: Store, database: Database) -> None:
     """An answer that was lost is repeated, and costs nothing but a pause that begins anew."""
     hand = await in_doubt(store)
-    leave = await take(store, hand)
-    await store.put_off(leave, PAUSE_US)
-    await store.put_off(leave, PAUSE_US)
+    lease = await take(store, hand)
+    await store.put_off(lease, PAUSE_US)
+    await store.put_off(lease, PAUSE_US)
     await database.advance(PAUSE_SECONDS)
     assert (await take(store, hand)).tries == 1
 
 
-async def test_a_leave_that_is_over_takes_nothing_from_the_next(store: Store, database: Database) -> None:
-    """Whoever gives back too late neither ends the leave that somebody else has by now, nor puts it off."""
+async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, database: Database) -> None:
+    """Whoever gives back too late neither ends the lease that somebody else has by now, nor puts it off."""
     hand = await in_doubt(store)
     late = await take(store, hand)
-    await database.advance(LEAVE_SECONDS)
+    await database.advance(RECOVERY_LEASE_SECONDS)
     current = await take(store, hand)
     await store.put_off(late, PAUSE_US)
     assert await ask(store, hand, is_urgent=True) is None
@@ -130,10 +130,10 @@ async def test_a_leave_that_is_over_takes_nothing_from_the_next(store: Store, da
 
 
 async def test_what_never_was_can_be_given_back(store: Store) -> None:
-    """Giving back a leave that the store does not know is harmless."""
+    """Giving back a lease that the store does not know is harmless."""
     hand = await in_doubt(store)
-    await store.put_off(Recovery(uuid4(), 1, 0), PAUSE_US)
-    await store.put_off(Recovery(hand.operation_id, hand.token, 0), PAUSE_US)
+    await store.put_off(RecoveryLease(uuid4(), 1, 0), PAUSE_US)
+    await store.put_off(RecoveryLease(hand.operation_id, hand.token, 0), PAUSE_US)
     await take(store, hand)
 
 
@@ -152,20 +152,20 @@ NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
 
 @pytest.mark.parametrize("speeches", NOT_IN_DOUBT.values(), ids=NOT_IN_DOUBT)
 async def test_only_doubt_is_recovered(speeches: tuple[Speech, ...], store: Store) -> None:
-    """In every other state nobody gets the leave, however urgent."""
+    """In every other state nobody gets the lease, however urgent."""
     hand = Hand()
     await do(store, hand, *speeches)
     assert await ask(store, hand, is_urgent=True) is None
 
 
 async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database: Database) -> None:
-    """Nobody gets the leave with another token than the record's; a doubt after a takeover is another one."""
+    """Nobody gets the lease with another token than the record's; a doubt after a takeover is another one."""
     hand = await in_doubt(store)
-    assert await store.recover(hand.operation_id, hand.stale_token, LEAVE_US, is_urgent=True) is None
-    assert await store.recover(hand.operation_id, hand.future_token, LEAVE_US, is_urgent=True) is None
+    assert await store.recover(hand.operation_id, hand.stale_token, RECOVERY_LEASE_US, is_urgent=True) is None
+    assert await store.recover(hand.operation_id, hand.future_token, RECOVERY_LEASE_US, is_urgent=True) is None
     first = await take(store, hand)
     await do(store, hand, Hand.takeover, Hand.abandon)
-    assert await store.recover(hand.operation_id, first.token, LEAVE_US, is_urgent=True) is None
+    assert await store.recover(hand.operation_id, first.token, RECOVERY_LEASE_US, is_urgent=True) is None
     second = await take(store, hand)
     assert (second.token, second.tries) == (hand.token, 0)
     # The first one's is over, and it cannot touch the second's.
@@ -182,10 +182,10 @@ async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, datab
     await database.advance(LEASE_SECONDS)
     if is_swept:
         await sweep_all(store)
-    leave = await take(store, hand)
+    lease = await take(store, hand)
     await sweep_all(store)
     assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(leave, PAUSE_US)
+    await store.put_off(lease, PAUSE_US)
     assert await ask(store, hand) is None
 
 
@@ -194,9 +194,9 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     hand = await in_doubt(store)
     before = (await store.read(hand.operation_id)).record
     for _ in range(3):
-        leave = await take(store, hand, is_urgent=True)
+        lease = await take(store, hand, is_urgent=True)
         assert (await store.read(hand.operation_id)).record == before
-        await store.put_off(leave, PAUSE_US)
+        await store.put_off(lease, PAUSE_US)
         assert (await store.read(hand.operation_id)).record == before
     await database.advance(PAUSE_SECONDS)
     await sweep_all(store)
@@ -205,14 +205,14 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
 
 
 async def test_a_late_answer_wins_over_a_prober(store: Store, other_store: Store) -> None:
-    """While somebody holds the leave the holder's answer is recorded, and what the prober found is fenced."""
+    """While somebody holds the recovery lease the holder's answer is recorded, and what the prober found is fenced."""
     hand = await in_doubt(store)
     proof, denial = hand.prove(), hand.disprove()
-    leave = await take(other_store, hand)
+    lease = await take(other_store, hand)
     await do(store, hand, Hand.complete)
     assert isinstance(await other_store.apply(proof), Fenced)
     assert isinstance(await other_store.apply(denial), Fenced)
-    await other_store.put_off(leave, PAUSE_US)
+    await other_store.put_off(lease, PAUSE_US)
     assert await state(store, hand) is State.COMPLETED
     assert hand.record is not None
     assert hand.record.response == ANSWER
@@ -238,12 +238,12 @@ async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, ot
         assert len(await store.audits(hand.operation_id)) == isinstance(proven, Applied)
 
 
-async def test_leaves_and_pauses_outlive_a_restart(database: Database) -> None:
+async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
     """A gateway that starts again finds who holds what, and until when."""
     store = database.open_store()
     await store.start()
     held, paused = await in_doubt(store), await in_doubt(store)
-    leave = await take(store, held)
+    lease = await take(store, held)
     await store.put_off(await take(store, paused), PAUSE_US)
     await store.close()
     store = database.open_store()
@@ -251,7 +251,7 @@ async def test_leaves_and_pauses_outlive_a_restart(database: Database) -> None:
     try:
         assert await ask(store, held, is_urgent=True) is None
         assert await ask(store, paused) is None
-        await store.put_off(leave, 0)
+        await store.put_off(lease, 0)
         assert (await take(store, held)).tries == 1
         assert (await take(store, paused, is_urgent=True)).tries == 1
     finally:

@@ -36,7 +36,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     Swept,
     Tally,
     Watch,
@@ -117,7 +117,7 @@ class Database:
         for operation_id in standby.records.keys() - memory.records.keys():
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
         memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
-        memory.leaves.clear()
+        memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()
         self.break_down(0.0)
@@ -284,13 +284,13 @@ class Durable:
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask_model("find", self._database.store.find, query)
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._ask_model(
             "recover", self._database.store.recover, operation_id, token, lease_us, is_urgent=is_urgent
         )
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        await self._ask_model("put_off", self._database.store.put_off, recovery, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)

@@ -229,13 +229,13 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
             doubted = Hand()
             await do(store, doubted, Hand.claim, Hand.abandon)
-            leave = await store.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=False)
-            assert leave is not None
+            lease = await store.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=False)
+            assert lease is not None
             assert await other.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=True) is None
             for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
                 assert await other.find(Query(states, frozenset(("create_payment",)), recoverable=True)) == []
                 assert len(await other.find(Query(states, frozenset(("create_payment",))))) == 1
-            await store.put_off(leave, 0)
+            await store.put_off(lease, 0)
             await do(store, doubted, Hand.disprove)
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)

@@ -23,7 +23,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     Store,
     Swept,
     Tally,
@@ -138,13 +138,13 @@ class FaultyStore:
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask("find", self._store.find, query)
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._ask(
             "recover", functools.partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
-        await self._ask("put_off", self._store.put_off, recovery, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+        await self._ask("put_off", self._store.put_off, lease, pause_us)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask("audits", self._store.audits, operation_id)

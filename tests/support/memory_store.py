@@ -33,7 +33,7 @@ from gateway.store.base import (
     NotApplied,
     Query,
     RecipeConflict,
-    Recovery,
+    RecoveryLease,
     Swept,
     Tally,
     Watch,
@@ -58,8 +58,8 @@ class ManualClock:
 
 
 @dataclass(slots=True)
-class Leave:
-    """Who recovers an operation, as the store keeps it beside the record: under which token, and until when."""
+class KeptLease:
+    """A recovery lease, as the store keeps it beside the record: under which token, and until when."""
 
     token: int
     held_until_us: int
@@ -85,7 +85,7 @@ class Memory:
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
     recipes: dict[str, bytes] = field(default_factory=dict)
-    leaves: dict[UUID, Leave] = field(default_factory=dict)
+    recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
 
@@ -159,10 +159,10 @@ class MemoryStore:
     def _tidy(self, limit: int) -> bool:
         """Clear away what is kept beside records and needed no more; False when the limit was reached."""
         memory, now_us = self.memory, self.memory.clock()
-        for operation_id, leave in list(memory.leaves.items()):
+        for operation_id, lease in list(memory.recovery_leases.items()):
             record = memory.records.get(operation_id)
-            if record is None or record.token != leave.token or record.state is not State.IN_DOUBT:
-                del memory.leaves[operation_id]
+            if record is None or record.token != lease.token or record.state is not State.IN_DOUBT:
+                del memory.recovery_leases[operation_id]
         for operation_id, audits in list(memory.audits.items()):
             for kept in [kept for kept in audits if kept.until_us <= now_us]:
                 if limit <= 0:
@@ -217,40 +217,40 @@ class MemoryStore:
         if record.state not in query.states:
             return False
         if query.recoverable:
-            leave = self.memory.leaves.get(record.identity.operation_id)
+            lease = self.memory.recovery_leases.get(record.identity.operation_id)
             if record.state is not State.IN_DOUBT:
                 return False
             if (
-                leave is not None
-                and leave.token == record.token
-                and max(leave.held_until_us, leave.put_off_until_us) > now_us
+                lease is not None
+                and lease.token == record.token
+                and max(lease.held_until_us, lease.put_off_until_us) > now_us
             ):
                 return False
         is_on_route = query.routes is None or record.identity.route in query.routes
         return is_on_route and record.first_claimed_us <= now_us - query.age_us
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> Recovery | None:
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         self._check_started()
-        now_us, leaves = self.memory.clock(), self.memory.leaves
+        now_us, leases = self.memory.clock(), self.memory.recovery_leases
         record = settle(self.memory.records.get(operation_id), now_us)
         if record is None or record.state is not State.IN_DOUBT or record.token != token:
             return None
-        leave = leaves.get(operation_id)
-        if leave is None or leave.token != token:
-            leaves[operation_id] = Leave(token, now_us + lease_us)
-            return Recovery(operation_id, token, 0)
-        if leave.held_until_us > now_us or (leave.put_off_until_us > now_us and not is_urgent):
+        lease = leases.get(operation_id)
+        if lease is None or lease.token != token:
+            leases[operation_id] = KeptLease(token, now_us + lease_us)
+            return RecoveryLease(operation_id, token, 0)
+        if lease.held_until_us > now_us or (lease.put_off_until_us > now_us and not is_urgent):
             return None
-        leave.held_until_us = now_us + lease_us
-        leave.tries += 1
-        return Recovery(operation_id, token, leave.tries - 1)
+        lease.held_until_us = now_us + lease_us
+        lease.tries += 1
+        return RecoveryLease(operation_id, token, lease.tries - 1)
 
-    async def put_off(self, recovery: Recovery, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
         self._check_started()
-        leave = self.memory.leaves.get(recovery.operation_id)
-        if leave is not None and (leave.token, leave.tries) == (recovery.token, recovery.tries + 1):
-            leave.held_until_us = 0
-            leave.put_off_until_us = self.memory.clock() + pause_us
+        kept = self.memory.recovery_leases.get(lease.operation_id)
+        if kept is not None and (kept.token, kept.tries) == (lease.token, lease.tries + 1):
+            kept.held_until_us = 0
+            kept.put_off_until_us = self.memory.clock() + pause_us
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()

@@ -136,7 +136,7 @@ DEFECTS = (
                 "if put_off_until_us > now_us and not is_urgent:",
             ),
         ),
-        ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_leave[sqlite]",),
+        ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_lease[sqlite]",),
     ),
     Defect(
         "purge-without-audit",

@@ -1,4 +1,4 @@
--- No row of the table: the leave to recover is given back by whoever had it last.
+-- No row of the table: the recovery lease is given back by whoever had it last.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )

@@ -1,9 +1,9 @@
--- No row of the table: leave to recover an operation in doubt, for one at a time. The record stays as it is.
+-- No row of the table: the recovery lease of an operation in doubt, for one at a time. The record stays as it is.
 --
 -- A claimed record whose lease is over is in doubt. Of those who come at once each waits for the one before and sees what
--- he left. A leave under an older token is over.
+-- he left. A lease under an older token is over.
 WITH clock AS MATERIALIZED (
-    -- A leave that a crash forgets is given twice, which costs a question: no flush at commit.
+    -- A lease that a crash forgets is given twice, which costs a question: no flush at commit.
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )
 INSERT INTO idempotency_gateway.recovery AS r (operation_id, token, held_until_us, put_off_until_us, check_us, tries)

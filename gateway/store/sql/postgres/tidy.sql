@@ -1,4 +1,4 @@
--- No row of the table: audits whose time and record are gone, and leaves to recover what is in doubt no longer.
+-- No row of the table: audits whose time and record are gone, and recovery leases of what is in doubt no longer.
 --
 -- What is still needed is looked at again later.
 WITH turn AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- no row of the table: leave to recover an operation in doubt, by the transaction that found it so
+-- no row of the table: the recovery lease of an operation in doubt, by the transaction that found it so
 INSERT INTO recovery (id, token, held_until_us, put_off_until_us, tries, check_us) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     token = excluded.token,

@@ -42,6 +42,8 @@ from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapsho
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # How many of them are shown of one operation.
 AUDITS_MAX: Final = 200
+# While more claims than this wait for a sweep, a lapse among them may be found only after it.
+UNSWEPT_CLAIMS_MAX: Final = 20_000
 
 
 boot_seconds: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -210,7 +212,7 @@ class Store(Protocol):
 
         It is no snapshot of the whole: what changes meanwhile is found as it was or as it is. A record that only a
         newer program can read is left out. A lapse that no sweep has come to yet is found too; a store may leave it for
-        after the sweep while more than 20,000 claims wait for that.
+        after the sweep while more than `UNSWEPT_CLAIMS_MAX` claims wait for that.
         """
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:

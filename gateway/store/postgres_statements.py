@@ -28,8 +28,8 @@ from gateway.core.operation import (
     Renew,
     Takeover,
 )
-from gateway.store.base import AUDIT_KEEP_US
-from gateway.store.postgres_rows import NO_RECORD, RECORD, pack_headers, pack_location
+from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
+from gateway.store.postgres_rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
 
 Columns = tuple[Any, ...]
 
@@ -42,19 +42,31 @@ SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
-# By how much `due_us` of a claim is later than the expected end of its answer's window; the statements know it too.
+# By how much `due_us` of a claim is later than the expected end of its answer's window.
 DUE_SLACK_US: Final = 5_000_000
+# For how long a claim may have a lower token beside it whose statement has yet to commit.
+_COMMIT_US: Final = 5_000_000
 # How often upkeep looks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
+
+_MARKS: Final = {
+    "{now}": NOW,
+    "{record}": RECORD,
+    "{no_record}": NO_RECORD,
+    "{record_version}": str(RECORD_VERSION),
+    "{sweep_lock}": SWEEP_LOCK,
+    "{audit_keep_us}": str(AUDIT_KEEP_US),
+    "{commit_us}": str(_COMMIT_US),
+    "{due_slack_us}": str(DUE_SLACK_US),
+    "{recovery_check_us}": str(_RECOVERY_CHECK_US),
+    "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
+}
 
 
 def load(name: str) -> str:
     """The text of a statement, ready to be prepared."""
     text = files("gateway.store").joinpath(f"sql/postgres/{name}.sql").read_text()
-    for mark, value in (
-        ("{now}", NOW), ("{record}", RECORD), ("{no_record}", NO_RECORD), ("{sweep_lock}", SWEEP_LOCK),
-        ("{audit_keep_us}", str(AUDIT_KEEP_US)), ("{recovery_check_us}", str(_RECOVERY_CHECK_US)),
-    ):  # fmt: skip
+    for mark, value in _MARKS.items():
         text = text.replace(mark, value)
     return text
 

@@ -44,7 +44,7 @@ WITH clock AS MATERIALIZED (
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
-        c.now_us + s.due_in_us, 1, 1, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
+        c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
         s.new_probe_target, s.new_probe_host
     FROM seen s CROSS JOIN clock c
@@ -90,7 +90,7 @@ WITH clock AS MATERIALIZED (
             SELECT excluded.recipe, excluded.digest, excluded.raw, excluded.key_id
             WHERE o.recipe IS NULL OR greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
         )
-    WHERE o.version = 1
+    WHERE o.version = {record_version}
         AND o.state IN ('released', 'completed', 'tombstone')
         AND (
             greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us

@@ -25,7 +25,7 @@ WITH input AS MATERIALIZED (
         doubt = NULL,
         resolution_id = l.by_resolution_id
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.token = l.for_token
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token, l.by_who, l.by_why

@@ -16,7 +16,7 @@ WITH input AS MATERIALIZED (
 ), changed AS (
     DELETE FROM idempotency_gateway.operation o
     USING locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.remember_until_us > c.now_us
         AND (
             o.state IN ('released', 'tombstone')

@@ -2,7 +2,7 @@
 -- released | tombstone --collect--> absent (the key is no longer remembered)
 -- claimed --lapse--> in_doubt (a lapse that the walk over the tokens did not see)
 --
--- `due_us` may be late by 5 s, so the scan goes that much further. Who is locked is left for the next pass. A retired
+-- `due_us` may be late by the slack, so the scan goes that much further. Who is locked is left for the next pass. A retired
 -- answer stays where it is until its partition leaves: nobody reads it any more.
 WITH turn AS MATERIALIZED (
     -- What time has changed is true whether or not it is written down: no flush at commit.
@@ -13,8 +13,8 @@ WITH turn AS MATERIALIZED (
     SELECT o.operation_id, o.state, greatest(o.replay_until_us, o.remember_until_us) AS until_us
     FROM idempotency_gateway.operation o
     WHERE (SELECT mine FROM turn)
-        AND o.due_us <= (SELECT now_us FROM clock) + 5000000
-        AND o.version = 1
+        AND o.due_us <= (SELECT now_us FROM clock) + {due_slack_us}
+        AND o.version = {record_version}
         AND CASE o.state
             WHEN 'claimed' THEN o.lease_until_us <= (SELECT now_us FROM clock)
             WHEN 'completed' THEN o.replay_until_us <= (SELECT now_us FROM clock)

@@ -16,7 +16,7 @@ WITH clock AS MATERIALIZED (
         WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day
         LIMIT 1
     ) r ON true
-    WHERE o.version = 1
+    WHERE o.version = {record_version}
         AND o.first_claimed_us <= c.now_us - $4::bigint
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (

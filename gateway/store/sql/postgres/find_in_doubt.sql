@@ -20,7 +20,7 @@ WITH start AS MATERIALIZED (
         FROM idempotency_gateway.operation
         WHERE token > s.passed_token
         ORDER BY token
-        LIMIT 20000
+        LIMIT {unswept_claims_max}
     ) o
     WHERE o.attention_us IS NULL AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
         AND o.operation_id >= $2::uuid AND (h.last_id IS NULL OR o.operation_id <= h.last_id)
@@ -34,7 +34,7 @@ WITH start AS MATERIALIZED (
             SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = n.operation_id LIMIT 1
         ) o
     ) o
-    WHERE o.version = 1
+    WHERE o.version = {record_version}
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= s.now_us)
         AND o.first_claimed_us <= s.now_us - $4::bigint
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))

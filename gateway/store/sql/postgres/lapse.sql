@@ -36,7 +36,8 @@ WITH turn AS MATERIALIZED (
     FROM (SELECT operation_id FROM candidate ORDER BY operation_id) d CROSS JOIN start s CROSS JOIN LATERAL (
         SELECT operation_id
         FROM idempotency_gateway.operation o
-        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us AND o.version = 1
+        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+            AND o.version = {record_version}
         FOR NO KEY UPDATE SKIP LOCKED
     ) o
 ), lapsed AS (
@@ -51,7 +52,7 @@ WITH turn AS MATERIALIZED (
 ), held AS MATERIALIZED (
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
     FROM young y CROSS JOIN start s
-    WHERE y.claimed_us > s.now_us - 5000000
+    WHERE y.claimed_us > s.now_us - {commit_us}
         OR y.state = 'claimed' AND y.attention_us IS NULL AND y.token NOT IN (SELECT token FROM lapsed)
 ), moved AS (
     UPDATE idempotency_gateway.upkeep u SET passed_token = p.token

@@ -22,9 +22,9 @@ WITH input AS MATERIALIZED (
         replay_until_us = c.now_us + l.replay_us,
         remember_until_us = c.now_us + l.remember_us,
         completed_us = c.now_us,
-        -- Left alone while right within 5 s, because it is indexed.
+        -- Left alone while right within the slack, because it is indexed.
         due_us = CASE
-            WHEN o.due_us BETWEEN c.now_us + l.replay_us AND c.now_us + l.replay_us + 5000000 THEN o.due_us
+            WHEN o.due_us BETWEEN c.now_us + l.replay_us AND c.now_us + l.replay_us + {due_slack_us} THEN o.due_us
             ELSE c.now_us + l.replay_us
         END,
         attention_us = NULL,
@@ -34,7 +34,7 @@ WITH input AS MATERIALIZED (
         location = l.new_location,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.token = l.for_token
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token, o.drop_day, l.ordinal

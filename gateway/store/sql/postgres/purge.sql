@@ -21,7 +21,7 @@ WITH input AS MATERIALIZED (
         due_us = o.remember_until_us,
         drop_day = NULL
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.state = 'completed' AND o.replay_until_us > c.now_us
     RETURNING o.operation_id, l.token, l.drop_day, l.by_who, l.by_why
 ), dropped AS (

@@ -9,7 +9,7 @@ WITH clock AS MATERIALIZED (
 INSERT INTO idempotency_gateway.recovery AS r (operation_id, token, held_until_us, put_off_until_us, check_us, tries)
 SELECT o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1
 FROM clock c CROSS JOIN idempotency_gateway.operation o
-WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = 1
+WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = {record_version}
     AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
 ON CONFLICT (operation_id) DO UPDATE SET
     token = excluded.token,

@@ -23,7 +23,7 @@ WITH input AS MATERIALIZED (
         doubt = NULL,
         resolution_id = NULL
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.carries_doubt
     RETURNING o.operation_id

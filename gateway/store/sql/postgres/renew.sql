@@ -19,7 +19,7 @@ WITH input AS MATERIALIZED (
         lease_until_us = c.now_us + l.lease_us,
         attention_us = coalesce(o.attention_us, c.now_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = 1
+    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
         AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
         AND o.state = 'claimed' AND o.lease_until_us > c.now_us
     RETURNING o.operation_id

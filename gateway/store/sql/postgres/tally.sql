@@ -14,7 +14,7 @@ WITH start AS MATERIALIZED (
         FROM idempotency_gateway.operation
         WHERE token > s.passed_token
         ORDER BY token
-        LIMIT 20000
+        LIMIT {unswept_claims_max}
     ) o
     WHERE o.attention_us IS NULL AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
 )

@@ -30,8 +30,9 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.store.base import Swept
-from gateway.store.postgres import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, PostgresStore
+from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_batch import STATEMENTS
+from gateway.store.postgres_dialer import Dialer
 from gateway.store.postgres_link import Connection
 from gateway.store.postgres_statements import COLUMNS, claim_columns, load
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, SAME, Hand, do, state
@@ -120,7 +121,7 @@ async def test_hot_statements_go_by_index(mode: str, postgres_url: str) -> None:
         await admin.execute(FILL)
         await admin.execute(FILL_ANSWERS)
     url = f"{postgres_url}?pgbouncer=true" if mode == "pgbouncer" else postgres_url
-    link = Dialer(url, CONNECT_SECONDS, COMMAND_SECONDS).link()
+    link = Dialer(url).link()
     try:
         for kind, statement in STATEMENTS.items():
             batch: list[Any] = [COMMANDS[kind]() for _ in range(BATCH)]
@@ -210,7 +211,7 @@ async def test_answers_leave_with_their_partition(postgres_url: str) -> None:
         today = EPOCH_US // microseconds(DAY_SECONDS)
         assert len(await partitions(postgres_url)) == 2
         clock.advance(2 * DAY_SECONDS)
-        store._open().upkeep.drop_at = 0.0
+        store._started().upkeep.drop_at = 0.0
         await store.sweep(100)
         assert await partitions(postgres_url) == [f"response_{(EPOCH_US + 10**12) // 86_400_000_000 // 7 * 7 + 7}"]
         assert today < int((await partitions(postgres_url))[0].partition("_")[2])
@@ -265,7 +266,7 @@ async def test_traffic_does_not_wait_for_a_partition_that_leaves(postgres_url: s
                 assert await state(store, hand) is State.COMPLETED
             await sweeping
         assert len(await partitions(postgres_url)) == 2
-        store._open().upkeep.drop_at = 0.0
+        store._started().upkeep.drop_at = 0.0
         await store.sweep(100)
         assert len(await partitions(postgres_url)) == 1
 

@@ -1,0 +1,138 @@
+"""How connections to Postgres are opened, through asyncpg: this is the only module that imports the driver.
+
+It owns what a session is told at its start, whether there is a pooler between, and which memory a connection may lead
+to. It knows no command, and holds no connection.
+
+Theory of operation
+-------------------
+A plain connection is told at its start to plan every statement once and by index: the plan must not depend on how full
+the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
+noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
+go over to another server without a word, each batch of claims compares there which memory it is about to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import asyncpg
+
+from gateway.store.base import Epoch
+from gateway.store.postgres_link import Connection, Link
+from gateway.store.postgres_schema import check_epoch, greet, look_epoch
+
+CONNECT_SECONDS: Final = 5.0
+COMMAND_SECONDS: Final = 5.0
+
+
+class Dialer:
+    """Opens connections as this store needs them."""
+
+    def __init__(
+        self, url: str, connect_seconds: float = CONNECT_SECONDS, command_seconds: float = COMMAND_SECONDS
+    ) -> None:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
+        self._dsn = parts._replace(query=urlencode(options)).geturl()
+        self._connect_seconds = connect_seconds
+        self._command_seconds = command_seconds
+        self.epoch: Epoch | None = None
+        """The memory that was there at the start. A connection to another one is not used."""
+        self.seen_token = 0
+        # Host and database only: the text goes to logs.
+        self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
+
+    def link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
+        """A connection that is opened when needed; `prepare` is called on each that it opens."""
+        return Link(
+            partial(self._dial, prepare),
+            self.where,
+            connect_seconds=self._connect_seconds,
+            command_seconds=self._command_seconds,
+        )
+
+    async def _dial(self, prepare: Callable[[Connection], Awaitable[None]] | None) -> Connection:
+        """A connection to a server that may be used, `prepare` called on it."""
+        try:
+            connection = await self._connect()
+        except asyncpg.ProtocolViolationError:
+            # "unsupported startup parameter": a pooler, which could not keep what we tell a session.
+            if self.pgbouncer:
+                raise
+            self.pgbouncer = True
+            connection = await self._connect()
+        try:
+            if self.pgbouncer:
+                await _learn_types(connection)
+            await greet(connection)
+            await self._compare(connection)
+            if prepare is not None:
+                await prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def fetch_compared(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
+        """One statement over this link, on a memory that was compared.
+
+        Behind a pooler the server can be another one with each transaction, and no connection is lost by that: there
+        it is compared in the same transaction.
+        """
+        if not self.pgbouncer:
+            return await link.fetch(query, *arguments)
+
+        async def compare_and_fetch(connection: Connection) -> Sequence[Any]:
+            async with connection.transaction():
+                await self._compare(connection)
+                return await connection.fetch(query, *arguments)
+
+        return await link.run(compare_and_fetch)
+
+    async def _compare(self, connection: Connection) -> None:
+        # Both from before the server is asked: a token that is seen meanwhile is no sign of an older state.
+        known, seen_token = self.epoch, self.seen_token
+        if known is not None:
+            check_epoch(await look_epoch(connection), known, seen_token)
+
+    async def _connect(self) -> Connection:
+        limit_ms = str(round(self._command_seconds * 1000))
+        settings = {
+            # By index and once, see above; compiling a plan costs more than running it.
+            "enable_seqscan": "off",
+            "plan_cache_mode": "force_generic_plan",
+            "jit": "off",
+            # A backend whose client is gone must not hold its locks for long.
+            "statement_timeout": limit_ms,
+            "lock_timeout": limit_ms,
+            "idle_in_transaction_session_timeout": limit_ms,
+        }
+        connection: Any = await asyncpg.connect(
+            self._dsn,
+            timeout=self._connect_seconds,
+            statement_cache_size=0 if self.pgbouncer else 100,
+            max_cached_statement_lifetime=0,
+            server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
+        )
+        return cast("Connection", connection)
+
+
+async def _learn_types(connection: Connection) -> None:
+    """Let the driver look up the array types once, in a transaction that leaves nothing behind.
+
+    It sets `jit` for that in whatever session it finds itself, which behind a pooler would be somebody else's next; and
+    where it cannot, the server spends a second on compiling the look-up.
+    """
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SET LOCAL jit = off")
+    await connection.fetch(
+        "SELECT WHERE $1::uuid[] IS NULL OR $2::text[] IS NULL OR $3::bytea[] IS NULL OR $4::bigint[] IS NULL"
+        " OR $5::smallint[] IS NULL",
+        *([None] * 5),
+    )
+    await transaction.rollback()

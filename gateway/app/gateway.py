@@ -58,7 +58,7 @@ from gateway.store.journal import Journal
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import Teller
+from gateway.upkeep.tally import TallyTaker
 
 _LOG = logging.getLogger("gateway")
 
@@ -155,7 +155,7 @@ class Gateway:
         self._status = StatusServer(self.health, self.metrics.render)
         self._admin = admin_api(config, self._store)
         self._sweeper = Sweeper(self._store, self.herald)
-        self._teller = Teller(self._store, self.herald)
+        self._tally_taker = TallyTaker(self._store, self.herald)
         self._recovery = RecoveryWorker(self._store, prober, {route.name: route for route in routes})
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -183,7 +183,7 @@ class Gateway:
             raise
         self._spawn(self._flusher.run())
         self._spawn(self._sweeper.run())
-        self._spawn(self._teller.run())
+        self._spawn(self._tally_taker.run())
         self._spawn(self._recovery.run())
         if not is_store_there:
             self._spawn(self._keep_trying())
@@ -203,7 +203,7 @@ class Gateway:
         try:
             await asyncio.sleep(config.delay)
             self._sweeper.stop()
-            self._teller.stop()
+            self._tally_taker.stop()
             self._recovery.stop()
             self._edge.stop_listening()
             if self.seating is not None:

@@ -48,7 +48,7 @@ from gateway.store.base import (
     Watch,
 )
 from gateway.store.batching import Batcher
-from gateway.store.postgres_batch import Answer, Executor, Unclear, Windows, judge
+from gateway.store.postgres_batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
 from gateway.store.postgres_dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
 from gateway.store.postgres_inquiry import Inquiry
 from gateway.store.postgres_link import Link, Refused
@@ -73,14 +73,14 @@ class _Running:
 
     upkeep: Upkeep
     links: list[Link]
-    claims: Batcher[Command, Answer]
-    answers: Batcher[Command, Answer]
-    others: Batcher[Command, Answer]
+    claims: Batcher[Command, BatchAnswer]
+    answers: Batcher[Command, BatchAnswer]
+    others: Batcher[Command, BatchAnswer]
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
     news: News
 
-    def batcher_of(self, command: Command) -> Batcher[Command, Answer]:
+    def batcher_of(self, command: Command) -> Batcher[Command, BatchAnswer]:
         match command:
             case Claim() | Takeover():
                 return self.claims
@@ -151,9 +151,9 @@ class PostgresStore:
     async def apply(self, command: Command) -> Result:
         running = self._started()
         for _ in range(_TRIES):
-            answer: Answer = await running.batcher_of(command).submit(command)
+            answer: BatchAnswer = await running.batcher_of(command).submit(command)
             if isinstance(answer, Unclear):
-                answer = judge(await self.read(operation_id_of(command)), command, has_answer=True)
+                answer = result_of_read(await self.read(operation_id_of(command)), command, has_answer=True)
             if not isinstance(answer, Unclear):
                 if isinstance(answer, Applied):
                     record, dialer = answer.snapshot.record, self._dialer
@@ -209,7 +209,7 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, Answer]:
+    def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, BatchAnswer]:
         async def make_room(replay_us: Any) -> None:
             await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
 

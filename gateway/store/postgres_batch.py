@@ -57,7 +57,7 @@ class Unclear:
     """The statement could not show what the command came to: read the record."""
 
 
-Answer = Result | Unclear
+BatchAnswer = Result | Unclear
 STATEMENTS: Final[dict[type[Command], str]] = {kind: load(event.value) for kind, event in EVENT_OF.items()}
 
 
@@ -90,18 +90,18 @@ class Executor:
         self._clock_us = clock_us
         self._windows = windows
 
-    async def execute(self, commands: list[Command]) -> Sequence[Answer | Exception]:
+    async def execute(self, commands: list[Command]) -> Sequence[BatchAnswer | Exception]:
         """One answer per command, in order: of operations that are all different."""
         groups = list(_groups(commands))
         if len(groups) == 1:
             return await self._execute_kind(groups[0])
-        by_id: dict[UUID, Answer | Exception] = {}
+        by_id: dict[UUID, BatchAnswer | Exception] = {}
         for group in groups:
             ids = map(operation_id_of, group)
             by_id.update(zip(ids, await self._execute_kind(group), strict=True))
         return [by_id[operation_id_of(command)] for command in commands]
 
-    async def _execute_kind(self, commands: list[Any]) -> Sequence[Answer | Exception]:
+    async def _execute_kind(self, commands: list[Any]) -> Sequence[BatchAnswer | Exception]:
         """One verb. Never raises: an error is the answer of those whom it concerns."""
         try:
             return await self._persist(commands)
@@ -115,7 +115,7 @@ class Executor:
         except (NotApplied, Indefinite) as fault:
             return [type(fault)(*fault.args) for _ in commands]
 
-    async def _persist(self, commands: list[Any]) -> list[Answer | Exception]:
+    async def _persist(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         """The statement, said again as long as it was refused for something that passes."""
         added = False
         for tries_left in reversed(range(_CONTENTION_TRIES)):
@@ -130,7 +130,7 @@ class Executor:
                     raise
         raise NotApplied("the statement lost to others every time")
 
-    async def _say(self, commands: list[Any]) -> list[Answer | Exception]:
+    async def _say(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         kind = type(commands[0])
         if kind is Claim:
             columns = claim_columns(commands, self._windows.due_in_us)
@@ -142,7 +142,7 @@ class Executor:
         self._learn(commands, answers)
         return answers
 
-    def _learn(self, commands: Sequence[Complete], answers: Sequence[Answer | Exception]) -> None:
+    def _learn(self, commands: Sequence[Complete], answers: Sequence[BatchAnswer | Exception]) -> None:
         for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
@@ -169,7 +169,7 @@ def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
         yield part
 
 
-def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
+def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Exception]:
     """The answers of a `claim` statement: grants, and records that were seen."""
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
@@ -178,7 +178,7 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
             grants[row[0].int] = row
         else:
             seen[row[4].int] = row
-    answers: list[Answer | Exception] = []
+    answers: list[BatchAnswer | Exception] = []
     for command in commands:
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
@@ -193,11 +193,11 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[Answer | Exception]:
             answers.append(Unclear())
         else:
             now_us = there[3]
-            answers.append(judge(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
+            answers.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
     return answers
 
 
-def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Answer:
+def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> BatchAnswer:
     """The answer to a claim that was granted: the first attempt found nothing, a later one a released record."""
     if attempts == 1:
         before = None
@@ -206,11 +206,11 @@ def _grant(command: Claim, before: Record | None, token: int, attempts: int, now
     return step(before, command, now_us, lambda: token)[0]
 
 
-def _completed(commands: Sequence[Complete], rows: Rows) -> list[Answer | Exception]:
+def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | Exception]:
     """The answers of a `complete` statement, which tells whom it changed, and may leave out how those were."""
     now_us, changed = rows[0][0], frozenset(rows[0][1])
     before = {row[2].int: row for row in rows if row[2] is not None}
-    answers: list[Answer | Exception] = []
+    answers: list[BatchAnswer | Exception] = []
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
@@ -226,11 +226,11 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> list[Answer | Except
     return answers
 
 
-def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception]:
+def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exception]:
     """The answers of every other statement: what the table makes of the records as they were."""
     now_us, changed_by_statement = rows[0][0], rows[0][1]
     before = {row[2]: row for row in rows}
-    answers: list[Answer | Exception] = []
+    answers: list[BatchAnswer | Exception] = []
     changed = 0
     for command in commands:
         row = before.get(operation_id_of(command))
@@ -241,7 +241,7 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception
             continue
         # A takeover's row ends with the token that was drawn.
         token = row[-1] if isinstance(command, Takeover) and row is not None else None
-        result, after = step(settled, command, now_us, lambda token=token: token or 0)  # type: ignore[misc]
+        result, after = step(settled, command, now_us, _drawing(token or 0))
         if after is not settled:
             changed += 1
             answers.append(result)
@@ -252,11 +252,16 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[Answer | Exception
     return answers
 
 
+def _drawing(token: int) -> Callable[[], int]:
+    """What the statement drew, drawn again."""
+    return lambda: token
+
+
 def _no_token() -> int:
     raise AssertionError("an answer draws no token")
 
 
-def judge(snapshot: Snapshot, command: Command, *, has_answer: bool) -> Answer:
+def result_of_read(snapshot: Snapshot, command: Command, *, has_answer: bool) -> BatchAnswer:
     """What a command comes to on a record that was only read; unclear when it would change it."""
     result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
     if after is not snapshot.record or (not has_answer and _lacks_answer(snapshot.record)):

@@ -42,7 +42,7 @@ _RETRY_SECONDS: Final = 0.5
 
 _SEND: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger("gateway")
 
 
 class _Recent:
@@ -151,15 +151,15 @@ class News:
             self._wanted.set()
 
     async def _run(self, link: Link) -> None:
-        heard = time.monotonic()
+        announced_at = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0 if not self._listening.is_set() else _HEARTBEAT_SECONDS):
                     await self._wanted.wait()
             self._wanted.clear()
             now = time.monotonic()
-            if now - heard >= _HEARTBEAT_SECONDS:
-                heard = now
+            if now - announced_at >= _HEARTBEAT_SECONDS:
+                announced_at = now
                 for operation_id in self._watchers.watched():
                     self._send(INTEREST, operation_id)
             pending, self._pending = self._pending, {}
@@ -167,7 +167,7 @@ class News:
                 # An empty one is the heartbeat, which notices a connection that is silently gone, and opens a lost one.
                 await link.fetch(_SEND, *_columns(pending))
             except StoreError as error:
-                _log.debug("no news between gateways: %s", error)
+                _LOG.debug("no news between gateways: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
 

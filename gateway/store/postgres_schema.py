@@ -29,14 +29,13 @@ SELECT
     to_regclass('idempotency_gateway.migration') IS NOT NULL AS exists
 """
 
-_JOURNAL: Final = """
+_MIGRATION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
     version    integer     NOT NULL PRIMARY KEY,
     name       text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
 """
-
 
 _EPOCH: Final = load("epoch")
 
@@ -91,7 +90,7 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
         # Asked first: the server checks the privilege to create even where there is nothing to create.
         if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
             await connection.execute("CREATE SCHEMA idempotency_gateway")
-        await connection.execute(_JOURNAL)
+        await connection.execute(_MIGRATION_TABLE)
         rows = await connection.fetch("SELECT version FROM idempotency_gateway.migration")
         applied = {row["version"] for row in rows}
         names = []

@@ -45,8 +45,8 @@ class Upkeep:
         self._clock_us = clock_us
         self._command_seconds = command_seconds
         self._is_session = is_session
-        self.drop_at = 0.0
-        """When, on the event loop's clock, a past day may next be looked for."""
+        # When, on the event loop's clock, a past day may next be looked for.
+        self._next_drop_at = 0.0
 
     async def close(self) -> None:
         """Give the link back."""
@@ -54,16 +54,16 @@ class Upkeep:
 
     async def sweep(self, limit: int) -> Swept:
         lapsed = retired = collected = 0
-        more = True
         for _ in range(_WALKS_MAX):
             bound = min(limit - lapsed, _SWEEP_ROWS_MAX)
-            if not more or bound <= 0:
+            if bound <= 0:
                 break
             (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
             if not row["mine"]:
                 return Swept(lapsed, retired, collected)
             lapsed += row["lapsed"]
-            more = row["more"] or row["lapsed"] >= bound
+            if not row["more"] and row["lapsed"] < bound:
+                break
         full = True
         while full and (left := limit - lapsed - retired - collected) > 0:
             bound = min(left, _SWEEP_ROWS_MAX)
@@ -121,9 +121,9 @@ class Upkeep:
     async def _drop_past(self) -> None:
         """Now and then, let one day's answers go."""
         now = asyncio.get_running_loop().time()
-        if now < self.drop_at:
+        if now < self._next_drop_at:
             return
-        self.drop_at = now + _DROP_PAUSE_SECONDS
+        self._next_drop_at = now + _DROP_PAUSE_SECONDS
         try:
             dropped = await self._link.run(
                 lambda connection: drop_partition(connection, self._clock_us(), is_session=self._is_session()),
@@ -134,4 +134,4 @@ class Upkeep:
             # Another gateway is at it, or somebody reads for long: it stays for a later pass.
             return
         if dropped:
-            self.drop_at = 0.0
+            self._next_drop_at = 0.0

@@ -13,7 +13,7 @@ from gateway.store.base import Store
 from gateway.upkeep.timer import Sleep, repeat
 
 
-class Teller:
+class TallyTaker:
     """Takes the tally of one store every `pass_seconds` and states it."""
 
     def __init__(

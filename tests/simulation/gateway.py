@@ -55,7 +55,7 @@ from gateway.store.tiered import Tiered
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import Teller
+from gateway.upkeep.tally import TallyTaker
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.history import History, Life
@@ -281,7 +281,7 @@ class GatewayLife:
         self._passthrough = Passthrough(target_of(config, config.upstream, unmatched), herald)
         self._recovery = RecoveryWorker(store, prober, self._routes, pass_seconds=2.0)
         self._sweeper = Sweeper(store, herald, pass_seconds=4.0, clock=clock)
-        self._teller = Teller(store, herald, pass_seconds=10.0)
+        self._tally_taker = TallyTaker(store, herald, pass_seconds=10.0)
 
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house = self._house
@@ -341,7 +341,13 @@ class GatewayLife:
             pass
 
     def _upkeep_work(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._leases.run(), self._flusher.run(), self._sweeper.run(), self._teller.run(), self._recovery.run()]
+        return [
+            self._leases.run(),
+            self._flusher.run(),
+            self._sweeper.run(),
+            self._tally_taker.run(),
+            self._recovery.run(),
+        ]
 
     def crash(self) -> None:
         self._end("crashed")
@@ -374,7 +380,7 @@ class GatewayLife:
 
     async def _drain_in_order(self) -> int:
         self._sweeper.stop()
-        self._teller.stop()
+        self._tally_taker.stop()
         self._recovery.stop()
         self.is_listening = False
         drained = await self.coordinator.drain(_DRAIN_SECONDS)

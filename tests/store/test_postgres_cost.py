@@ -211,7 +211,7 @@ async def test_answers_leave_with_their_partition(postgres_url: str) -> None:
         today = EPOCH_US // microseconds(DAY_SECONDS)
         assert len(await partitions(postgres_url)) == 2
         clock.advance(2 * DAY_SECONDS)
-        store._started().upkeep.drop_at = 0.0
+        store._started().upkeep._next_drop_at = 0.0
         await store.sweep(100)
         assert await partitions(postgres_url) == [f"response_{(EPOCH_US + 10**12) // 86_400_000_000 // 7 * 7 + 7}"]
         assert today < int((await partitions(postgres_url))[0].partition("_")[2])
@@ -266,7 +266,7 @@ async def test_traffic_does_not_wait_for_a_partition_that_leaves(postgres_url: s
                 assert await state(store, hand) is State.COMPLETED
             await sweeping
         assert len(await partitions(postgres_url)) == 2
-        store._started().upkeep.drop_at = 0.0
+        store._started().upkeep._next_drop_at = 0.0
         await store.sweep(100)
         assert len(await partitions(postgres_url)) == 1
 

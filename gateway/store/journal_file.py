@@ -206,7 +206,7 @@ class JournalFile:
 
     def recount(self) -> None:
         """Count again what it holds, for a visitor may have taken something out. Raises `NotApplied`."""
-        self._look(self._count)
+        self.counts = self._look(_counted)
 
     def close(self) -> None:
         """Give the file back, and remove it when it is empty. What it holds is adopted by whoever comes."""
@@ -235,7 +235,7 @@ class JournalFile:
             synchronous = fetch(handle, "PRAGMA synchronous")
             if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
                 raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
-            self._count(handle)
+            self.counts = _counted(handle)
         except BaseException:
             handle.close(True)
             raise
@@ -290,7 +290,8 @@ class JournalFile:
             handle = self._checked()
             try:
                 handle.execute("BEGIN IMMEDIATE")
-                result = work(handle)
+                # Counted before COMMIT, after which nothing may fail any more.
+                result, counts = work(handle), _counted(handle)
             except BaseException as error:
                 self._roll_back(handle, error)
                 raise
@@ -303,8 +304,7 @@ class JournalFile:
             self._is_distrusted = True
             self._drop()
             raise Indefinite(f"{self.path}: the commit failed: {error}") from error
-        with self._errors_told():
-            self._count(handle)
+        self.counts = counts
         return result
 
     def _roll_back(self, handle: apsw.Connection, error: BaseException) -> None:
@@ -317,12 +317,6 @@ class JournalFile:
         if not is_harmless:
             self._drop()
 
-    def _count(self, handle: apsw.Connection) -> None:
-        ((waiting, refused, oldest_us),) = fetch(handle, statements()["count"])
-        used_pages = pragma(handle, "page_count") - pragma(handle, "freelist_count")
-        used_bytes = used_pages * pragma(handle, "page_size") if waiting + refused else 0
-        self.counts = Counts(waiting, refused, used_bytes, oldest_us)
-
     @contextmanager
     def _errors_told(self) -> Iterator[None]:
         try:
@@ -334,6 +328,13 @@ class JournalFile:
         except (apsw.Error, OSError) as error:
             self._drop()
             raise NotApplied(f"{self.path} cannot be used: {error}") from error
+
+
+def _counted(handle: apsw.Connection) -> Counts:
+    ((waiting, refused, oldest_us),) = fetch(handle, statements()["count"])
+    used_pages = pragma(handle, "page_count") - pragma(handle, "freelist_count")
+    used_bytes = used_pages * pragma(handle, "page_size") if waiting + refused else 0
+    return Counts(waiting, refused, used_bytes, oldest_us)
 
 
 def _insert(handle: apsw.Connection, route: str, command: LastWord, now_us: int) -> int | Exception:

@@ -396,6 +396,32 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
 
 
+async def test_what_cannot_be_counted_is_not_kept(directory: Path) -> None:
+    """An outcome of which it was said that it is not kept is not there, even if what failed came after the write."""
+    fails = False
+
+    def refuse(_: object, statement: str, __: object) -> bool:
+        if fails and statement == "PRAGMA page_count":
+            raise apsw.IOError("the disk said no")
+        return True
+
+    def trace(connection: apsw.Connection) -> None:
+        connection.exec_trace = refuse
+
+    apsw.connection_hooks.append(trace)
+    try:
+        async with opened(directory) as journal:
+            fails = True
+            with pytest.raises(NotApplied):
+                await journal.append("charge", complete())
+            fails = False
+            after = complete()
+            await journal.append("charge", after)
+            assert await waiting(journal) == [after]
+    finally:
+        apsw.connection_hooks.remove(trace)
+
+
 async def test_a_disk_that_is_full_at_the_start(disk: FailingDisk, directory: Path) -> None:
     """The journal starts without a file, says that it takes nothing, and has one once there is room."""
     disk.fails.add("space")

@@ -12,9 +12,9 @@ that by counting again.
 *Birth.* A file is made under another name, filled with its schema, closed, synced and only then given its name. So a
 file with a name of ours is whole, or it is damaged; an empty one is damaged.
 
-*Faults.* What fails before COMMIT is rolled back. When COMMIT itself fails the handle is not used again, because after
-a failed `fsync` the kernel may take pages for written that are not. What the file holds can still be read and given to
-the durable store; but it takes nothing more until its whole log was copied into the database and both were synced.
+*Faults.* What is known when something fails is said by `sqlite_connection`. But a file that is not trusted can still be
+read, and what it holds given to the durable store; it only takes nothing more until its whole log was copied into the
+database and both were synced.
 """
 
 from __future__ import annotations
@@ -29,21 +29,14 @@ import apsw
 
 from gateway.core.operation import Complete
 from gateway.store import journal_rows, sqlite_files
-from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.base import NotApplied, Rejected, StartRefused
 from gateway.store.journal_base import LastWord
 from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
 from gateway.store.journal_schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
+from gateway.store.sqlite_connection import DATA_ERRORS, Committer
 
 T = TypeVar("T")
 
-_DATA_ERRORS: Final = (
-    apsw.ConstraintError,
-    apsw.MismatchError,
-    apsw.RangeError,
-    apsw.TooBigError,
-    OverflowError,
-    ValueError,
-)
 # Columns and the file's own bookkeeping, beside what an answer brings.
 _ROW_BYTES: Final = 1_024
 
@@ -80,17 +73,16 @@ def cost_bytes(command: LastWord) -> int:
     return _ROW_BYTES + fields + len(response.body or b"")
 
 
-class JournalFile:
+class JournalFile(Committer):
     """A file that is locked by us, from `make` or `adopt` until `close`."""
 
+    # What a killed process has committed may be known to its kernel and not yet to the disk.
+    _is_distrusted = True
+
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
+        super().__init__(path, BUSY_MS / 1_000)
         self.counts = Counts()
         self._lock = descriptor
-        self._file_id: sqlite_files.FileId | None = None
-        self._handle: apsw.Connection | None = None
-        # What a killed process has committed may be known to its kernel and not yet to the disk.
-        self._is_distrusted = True
 
     @classmethod
     def make(cls, directory: Path, name: str, belongs_to: str) -> JournalFile:
@@ -136,7 +128,7 @@ class JournalFile:
                 try:
                     journal._examine(belongs_to)
                 except BaseException:
-                    journal._drop()
+                    journal.drop()
                     raise
             except BaseException:
                 unlock(path, descriptor)
@@ -149,21 +141,22 @@ class JournalFile:
         Raises `NotApplied` when none was written, and `Indefinite` when that cannot be known.
         """
 
-        def write(handle: apsw.Connection) -> list[int | Exception]:
-            return [_insert(handle, route, command, now_us) for route, command in outcomes]
+        def write(cursor: apsw.Cursor) -> list[int | Exception]:
+            return [_insert(cursor, route, command, now_us) for route, command in outcomes]
 
-        with self._errors_told():
-            self._regain_trust()
+        if self._is_distrusted:
+            self._look(self._regain_trust)
         return self._transact(write)
 
     def waiting(self, after: int, limit: int, bytes_max: int) -> list[Waiting]:
         """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
 
-        def look(handle: apsw.Connection) -> list[Waiting]:
+        def look(cursor: apsw.Cursor) -> list[Waiting]:
             found: list[Waiting] = []
             bytes_ = 0
-            with closing(handle.cursor()) as cursor:
-                for columns in cursor.execute(statements()["select_waiting"], (after, -1)):
+            # It may end before the last row, and must not go on holding the log then.
+            with closing(cursor.connection.cursor()) as rows:
+                for columns in rows.execute(statements()["select_waiting"], (after, -1)):
                     try:
                         entry = Waiting(columns[0], *journal_rows.decode(columns))
                     except NotApplied:
@@ -180,8 +173,8 @@ class JournalFile:
     def read(self, row: int) -> LastWord | None:
         """The outcome in a row, None when it does not wait any more. Raises `NotApplied`."""
 
-        def look(handle: apsw.Connection) -> LastWord | None:
-            found = fetch(handle, statements()["select_entry"], (row,))
+        def look(cursor: apsw.Cursor) -> LastWord | None:
+            found = fetch(cursor, statements()["select_entry"], (row,))
             return journal_rows.decode(found[0])[1] if found else None
 
         return self._look(look)
@@ -189,18 +182,18 @@ class JournalFile:
     def forget(self, rows: Sequence[int]) -> None:
         """The durable store has these. Raises `NotApplied`, `Indefinite`."""
 
-        def write(handle: apsw.Connection) -> None:
+        def write(cursor: apsw.Cursor) -> None:
             for row in rows:
-                handle.execute(statements()["delete_entry"], (row,))
+                cursor.execute(statements()["delete_entry"], (row,))
 
         self._transact(write)
 
     def refuse(self, rows: Sequence[tuple[int, str]], now_us: int) -> None:
         """The durable store refused these, and why. Raises `NotApplied`, `Indefinite`."""
 
-        def write(handle: apsw.Connection) -> None:
+        def write(cursor: apsw.Cursor) -> None:
             for row, why in rows:
-                handle.execute(statements()["update_refused"], (row, now_us, why))
+                cursor.execute(statements()["update_refused"], (row, now_us, why))
 
         self._transact(write)
 
@@ -210,7 +203,9 @@ class JournalFile:
 
     def close(self) -> None:
         """Give the file back, and remove it when it is empty. What it holds is adopted by whoever comes."""
-        is_empty = self._drop() and self.counts.rows == 0
+        # Of a connection that was dropped, the last count may be wrong.
+        is_empty = self._handle is not None and self.counts.rows == 0
+        self.drop()
         try:
             if is_empty:
                 remove(self.path)
@@ -218,130 +213,53 @@ class JournalFile:
         finally:
             unlock(self.path, self._lock)
 
-    # -- the handle ---------------------------------------------------------------------------------------------------
+    # -- the connection -----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        """Open the file for the first time. Raises what the driver raises."""
         self._file_id = sqlite_files.file_id(self.path)
-        self._open()
-        self._regain_trust()
+        self._regain_trust(self._open())
 
-    def _open(self) -> apsw.Connection:
-        handle = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
-            handle.set_busy_timeout(BUSY_MS)
-            check_ours(handle, self.path)
-            journal_mode = fetch(handle, "PRAGMA journal_mode = WAL")
-            handle.execute("PRAGMA synchronous = FULL")
-            synchronous = fetch(handle, "PRAGMA synchronous")
-            if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
-                raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
-            self.counts = _counted(handle)
-        except BaseException:
-            handle.close(True)
-            raise
-        self._handle = handle
-        return handle
-
-    def _regain_trust(self) -> None:
-        if not self._is_distrusted:
-            return
-        ((is_busy, _, _),) = fetch(self._checked(), "PRAGMA wal_checkpoint(TRUNCATE)")
-        if is_busy:
-            raise NotApplied(f"{self.path} failed to commit and is being looked at: its log cannot be copied yet")
-        self._is_distrusted = False
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        check_ours(cursor, self.path)
+        self._keep_log(cursor)
+        # A commit that failed may have changed the file all the same.
+        self.counts = _counted(cursor)
 
     def _examine(self, belongs_to: str) -> None:
-        handle = self._checked()
-        if (found := fetch(handle, "PRAGMA quick_check(1)")) != [("ok",)]:
+        cursor = self.cursor()
+        if (found := fetch(cursor, "PRAGMA quick_check(1)")) != [("ok",)]:
             raise apsw.CorruptError(str(found))
-        owner = fetch(handle, statements()["select_owner"])
+        owner = fetch(cursor, statements()["select_owner"])
         if owner != [(belongs_to,)]:
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
-    def _checked(self) -> apsw.Connection:
-        """A handle on the file that was there at the start."""
-        if sqlite_files.file_id(self.path) != self._file_id:
-            self._drop()
-            raise NotApplied(f"{self.path} was removed or replaced while in use")
-        return self._handle or self._open()
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether somebody took the file away."""
-        return sqlite_files.file_id(self.path) != self._file_id
-
-    def _drop(self) -> bool:
-        """Close the handle whatever state it is in; whether all of its log is in the file."""
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return False
+    def _look(self, work: Callable[[apsw.Cursor], T]) -> T:
+        cursor = self.cursor()
         try:
-            handle.close(True)
-        except apsw.Error:
-            return False
-        return True
-
-    def _look(self, work: Callable[[apsw.Connection], T]) -> T:
-        with self._errors_told():
-            return work(self._checked())
-
-    def _transact(self, work: Callable[[apsw.Connection], T]) -> T:
-        with self._errors_told():
-            handle = self._checked()
-            try:
-                handle.execute("BEGIN IMMEDIATE")
-                # Counted before COMMIT, after which nothing may fail any more.
-                result, counts = work(handle), _counted(handle)
-            except BaseException as error:
-                self._roll_back(handle, error)
-                raise
-        try:
-            handle.execute("COMMIT")
-        except apsw.BusyError as error:
-            self._roll_back(handle, error)
-            raise NotApplied(f"{self.path} is locked by another program") from error
+            return work(cursor)
         except apsw.Error as error:
-            self._is_distrusted = True
-            self._drop()
-            raise Indefinite(f"{self.path}: the commit failed: {error}") from error
-        self.counts = counts
+            self._roll_back(error)
+            raise self.not_applied(error) from error
+
+    def _transact(self, work: Callable[[apsw.Cursor], T]) -> T:
+        # Counted before COMMIT, after which nothing may fail any more.
+        result, self.counts = self.transact(lambda cursor: (work(cursor), _counted(cursor)))
         return result
 
-    def _roll_back(self, handle: apsw.Connection, error: BaseException) -> None:
-        is_harmless = not isinstance(error, apsw.Error) or isinstance(error, apsw.BusyError | apsw.FullError)
-        try:
-            if handle.in_transaction:
-                handle.execute("ROLLBACK")
-        except apsw.Error:
-            is_harmless = False
-        if not is_harmless:
-            self._drop()
 
-    @contextmanager
-    def _errors_told(self) -> Iterator[None]:
-        try:
-            yield
-        except StartRefused as error:
-            raise NotApplied(*error.args) from error
-        except apsw.FullError as error:
-            raise NotApplied(f"no space is left for {self.path}") from error
-        except (apsw.Error, OSError) as error:
-            self._drop()
-            raise NotApplied(f"{self.path} cannot be used: {error}") from error
-
-
-def _counted(handle: apsw.Connection) -> Counts:
-    ((waiting, refused, oldest_us),) = fetch(handle, statements()["count"])
-    used_pages = pragma(handle, "page_count") - pragma(handle, "freelist_count")
-    used_bytes = used_pages * pragma(handle, "page_size") if waiting + refused else 0
+def _counted(cursor: apsw.Cursor) -> Counts:
+    ((waiting, refused, oldest_us),) = fetch(cursor, statements()["count"])
+    used_pages = pragma(cursor, "page_count") - pragma(cursor, "freelist_count")
+    used_bytes = used_pages * pragma(cursor, "page_size") if waiting + refused else 0
     return Counts(waiting, refused, used_bytes, oldest_us)
 
 
-def _insert(handle: apsw.Connection, route: str, command: LastWord, now_us: int) -> int | Exception:
+def _insert(cursor: apsw.Cursor, route: str, command: LastWord, now_us: int) -> int | Exception:
     try:
         columns = journal_rows.encode(route, command, now_us)
-        ((row,),) = fetch(handle, statements()["insert_entry"], columns)
-    except _DATA_ERRORS as error:
+        ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
+    except (*DATA_ERRORS, ValueError) as error:
         # One statement is undone by itself; the neighbours go on.
         return Rejected(f"a journal cannot keep this outcome: {type(error).__name__}")
     return int(row)

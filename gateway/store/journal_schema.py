@@ -24,6 +24,8 @@ BUSY_MS: Final = 1_000
 # What SQLite raises for a file that was a journal once, or never.
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 
+Handle = apsw.Connection | apsw.Cursor
+
 
 @cache
 def statements() -> dict[str, str]:
@@ -32,12 +34,12 @@ def statements() -> dict[str, str]:
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
 
 
-def fetch(handle: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
     """Run a statement and take all of its rows."""
     return handle.execute(statement, bindings).fetchall()
 
 
-def pragma(handle: apsw.Connection, name: str) -> int:
+def pragma(handle: Handle, name: str) -> int:
     """What SQLite says of the file under this name, where that is a number."""
     return int(fetch(handle, f"PRAGMA {name}")[0][0])
 
@@ -59,7 +61,7 @@ def fill(path: Path, belongs_to: str) -> None:
         handle.close(True)
 
 
-def check_ours(handle: apsw.Connection, path: Path) -> None:
+def check_ours(handle: Handle, path: Path) -> None:
     """Raises `StartRefused` for a file that is no journal, or is one of a newer program."""
     if pragma(handle, "application_id") != APPLICATION_ID:
         raise StartRefused(

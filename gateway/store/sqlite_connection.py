@@ -1,11 +1,13 @@
 """Connections to an embedded database, each used by one thread, and what is known when one fails.
 
 This is the only module of the SQLite store that imports the driver. It owns how a connection is opened, trusted and
-dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`.
+dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`. The journal's files
+are committed to in the same way (`journal_file`).
 
 Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
-connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. A new
-connection first copies its whole log into the database file and syncs both; until that succeeds there is no store.
+connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. The
+file is trusted again once its whole log was copied into the database and both were synced. The store does that with
+each new connection; until that succeeds there is no store.
 """
 
 from __future__ import annotations
@@ -61,6 +63,11 @@ class Connection:
         self._handle: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody took the file away that was there at the start."""
+        return sqlite_files.file_id(self.path) != self._file_id
+
     def start(self, file_id: sqlite_files.FileId) -> None:
         """Connect to this file, now and whenever the connection was dropped. Raises `StartRefused`, `NotApplied`."""
         self._file_id = file_id
@@ -83,7 +90,7 @@ class Connection:
 
     def cursor(self) -> apsw.Cursor:
         """A cursor on the file that was there at the start. Raises `NotApplied`."""
-        if sqlite_files.file_id(self.path) != self._file_id:
+        if self.is_gone:
             # Going on in another file would be to forget everything, unnoticed.
             self.drop()
             raise NotApplied(f"{self.path} was removed or replaced while in use; restart the gateway to accept that")
@@ -124,56 +131,14 @@ class Connection:
                 return NotApplied(f"{self.path}: {error}")
 
 
-class Writer(Connection):
-    """The connection that changes things, and on which commits are durable."""
+class Committer(Connection):
+    """A connection that changes things, and on which commits are durable.
 
-    # After a failed commit the file is used again only when all of it is known to be on the disk.
+    A class derived from it calls `_keep_log` when it prepares a connection, and says when `_regain_trust` is called.
+    """
+
+    # After a failed commit the file takes nothing more until all of it is known to be on the disk.
     _is_distrusted = False
-
-    def prepare(self, cursor: apsw.Cursor) -> None:
-        # Asked first, so that the file of another program is left as it is.
-        cursor.execute("BEGIN")
-        sql.check_ours(cursor, self.path)
-        cursor.execute("COMMIT")
-        journal_mode = cursor.execute("PRAGMA journal_mode = WAL").fetchall()
-        cursor.execute("PRAGMA synchronous = FULL")
-        synchronous = cursor.execute("PRAGMA synchronous").fetchall()
-        if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
-            raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
-        cursor.execute("PRAGMA temp_store = MEMORY")
-        cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        cursor.execute("BEGIN IMMEDIATE")
-        sql.migrate(cursor, self.path)
-        cursor.execute("COMMIT")
-        # A killed process may have left commits that its kernel knows and the disk does not. While others have the file
-        # open there are none that anybody can see, and then waiting for them is not worth refusing.
-        ((is_busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        if is_busy and self._is_distrusted:
-            raise NotApplied(f"{self.path} failed to commit, and is in use by others: its log cannot be copied yet")
-        self._is_distrusted = False
-
-    def note(self, work: Callable[[apsw.Cursor], T]) -> T:
-        """As `transact`, for what is true whether or not it is written down: it reaches the disk with the next commit.
-
-        Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
-        """
-        try:
-            self.cursor().execute("PRAGMA synchronous = NORMAL")
-        except apsw.Error as error:
-            raise self.not_applied(error) from error
-        try:
-            return self.transact(work)
-        finally:
-            self._sync_again()
-
-    def _sync_again(self) -> None:
-        """A connection that does not take it is not used again, and the next one begins with it."""
-        if self._cursor is not None:
-            try:
-                self._cursor.execute("PRAGMA synchronous = FULL")
-            except apsw.Error:
-                self.drop()
 
     def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
@@ -199,7 +164,7 @@ class Writer(Connection):
         return result
 
     def _roll_back(self, error: BaseException) -> None:
-        """Undo the transaction; a connection that had more than a lock or a value against it is not used again."""
+        """Undo what was begun; a connection that had more than a lock, a full disk or a value against it is dropped."""
         is_harmless = not isinstance(error, apsw.Error) or isinstance(error, apsw.BusyError | apsw.FullError)
         try:
             if self._handle is not None and self._handle.in_transaction:
@@ -208,6 +173,63 @@ class Writer(Connection):
             is_harmless = False
         if not is_harmless:
             self.drop()
+
+    def _keep_log(self, cursor: apsw.Cursor) -> None:
+        """Have every commit synced in a write-ahead log. Raises `StartRefused` where that cannot be."""
+        journal_mode = cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+        cursor.execute("PRAGMA synchronous = FULL")
+        synchronous = cursor.execute("PRAGMA synchronous").fetchall()
+        if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
+            raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
+
+    def _regain_trust(self, cursor: apsw.Cursor) -> None:
+        """Copy the whole log into the file and sync both. Raises `NotApplied` where that has to be and cannot yet."""
+        ((is_busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_busy and self._is_distrusted:
+            raise NotApplied(f"{self.path} is in use by others: its log cannot be copied yet")
+        self._is_distrusted = False
+
+
+class Writer(Committer):
+    """The connection through which a store changes its file."""
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        # Asked first, so that the file of another program is left as it is.
+        cursor.execute("BEGIN")
+        sql.check_ours(cursor, self.path)
+        cursor.execute("COMMIT")
+        self._keep_log(cursor)
+        cursor.execute("PRAGMA temp_store = MEMORY")
+        cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        cursor.execute("BEGIN IMMEDIATE")
+        sql.migrate(cursor, self.path)
+        cursor.execute("COMMIT")
+        # A killed process may have left commits that its kernel knows and the disk does not. While others have the file
+        # open there are none that anybody can see, and then waiting for them is not worth refusing.
+        self._regain_trust(cursor)
+
+    def note(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """As `transact`, for what is true whether or not it is written down: it reaches the disk with the next commit.
+
+        Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
+        """
+        try:
+            self.cursor().execute("PRAGMA synchronous = NORMAL")
+        except apsw.Error as error:
+            raise self.not_applied(error) from error
+        try:
+            return self.transact(work)
+        finally:
+            self._sync_again()
+
+    def _sync_again(self) -> None:
+        """A connection that does not take it is not used again, and the next one begins with it."""
+        if self._cursor is not None:
+            try:
+                self._cursor.execute("PRAGMA synchronous = FULL")
+            except apsw.Error:
+                self.drop()
 
 
 class Reader(Connection):

@@ -396,6 +396,29 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
 
 
+async def test_a_file_that_is_not_trusted_is_emptied_and_takes_nothing(disk: FailingDisk, directory: Path) -> None:
+    """While somebody who looks in keeps a log from being copied that was not synced, only what is there goes on."""
+    async with opened(directory) as journal:
+        before, after = complete(), complete()
+        kept = await journal.append("charge", before)
+        disk.fails.add("sync")
+        with pytest.raises(Indefinite):
+            await journal.append("charge", complete())
+        disk.fails.clear()
+        (path,) = databases(directory)
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM entry").fetchall()
+        with pytest.raises(NotApplied, match="in use by others"):
+            await journal.append("charge", after)
+        assert await journal.read(kept) == before
+        await journal.forget([kept])
+        assert before not in await waiting(journal)
+        other.close()
+        await journal.append("charge", after)
+        assert after in await waiting(journal)
+
+
 async def test_what_cannot_be_counted_is_not_kept(directory: Path) -> None:
     """An outcome of which it was said that it is not kept is not there, even if what failed came after the write."""
     fails = False

@@ -184,11 +184,11 @@ DEFECTS = (
         "the journal answers before the outcome is on the disk",
         (
             Edit(
-                "store/journal_file.py",
-                'handle.execute("PRAGMA synchronous = FULL")\n            synchronous',
-                'handle.execute("PRAGMA synchronous = OFF")\n            synchronous',
+                "store/sqlite_connection.py",
+                'cursor.execute("PRAGMA synchronous = FULL")\n        synchronous',
+                'cursor.execute("PRAGMA synchronous = OFF")\n        synchronous',
             ),
-            Edit("store/journal_file.py", '([("wal",)], [(2,)])', '([("wal",)], [(0,)])'),
+            Edit("store/sqlite_connection.py", '([("wal",)], [(2,)])', '([("wal",)], [(0,)])'),
         ),
         (_JOURNAL + "test_a_commit_that_fails_is_never_acknowledged[sync]",),
     ),

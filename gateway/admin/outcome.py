@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import time_ns
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -26,6 +25,7 @@ from gateway.admin.operations import Operations
 from gateway.admin.view import moment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Audit, Complete, Record, State
+from gateway.store.base import wall_clock_us
 from gateway.store.journal_base import JournalDesk, KeptOutcome
 
 ARCHIVE: Final = "acknowledged"
@@ -138,7 +138,7 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
     """Write an outcome down for good; returns where. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True)
     _sync(directory.parent)
-    now_us = time_ns() // 1_000
+    now_us = wall_clock_us()
     entry = outcome.entry
     note: dict[str, Any] = {
         "acknowledged_at": moment(now_us),

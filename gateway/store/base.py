@@ -50,6 +50,11 @@ boot_seconds: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOC
 """Seconds since boot, suspended time included: it never jumps, as the wall clock does, and never stops."""
 
 
+def wall_clock_us() -> int:
+    """The host's clock, which all of its processes share and which a restart does not reset. It may jump."""
+    return time.time_ns() // 1_000
+
+
 class StoreError(Exception):
     """What a store says when it cannot do as asked.
 

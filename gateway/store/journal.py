@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,7 +21,7 @@ from uuid import uuid4
 
 from gateway.core.operation import MICROSECONDS
 from gateway.store import journal_place
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
 from gateway.store.journal_file import JournalFile, cost_bytes
@@ -35,16 +34,12 @@ ROWS_MAX: Final = 100_000
 BYTES_MAX: Final = 512 * 1024 * 1024
 
 
-def wall_clock_us() -> int:
-    """The host's clock. It tells people how old an outcome is; nothing is decided by it."""
-    return time.time_ns() // 1_000
-
-
 class Journal:
     """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of `journal_base`.
 
     `belongs_to` says in words, without a secret, for which service and durable store the outcomes are. Beyond
-    `rows_max` or `bytes_max`, all of its files together and what was refused included, nothing more is taken.
+    `rows_max` or `bytes_max`, all of its files together and what was refused included, nothing more is taken. The clock
+    tells people how old an outcome is; nothing is decided by it.
     """
 
     def __init__(

@@ -13,8 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.store import journal_rows
-from gateway.store.base import NotApplied, StoreError
-from gateway.store.journal import wall_clock_us
+from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal_base import EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
 from gateway.store.journal_place import SUFFIX
 from gateway.store.journal_visit import visited

@@ -43,6 +43,7 @@ from gateway.store.base import (
     Swept,
     Tally,
     Watch,
+    wall_clock_us,
 )
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.sqlite_connection import DATA_ERRORS, Looker, Reader, Writer, check_library
@@ -52,11 +53,6 @@ from gateway.store.worker import Worker
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
 SWEEP_TRANSACTION_MAX: Final = 20
-
-
-def wall_clock_us() -> int:
-    """The host's clock, which all processes on the file share and which a restart does not reset."""
-    return time.time_ns() // 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ Row = tuple[Any, ...]
 _STATES: Final = {state.value: state for state in State}
 _EVENTS: Final = {event.value: event for event in Event}
 _COUNT: Final = struct.Struct(">I")
+# Which column of `select_operation.sql` is `body_kept`.
+_BODY_KEPT: Final = 25
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -140,4 +142,4 @@ def decode(columns: Row) -> Record:
 
 def keeps_body(columns: Row) -> bool:
     """Whether the row says that `response` has its body."""
-    return bool(columns[25])
+    return bool(columns[_BODY_KEPT])

@@ -16,9 +16,10 @@ FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
 
 # The write-ahead log needs shared memory and working locks between all who open the file.
-_NETWORK_FILESYSTEMS: Final = frozenset(
-    "afs beegfs ceph cifs fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs gfs2 gpfs lustre nfs nfs4 smb3 smbfs".split()  # noqa: SIM905
-)
+_NETWORK_FILESYSTEMS: Final = (
+    "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
+    "gfs2", "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs",
+)  # fmt: skip
 
 
 def prepare(path: Path) -> FileId:

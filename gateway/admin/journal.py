@@ -210,4 +210,4 @@ def _since_us(entry: KeptEntry) -> int:
 
 
 def _why(entry: KeptEntry) -> str:
-    return _WHY_WAITING if entry.refused_us is None else entry.why or ""
+    return _WHY_WAITING if entry.refused_us is None else entry.refused_why or ""

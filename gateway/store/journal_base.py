@@ -39,8 +39,8 @@ class JournalEntry:
 class KeptEntry:
     """An outcome as operators see it, without the bytes of its answer. Times are microseconds of the host's clock.
 
-    `status` and `body_bytes` are the answer's, None where there is none. `refused_us` and `why` are None while it
-    waits; what was refused is kept, and not said to the durable store again.
+    `status` and `body_bytes` are the answer's, None where there is none. `refused_us` and `refused_why` are None
+    while it waits; what was refused is kept, and not said to the durable store again.
     """
 
     operation_id: UUID
@@ -51,7 +51,7 @@ class KeptEntry:
     status: int | None
     body_bytes: int | None
     refused_us: int | None
-    why: str | None
+    refused_why: str | None
 
 
 @dataclass(frozen=True, slots=True)

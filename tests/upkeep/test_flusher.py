@@ -151,7 +151,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     assert await state(home.store, second) is State.COMPLETED
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
     (entry,) = look(home.directory, "shop", is_refused=True, limit=10).entries
-    assert (entry.operation_id, entry.why) == (first.operation_id, why)
+    assert (entry.operation_id, entry.refused_why) == (first.operation_id, why)
     told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]
     assert {ended for ended, _ in home.ended} == {first.operation_id, second.operation_id}

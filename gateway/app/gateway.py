@@ -247,6 +247,7 @@ class Gateway:
 
     def _readings(self) -> Readings:
         stats, kept = self._store.stats, self._journal.tally
+        upstreams = [upstream.stats for upstream in self._upstreams.values()]
         return Readings(
             in_flight=self.coordinator.in_flight,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
@@ -261,6 +262,13 @@ class Gateway:
             journal_refused=kept.refused,
             journal_bytes=kept.bytes,
             journal_oldest_seconds=self._journal.oldest_seconds,
+            connections=sum(each.opened - each.closed for each in upstreams),
+            connections_opened=sum(each.opened for each in upstreams),
+            connections_reused=sum(each.reused for each in upstreams),
+            died_on_reuse=sum(each.died_on_reuse for each in upstreams),
+            exchanges_answered=sum(each.answered for each in upstreams),
+            exchanges_lost=sum(each.lost for each in upstreams),
+            exchanges_not_sent=sum(each.not_sent for each in upstreams),
         )
 
     # -- parts --------------------------------------------------------------------------------------------------------

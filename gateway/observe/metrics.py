@@ -56,7 +56,10 @@ _WORKER_STATES: Final = ("serving", "silent", "absent")
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What is not told as facts but read at each scrape. The counts since the start are those of the tiered store."""
+    """What is not told as facts but read at each scrape.
+
+    Counts since the start are those of the tiered store and, from `connections` on, of the clients of all upstreams.
+    """
 
     in_flight: int = 0
     oldest_in_flight_seconds: float = 0.0
@@ -71,6 +74,13 @@ class Readings:
     journal_refused: int = 0
     journal_bytes: int = 0
     journal_oldest_seconds: float = 0.0
+    connections: int = 0
+    connections_opened: int = 0
+    connections_reused: int = 0
+    died_on_reuse: int = 0
+    exchanges_answered: int = 0
+    exchanges_lost: int = 0
+    exchanges_not_sent: int = 0
 
 
 class Metrics:
@@ -113,6 +123,23 @@ class Metrics:
             "How long the upstream took to answer an attempt",
             ("route",),
             each_route,
+        )
+        self._connections = self._gauge("idempotency_upstream_connections", "Open connections to upstreams", Rule.SUM)
+        self._opened = self._counter(
+            "idempotency_upstream_connections_opened_total", "Connections to upstreams that were opened"
+        )
+        self._reused = self._counter(
+            "idempotency_upstream_connections_reused_total", "Idle connections that were taken for another request"
+        )
+        self._died_on_reuse = self._counter(
+            "idempotency_upstream_connections_died_on_reuse_total",
+            "Of those, the ones that ended before a byte of an answer came",
+        )
+        self._exchanges = self._counter(
+            "idempotency_upstream_exchanges_total",
+            "Requests to upstreams, passed through and probes included, by whether an answer began to arrive",
+            ("result",),
+            [("answered",), ("lost",), ("not_sent",)],
         )
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", ("route",), each_route)
         self._takeovers = self._counter(
@@ -390,6 +417,13 @@ class Metrics:
         self._journal_refused.put((), readings.journal_refused)
         self._journal_bytes.put((), readings.journal_bytes)
         self._journal_oldest.put((), readings.journal_oldest_seconds)
+        self._connections.put((), readings.connections)
+        self._opened.put((), readings.connections_opened)
+        self._reused.put((), readings.connections_reused)
+        self._died_on_reuse.put((), readings.died_on_reuse)
+        self._exchanges.put(("answered",), readings.exchanges_answered)
+        self._exchanges.put(("lost",), readings.exchanges_lost)
+        self._exchanges.put(("not_sent",), readings.exchanges_not_sent)
 
     def _counter(self, name: str, text: str, labels: Labels = (), start: Iterable[Labels] = ()) -> Numbers:
         table = Numbers(labels, start)

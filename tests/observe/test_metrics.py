@@ -253,6 +253,30 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
     assert [second.value(f"idempotency_journal_{name}") for name in names] == [4, 1, 9, 2.5]
 
 
+async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
+    """What the clients of the upstreams count is exported under the names of what it is."""
+    readings = Readings(
+        connections=1,
+        connections_opened=2,
+        connections_reused=3,
+        died_on_reuse=4,
+        exchanges_answered=5,
+        exchanges_lost=6,
+        exchanges_not_sent=7,
+    )
+    metrics.read_with(lambda: readings)
+    before = await scrape(Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3"))
+    assert (await scrape(metrics)).changed_since(before) == {
+        ("idempotency_upstream_connections",): 1,
+        ("idempotency_upstream_connections_opened_total",): 2,
+        ("idempotency_upstream_connections_reused_total",): 3,
+        ("idempotency_upstream_connections_died_on_reuse_total",): 4,
+        ("idempotency_upstream_exchanges_total", "answered"): 5,
+        ("idempotency_upstream_exchanges_total", "lost"): 6,
+        ("idempotency_upstream_exchanges_total", "not_sent"): 7,
+    }
+
+
 async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:
     """Nothing is global."""
     other = Metrics(["create_payment"], has_fast_tier=False, version="2")
@@ -289,6 +313,8 @@ def number(text: str, sample: str) -> float:
         ("idempotency_store_amnesia", 1),
         ("idempotency_journal_waiting", 5),
         ("idempotency_journal_oldest_seconds", 3),
+        ("idempotency_upstream_connections", 5),
+        ('idempotency_upstream_exchanges_total{result="lost"}', 105),
         ('idempotency_workers{state="serving"}', 2),
         ("idempotency_worker_restarts_total", 1),
         ("idempotency_log_lines_dropped_total", 12),
@@ -302,7 +328,15 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
 
     async def tables(count: int, up: bool) -> Tables:
         metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
-        readings = Readings(count, count, journal_waiting=count, journal_oldest_seconds=count, log_lines_dropped=count)
+        readings = Readings(
+            count,
+            count,
+            journal_waiting=count,
+            journal_oldest_seconds=count,
+            log_lines_dropped=count,
+            connections=count,
+            exchanges_lost=count,
+        )
         metrics.read_with(lambda: readings)
         for _ in range(count):
             metrics(OperationClaimed("create_order", OPERATION, 1, 1))

@@ -358,10 +358,7 @@ class UpstreamConnection(asyncio.Protocol):
         is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
         self._detach()
         self.served += 1
-        if self._parser.has_excess:
-            self._owner.connection_condemned(self)
-            self._close(politely=False)
-        elif not is_request_sent:
+        if self._parser.has_excess or not is_request_sent:
             self._close(politely=False)
         elif not self._parser.is_persistent or self._transport.is_closing():
             self._close(politely=True)

@@ -43,11 +43,10 @@ _LATE_BODY_SECONDS = 0.25
 
 @dataclass(slots=True)
 class UpstreamStats:
-    """Counters since the start, for metrics. `closed` counts connections, whoever ended them."""
+    """Counts since the start, for metrics. `opened`, `reused` and `closed` are connections, whoever ended them."""
 
     opened: int = 0
     reused: int = 0
-    condemned: int = 0
     closed: int = 0
     died_on_reuse: int = 0
     answered: int = 0
@@ -228,7 +227,6 @@ class UpstreamPool:
             self._connections.add(connection)
 
     def connection_condemned(self, connection: UpstreamConnection) -> None:
-        self.stats.condemned += 1
         self._leave_idle(connection)
 
     def connection_died_on_reuse(self, connection: UpstreamConnection) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -41,12 +40,7 @@ from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply, ResponseStream
 from gateway.proxy.route import Route
 from gateway.proxy.spool import TakenBody
-from gateway.proxy.upstream import SentNothing, Unknown
-
-# What this host or this gateway lacks, rather than the upstream.
-_OUR_OWN_FAULT: Final = frozenset(
-    (SentNothing.LEASE_LOST, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL, SentNothing.CLOSED)
-)
+from gateway.proxy.upstream import SentNothing, Unknown, status_of
 
 
 @immutable
@@ -91,7 +85,7 @@ class ClaimedRequest:
     def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
         """No byte left."""
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
-        status = 503 if reason in _OUR_OWN_FAULT else 502
+        status = status_of(reason)
         reply = self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}")
 
@@ -100,7 +94,7 @@ class ClaimedRequest:
     ) -> Conclusion:
         """A byte may have left, and no complete response came."""
         outcome = conclude_unknown()
-        reply = self.refuse(outcome.word, 504 if reason is Unknown.TIMEOUT else 502)
+        reply = self.refuse(outcome.word, status_of(reason))
         return Conclusion(
             outcome,
             self._command(outcome, reason),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
@@ -34,13 +34,10 @@ from gateway.proxy.upstream import (
     Framing,
     Lost,
     NotSent,
-    SentNothing,
     StreamBody,
     UnderWay,
-    Unknown,
+    status_of,
 )
-
-_NOT_SENT_HERE: Final = frozenset((SentNothing.CLOSED, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL))
 
 Result = Answer | NotSent | Lost
 Way = Coroutine[Any, Any, Reply | None]
@@ -239,17 +236,7 @@ def _pass_on(client: Client, head: ResponseHead) -> None:
 
 
 def _status_of(result: Result) -> int:
-    match result:
-        case Answer():
-            return result.head.status
-        case NotSent(reason=SentNothing.REQUEST_INVALID):
-            return 400
-        case NotSent():
-            return 503 if result.reason in _NOT_SENT_HERE else 502
-        case Lost():
-            return 504 if result.reason is Unknown.TIMEOUT else 502
-        case _:
-            assert_never(result)
+    return result.head.status if isinstance(result, Answer) else status_of(result.reason)
 
 
 def _reply_to(result: Result) -> Reply:
@@ -257,9 +244,9 @@ def _reply_to(result: Result) -> Reply:
         case Answer():
             return _reply(result)
         case NotSent():
-            return _not_sent(result, _status_of(result))
+            return _not_sent(status_of(result.reason))
         case Lost():
-            return _lost(_status_of(result))
+            return _lost(status_of(result.reason))
         case _:
             assert_never(result)
 
@@ -295,10 +282,8 @@ def _reason(word: Word | None) -> str:
             return word.value
 
 
-def _not_sent(result: NotSent, status: int) -> Reply:
-    if result.reason is SentNothing.REQUEST_INVALID:
-        return plain(status, "The request cannot be forwarded as it is.")
-    if result.reason in _NOT_SENT_HERE:
+def _not_sent(status: int) -> Reply:
+    if status == 503:
         return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.")
     return plain(status, "The service could not be reached; nothing was sent.")
 

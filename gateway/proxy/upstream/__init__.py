@@ -19,6 +19,7 @@ from gateway.proxy.upstream.result import (
     StreamBody,
     TooLong,
     Unknown,
+    status_of,
 )
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "Upstream",
     "UpstreamSettings",
     "UpstreamStats",
+    "status_of",
     "tls_context",
 ]

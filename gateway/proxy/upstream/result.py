@@ -1,13 +1,15 @@
 """What can come of an exchange with the upstream, as values.
 
 The names say what is *known*: `SentNothing` is definite (no byte of the request was handed to the network), `Unknown`
-is not (a byte may have left, and no complete answer came). Nothing here knows how either is found out, or what follows.
+is not (a byte may have left, and no complete answer came). Nothing here knows how either is found out, or what follows
+but for the status that a client gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.immutable import immutable
 
@@ -39,6 +41,20 @@ class Unknown(StrEnum):
     INTERIM_FLOOD = "interim_flood"  # more 1xx answers than anybody needs
     REQUEST_ABORTED = "request_aborted"  # the source of the request's body failed or lied about its length
     ABORTED = "aborted"  # given up on this side
+
+
+# What this host or this gateway lacks, rather than the upstream.
+_OUR_OWN_FAULT: Final = frozenset(
+    (SentNothing.LEASE_LOST, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL, SentNothing.CLOSED)
+)
+
+
+def status_of(reason: SentNothing | Unknown) -> int:
+    """The status for a client that gets no answer of the upstream, whether its request was protected or not."""
+    # Asked first, because members of the two that are spelt alike are equal.
+    if isinstance(reason, Unknown):
+        return 504 if reason is Unknown.TIMEOUT else 502
+    return 503 if reason in _OUR_OWN_FAULT else 502
 
 
 @immutable

@@ -59,10 +59,13 @@ class Identifying:
         try:
             key = await find_key_in(route.key, incoming.head.headers, body.content, unquote)
             scope = scope_of(route.scope, incoming.head.headers, incoming.hop.peer)
-            answer = _refusal(incoming, route, key, scope, body)
-            if answer is None:
-                digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
-                answer = self._keyed(incoming, route, key, scope, body, digests)
+            found = _key_and_scope(incoming, route, key, scope, body)
+            if not isinstance(found, tuple):
+                answer = found
+                return answer
+            key, scope = found
+            digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
+            answer = self._keyed(incoming, route, key, scope, body, digests)
             return answer
         finally:
             if answer is None or isinstance(answer, Reply):
@@ -92,9 +95,10 @@ class Identifying:
         if is_key_in_body:
             key = find_key(route.key, headers, content, unquote)
         body = TakenBody(content, len(content))
-        answer = _refusal(incoming, route, key, scope, body)
-        if answer is not None:
-            return answer
+        found = _key_and_scope(incoming, route, key, scope, body)
+        if not isinstance(found, tuple):
+            return found
+        key, scope = found
         return self._keyed(incoming, route, key, scope, body, route.fingerprinter.digests(incoming.head, content))
 
     async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
@@ -113,17 +117,9 @@ class Identifying:
         return body
 
     def _keyed(
-        self,
-        incoming: Incoming,
-        route: Route,
-        key: Key | KeyFault | None,
-        scope: Scope | ScopeMissing | ScopeUnsuitable,
-        body: TakenBody,
-        digests: Digests,
+        self, incoming: Incoming, route: Route, key: Key, scope: Scope, body: TakenBody, digests: Digests
     ) -> KeyedRequest:
         """What the request is, now that all of it is here and nothing is against it."""
-        if not isinstance(key, Key) or not isinstance(scope, Scope):
-            raise TypeError("a request without key or scope was not refused")
         identity = identity_of(
             service=self._service,
             route=route.name,
@@ -144,21 +140,21 @@ class Identifying:
         )
 
 
-def _refusal(
+def _key_and_scope(
     incoming: Incoming,
     route: Route,
     key: Key | KeyFault | None,
     scope: Scope | ScopeMissing | ScopeUnsuitable,
     body: TakenBody,
-) -> Reply | Untouched | None:
-    """Rules 4, 5 and 7, now that the body is here too."""
+) -> tuple[Key, Scope] | Reply | Untouched:
+    """Rules 4, 5 and 7, now that the body is here too: what the request is known by, where nothing is against it."""
     if key is None:
         return _without_key(replace(incoming, body=WholeBody(body)), route)
     if not isinstance(scope, Scope):
         return _refuse_scope(scope, route)
     if isinstance(key, KeyFault):
         return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
-    return None
+    return key, scope
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

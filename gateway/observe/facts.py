@@ -82,7 +82,7 @@ class ProbeMade:
 class OperationSettled:
     """The event that ended an attempt is in the record.
 
-    `upstream_seconds` is how long the upstream was waited for, also in vain; 0 when nothing was sent. `is_late`: the
+    `upstream_seconds` is how long the upstream was waited for, also in vain; None when nothing was sent. `is_late`: the
     first write of the event had to be repeated.
     """
 
@@ -91,7 +91,7 @@ class OperationSettled:
     token: int
     event: Event
     detail: str
-    upstream_seconds: float
+    upstream_seconds: float | None
     is_late: bool
 
 
@@ -118,7 +118,7 @@ class OutcomeJournaled:
     token: int
     event: Event
     detail: str
-    upstream_seconds: float
+    upstream_seconds: float | None
 
 
 @immutable

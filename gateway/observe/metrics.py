@@ -280,7 +280,7 @@ class Metrics:
                     self._takeovers.add((fact.route,))
             case OperationSettled():
                 self._settlements.add((fact.route, fact.event))
-                if fact.upstream_seconds:
+                if fact.upstream_seconds is not None:
                     self._upstream.observe((fact.route,), fact.upstream_seconds)
                 if fact.is_late:
                     self._late.add((fact.route,))
@@ -339,7 +339,7 @@ class Metrics:
         match fact:
             case OutcomeJournaled():
                 self._journaled.add((fact.route,))
-                if fact.upstream_seconds:
+                if fact.upstream_seconds is not None:
                     self._upstream.observe((fact.route,), fact.upstream_seconds)
             case JournalFailed():
                 self._journal_failures.add()

@@ -236,13 +236,12 @@ class Attempt:
 
     async def _journal(self, conclusion: Conclusion, said_seconds: float) -> Ending | None:
         """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
-        seconds = conclusion.upstream_seconds
         try:
             snapshot = await self._journaling.keep(
                 self.record,
                 conclusion.command,
                 detail=conclusion.detail,
-                upstream_seconds=seconds,
+                upstream_seconds=conclusion.upstream_seconds,
                 said_seconds=said_seconds,
             )
         except StoreError:
@@ -252,7 +251,7 @@ class Attempt:
             reply = replace(reply, word=Word.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
         is_answer = isinstance(conclusion.command, Complete)
-        return Ending(reply, others, conclusion.upstream_status, seconds or None, is_recorded=is_answer)
+        return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_answer)
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
         """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write.
@@ -297,9 +296,7 @@ class Attempt:
                     # Held up here, others may have come when what the store saw was over.
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
-                return Ending(
-                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds or None, is_recorded=True
-                )
+                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True)
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
@@ -314,7 +311,7 @@ class Attempt:
                     free_word=Word.IN_DOUBT,
                 )
                 return Ending(
-                    reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds or None, is_recorded=True
+                    reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
                 )
             case _:
                 assert_never(result)

@@ -70,7 +70,7 @@ class Conclusion:
     reply: Reply
     shared: Reply | None
     detail: str
-    upstream_seconds: float = 0.0
+    upstream_seconds: float | None = None
     upstream_status: int | None = None
 
 

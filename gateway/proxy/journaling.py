@@ -52,7 +52,7 @@ class Journaling:
         command: Command,
         *,
         detail: str,
-        upstream_seconds: float = 0.0,
+        upstream_seconds: float | None = None,
         said_seconds: float | None = None,
     ) -> Snapshot:
         """Bring the outcome of a claim onto the disk; returns the record as it will be. `record` is the claim's.

@@ -152,7 +152,7 @@ class Flusher:
             command, event = entry.command, EVENT_OF[type(entry.command)]
             self._herald.state(
                 OperationSettled(
-                    entry.route, command.operation_id, command.token, event, "from the journal", 0.0, is_late=True
+                    entry.route, command.operation_id, command.token, event, "from the journal", None, is_late=True
                 )
             )
             self._on_flushed(command.operation_id, command.token)

@@ -110,7 +110,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
         ),
         pytest.param(
             OperationSettled(
-                "create_order", OPERATION, 5, Event.RELEASE, "refused: nobody listens", 0.0, is_late=False
+                "create_order", OPERATION, 5, Event.RELEASE, "refused: nobody listens", None, is_late=False
             ),
             {("idempotency_settlements_total", "release", "create_order"): 1},
             id="released-without-the-upstream",

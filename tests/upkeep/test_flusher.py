@@ -97,7 +97,7 @@ async def test_what_was_kept_is_recorded(home: Home) -> None:
     assert home.ended == [(hand.operation_id, hand.token) for hand in hands]
     settled = [fact for fact in home.ear.facts if isinstance(fact, OperationSettled)]
     assert [(fact.route, fact.event, fact.is_late, fact.upstream_seconds) for fact in settled] == [
-        ("charge", Event.COMPLETE, True, 0.0)
+        ("charge", Event.COMPLETE, True, None)
     ] * 150
 
 

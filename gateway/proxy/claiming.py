@@ -129,8 +129,8 @@ class Claiming:
         *,
         holder: str,
         lease_seconds: float,
-        grace_seconds: float = 0.0,
-        reachable_seconds: Callable[[], float] = lambda: math.inf,
+        grace_seconds: float,
+        reachable_seconds: Callable[[], float],
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         """`grace_seconds`: what the owner of a lapsed claim gets; `reachable_seconds`: since when the store answers."""

@@ -72,9 +72,9 @@ class Coordinator:
         waiting: Waiting,
         prober: Prober,
         herald: Herald,
-        in_flight_max: int = 1000,
-        recall: Callable[[UUID], Snapshot | None] = lambda _: None,
-        look: Callable[[UUID], asyncio.Future[Snapshot | None] | None] = lambda _: None,
+        in_flight_max: int,
+        recall: Callable[[UUID], Snapshot | None],
+        look: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
     ) -> None:
         """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
         no waiting; `look` asks for it where that costs less than a claim, and gives None where there is nobody to ask.

@@ -14,11 +14,10 @@ from gateway.core.operation import Abandon, Disprove, Record, Release, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Amnesic, Rejected
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
+from tests.support.coordination import LEASE_SECONDS, claiming_on
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
-
-LEASE_SECONDS = 30.0
 
 
 class Bench:
@@ -31,7 +30,7 @@ class Bench:
         self.claiming = self.gateway()
 
     def gateway(self) -> Claiming:
-        return Claiming(self.store, holder="here", lease_seconds=LEASE_SECONDS)
+        return claiming_on(self.store)
 
     async def claim(self, claiming: Claiming | None = None, *, is_executed_anyway: bool = False) -> Admission:
         terms = Terms(REMEMBER_US, is_executed_anyway=is_executed_anyway)
@@ -150,7 +149,7 @@ async def test_a_grant_counts_from_before_its_call() -> None:
     """What the lease is trusted by is the moment before the claim was said, however late its answer came."""
     it = await bench()
     now_seconds = [100.0]
-    claiming = Claiming(it.store, holder="here", lease_seconds=LEASE_SECONDS, clock=lambda: now_seconds[0])
+    claiming = claiming_on(it.store, clock=lambda: now_seconds[0])
     gate = it.store.stop_after("claim")
     asking = asyncio.create_task(it.claim(claiming))
     await gate.reached.wait()

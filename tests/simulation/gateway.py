@@ -270,6 +270,7 @@ class GatewayLife:
             waiting=Waiting(store),
             prober=prober,
             herald=herald,
+            in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
             look=store.look,
         )

@@ -32,6 +32,7 @@ from gateway.proxy.route import Route
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
+from gateway.store.base import Store, boot_seconds
 from gateway.store.journal import Journal
 from tests.support.faulty_store import FaultyStore
 from tests.support.house import BODY, config_text
@@ -154,6 +155,18 @@ class Office:
         return self.client.stats.opened - self.client.stats.closed
 
 
+def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> Claiming:
+    """The claims of one gateway, where a lapsed one gets no grace."""
+    return Claiming(
+        store,
+        holder="here",
+        lease_seconds=LEASE_SECONDS,
+        grace_seconds=0.0,
+        reachable_seconds=lambda: math.inf,
+        clock=clock,
+    )
+
+
 @asynccontextmanager
 async def coordination(
     directory: Path,
@@ -187,7 +200,7 @@ async def coordination(
     now = [1000.0]
     journal = Journal(directory / "journal", "tests")
     leases = Leases(store, herald, lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
-    claiming = Claiming(store, holder="here", lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
+    claiming = claiming_on(store, clock=lambda: now[0])
     await asyncio.to_thread((directory / "spool").mkdir, parents=True, exist_ok=True)
     coordinator = Coordinator(
         identifying=Identifying(config.service, Spool(directory / "spool")),
@@ -199,6 +212,7 @@ async def coordination(
         prober=Prober(store, herald, may_recover=claiming.may_recover, who="a probe", steady_seconds=lambda: math.inf),
         herald=herald,
         in_flight_max=in_flight_max,
+        recall=lambda _: None,
         look=look,
     )
     await store.start()

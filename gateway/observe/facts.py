@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import StrEnum
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -41,20 +42,26 @@ class RequestAnswered:
 
 @immutable
 class RequestPassed:
-    """A request that nothing protects was passed through. `reason` is one of `no_route`, `unkeyed`,
-    `store_unavailable`.
+    """A request that nothing protects was passed through.
 
-    `key_field` names the key field that it carries although no route matches; `path` is then its normalised path.
-    `route` is the name of the one that matched, None for `no_route`.
+    `word` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
+    field that it carries all the same, if any, and `path` is its normalised path.
     """
 
-    reason: str
+    word: Word | None
     method: str
     status: int
     duration_seconds: float
     key_field: str | None = None
     path: str | None = None
     route: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """`no_route`, `unkeyed` or `store_unavailable`."""
+        if self.word is None:
+            return "no_route"
+        return "store_unavailable" if self.word is Word.UNPROTECTED else self.word
 
 
 @immutable
@@ -68,13 +75,21 @@ class OperationClaimed:
     is_takeover: bool = False
 
 
+class ProbeFinding(StrEnum):
+    """What an upstream's answer to a probe says of the operation."""
+
+    DONE = "done"
+    NEVER_HAPPENED = "never_happened"
+    ASK_AGAIN = "ask_again"
+
+
 @immutable
 class ProbeMade:
-    """The upstream was asked about an operation in doubt. `finding` is `done`, `never_happened` or `ask_again`."""
+    """The upstream was asked about an operation in doubt."""
 
     route: str
     operation_id: UUID
-    finding: str
+    finding: ProbeFinding
     why: str
 
 

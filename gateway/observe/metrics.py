@@ -32,6 +32,7 @@ from gateway.observe.facts import (
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
+    ProbeFinding,
     ProbeMade,
     RequestAnswered,
     RequestPassed,
@@ -46,9 +47,7 @@ from gateway.observe.series import Labels, Numbers, Spread
 
 # `no_route_keyed`: nothing protects the request although its caller sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
-_PASSED_AS: Final = {"unkeyed": Word.UNKEYED, "store_unavailable": Word.UNPROTECTED}
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
-_FINDINGS: Final = ("done", "never_happened", "ask_again")
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 _LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
 _WORKER_STATES: Final = ("serving", "silent", "absent")
@@ -149,7 +148,7 @@ class Metrics:
             "idempotency_probes_total",
             "Questions to the upstream about operations in doubt, by what was found",
             ("route", "finding"),
-            product(names, _FINDINGS),
+            product(names, ProbeFinding),
         )
         self._settlements = self._counter(
             "idempotency_settlements_total",
@@ -270,10 +269,9 @@ class Metrics:
                 if fact.upstream_seconds is not None:
                     self._overheads.observe((fact.route,), max(0.0, fact.duration_seconds - fact.upstream_seconds))
             case RequestPassed():
-                is_keyed = fact.reason == "no_route" and fact.key_field is not None
-                self._unprotected.add(("no_route_keyed" if is_keyed else fact.reason,))
-                if fact.route is not None:
-                    self._requests.add((fact.route, _PASSED_AS[fact.reason]))
+                self._unprotected.add((fact.reason if fact.key_field is None else "no_route_keyed",))
+                if fact.route is not None and fact.word is not None:
+                    self._requests.add((fact.route, fact.word))
             case OperationClaimed():
                 self._claims.add((fact.route,))
                 if fact.is_takeover:

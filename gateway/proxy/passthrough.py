@@ -111,7 +111,7 @@ class Passthrough:
                 path = normalise_path(incoming.head.target).decode("latin-1")
         self._herald.state(
             RequestPassed(
-                _reason(word),
+                word,
                 incoming.head.method.decode("latin-1"),
                 _status_of(result),
                 self._loop.time() - since,
@@ -270,16 +270,6 @@ async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
         answer.close()
         raise
     await relay(tunnel, answer, upstream)
-
-
-def _reason(word: Word | None) -> str:
-    match word:
-        case None:
-            return "no_route"
-        case Word.UNPROTECTED:
-            return "store_unavailable"
-        case _:
-            return word.value
 
 
 def _not_sent(status: int) -> Reply:

@@ -30,7 +30,7 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import AskAgain, Began, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
 from gateway.core.replay import stored_response
-from gateway.observe.facts import Herald, ProbeMade
+from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
 from gateway.proxy.route import Route
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import RecoveryLease, Store, StoreError
@@ -231,14 +231,14 @@ class Prober:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _word(finding: Finding) -> str:
+def _word(finding: Finding) -> ProbeFinding:
     match finding:
         case Done():
-            return "done"
+            return ProbeFinding.DONE
         case NeverHappened():
-            return "never_happened"
+            return ProbeFinding.NEVER_HAPPENED
         case AskAgain():
-            return "ask_again"
+            return ProbeFinding.ASK_AGAIN
         case _:
             assert_never(finding)
 

@@ -50,8 +50,8 @@ ANSWERED = RequestAnswered(
     request_id="req-7",
     trace_id=f"00-{TRACE}-00f067aa0ba902b7-01",
 )
-PASSED = RequestPassed("no_route", "GET", 200, 0.001)
-KEYED = RequestPassed("no_route", "POST", 200, 0.001, key_field="Idempotency-Key", path="/v1/refunds")
+PASSED = RequestPassed(None, "GET", 200, 0.001)
+KEYED = RequestPassed(None, "POST", 200, 0.001, key_field="Idempotency-Key", path="/v1/refunds")
 
 
 class Paper(LinePipe):
@@ -227,7 +227,7 @@ def test_the_memory_of_paths_is_bounded(paper: Paper, logs: Callable[..., Logs])
     """Paths that hold an id cannot fill the memory: after a thousand it is said that there are more, once."""
     observer = logs()
     for number in range(1500):
-        observer(RequestPassed("no_route", "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
+        observer(RequestPassed(None, "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
     said = paper.objects()
     assert len(said) == 1001
     assert "no longer listed" in said[-1]["message"]
@@ -302,7 +302,7 @@ def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable
     for shape in ("json", "text"):
         observer = logs(format=shape, requests="all")
         observer(RequestAnswered("r", Word.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
-        observer(RequestPassed("no_route", evil, 200, 0.1, evil, f"/{shape}/{evil}"))
+        observer(RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
     assert len(paper.lines) == 6
     for line in paper.lines:
         assert re.fullmatch(rb"[^\x00-\x1f\x7f]+\n", line)

@@ -68,17 +68,17 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="replayed",
         ),
         pytest.param(
-            RequestPassed("no_route", "GET", 200, 0.1),
+            RequestPassed(None, "GET", 200, 0.1),
             {("idempotency_unprotected_requests_total", "no_route"): 1},
             id="no-route",
         ),
         pytest.param(
-            RequestPassed("no_route", "POST", 200, 0.1, key_field="Idempotency-Key", path="/v1/refunds"),
+            RequestPassed(None, "POST", 200, 0.1, key_field="Idempotency-Key", path="/v1/refunds"),
             {("idempotency_unprotected_requests_total", "no_route_keyed"): 1},
             id="no-route-with-a-key",
         ),
         pytest.param(
-            RequestPassed("unkeyed", "POST", 200, 0.1, route="create_order"),
+            RequestPassed(Word.UNKEYED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "unkeyed"): 1,
                 ("idempotency_requests_total", "create_order", "unkeyed"): 1,
@@ -86,7 +86,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="unkeyed",
         ),
         pytest.param(
-            RequestPassed("store_unavailable", "POST", 200, 0.1, route="create_order"),
+            RequestPassed(Word.UNPROTECTED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "store_unavailable"): 1,
                 ("idempotency_requests_total", "create_order", "unprotected"): 1,
@@ -231,7 +231,7 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
         metrics(
             RequestAnswered("create_order", Word.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method)
         )
-        metrics(RequestPassed("no_route", method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
+        metrics(RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
     after = await scrape(metrics)
     assert [(series.name, series.labels) for series in after.series] == [
         (series.name, series.labels) for series in before.series

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway import __version__
+from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
 from gateway.admin.arguments import NAMES as OPERATORS
 from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, wish_of
@@ -24,12 +24,7 @@ from gateway.app.serve import migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.config import Config, ConfigError, load, notices
 
-PROGRAM: Final = "idempotency-gateway"
 CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_WRONG: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

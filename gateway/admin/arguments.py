@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.admin.journal import add_journal
+from gateway.admin.journal import REFUSED, WAITING
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import State, microseconds
 
@@ -19,6 +19,8 @@ NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
 
 STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
 EVERY_STATE: Final = "all"
+
+_JOURNAL_ROWS: Final = 1_000
 
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
@@ -28,7 +30,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         _add_resolve(commands),
         _add_purge(commands),
         _add_memory(commands),
-        _add_desk(add_journal(commands)),
+        _add_journal(commands),
     ]
 
 
@@ -124,12 +126,28 @@ def _add_memory(commands: Any) -> argparse.ArgumentParser:
     return memory
 
 
-def _add_desk(journal: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    wish = journal.add_mutually_exclusive_group()
-    wish.add_argument(
+def _add_journal(commands: Any) -> argparse.ArgumentParser:
+    journal: argparse.ArgumentParser = commands.add_parser(
+        "journal",
+        help="list the outcomes that the durable store has yet to take, or refused",
+        description="List what lies in the journal of this host, which is where outcomes go while the durable store is "
+        "away: those that wait for it, and those that it refused. That needs no store and changes nothing; gateways "
+        "may run meanwhile, or have died. Times are those of this host. --export writes the answer of an outcome to a "
+        "file; --acknowledge takes out a refused one that was dealt with, and keeps it beside the journal.",
+    )
+    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="of this operation alone")
+    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list these alone")
+    journal.add_argument(
+        "--limit", type=_limit, default=_JOURNAL_ROWS, metavar="N", help="list at most so many; default: %(default)s"
+    )
+    journal.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+    )
+    action = journal.add_mutually_exclusive_group()
+    action.add_argument(
         "--export", type=Path, metavar="FILE", help="write its answer to this new file, as resolve --completed reads it"
     )
-    wish.add_argument(
+    action.add_argument(
         "--acknowledge",
         action="store_true",
         help="take it out of what was refused, after it was dealt with; it is kept beside the journal. Needs the store",
@@ -157,6 +175,12 @@ def _duration_us(text: str) -> int:
     if seconds is None:
         raise argparse.ArgumentTypeError("expected a duration such as 30s, 5m, 12h or 7d")
     return microseconds(seconds)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number from 1 to 999999")
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -1,7 +1,6 @@
 """The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do with what they are given.
 
-Owns which words go together, what the commands print and their exit codes; the words themselves are `arguments`'. A
-list of the journal is `journal`'s.
+Owns which words go together, what the commands print and their exit codes; the words themselves are `arguments`'.
 
 A command line becomes a `Wish` before any store is opened, so that what is wrong with it is said at once. Which store
 that is, and how it is opened, is not known here.
@@ -10,6 +9,7 @@ that is, and how it is opened, is not known here.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import pwd
 import sys
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.arguments import EVERY_STATE, STATES
 from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
-from gateway.admin.journal import JournalWish, Look, journal_wish
+from gateway.admin.journal import REFUSED, Look, json_lines, notes, table
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import DeskWish, OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
@@ -31,12 +32,6 @@ from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
 from gateway.store.base import Query
 from gateway.store.journal_base import JournalDesk
-
-PROGRAM: Final = "idempotency-gateway"
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_WORK_LEFT: Final = 3
 
 # What a route may keep at most, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
@@ -53,6 +48,14 @@ class Wish:
 
     run: Callable[[Operations], Awaitable[int]]
     changes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWish:
+    """What a command line asks of the journals, which needs no store. `run` gives the exit code."""
+
+    run: Callable[[Look, JournalDesk], Awaitable[int]]
+    changes: bool = False
 
 
 def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish | DeskWish:
@@ -187,7 +190,11 @@ def _journal(chosen: argparse.Namespace) -> JournalWish | DeskWish:
         _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --acknowledge")
     if not chosen.acknowledge and chosen.export is None:
         _refuse({"--token": chosen.token}, "is for --export and --acknowledge")
-        return journal_wish(chosen)
+
+        async def show(look: Look, _: JournalDesk) -> int:
+            return await _list_journal(look, chosen)
+
+        return JournalWish(show)
     if operation_id is None:
         raise CommandWrong("say which operation: its id, as journal lists it")
     _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
@@ -205,6 +212,22 @@ def _journal(chosen: argparse.Namespace) -> JournalWish | DeskWish:
         return await _done(acknowledge(operations, desk, operation_id, chosen.token, audit))
 
     return DeskWish(put_away)
+
+
+async def _list_journal(look: Look, chosen: argparse.Namespace) -> int:
+    is_refused = None if chosen.state is None else chosen.state == REFUSED
+    view = await asyncio.to_thread(look, operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
+    is_table = chosen.format == "table"
+    for line in table(view) if is_table else json_lines(view):
+        print(line)
+    if is_table and not view.entries and not view.faults:
+        print("No outcome in the journal fits." if chosen.operation or chosen.state else "The journal is empty.")
+    sys.stdout.flush()
+    for note in notes(view):
+        print(f"note: {note}", file=sys.stderr)
+    for fault in view.faults:
+        _fail(fault)
+    return EXIT_FAILED if view.faults else EXIT_OK
 
 
 async def _done(work: Awaitable[str]) -> int:

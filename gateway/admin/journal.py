@@ -6,25 +6,17 @@ those of this host's clock, which nothing is decided by.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.admin.view import ago, moment, printable, span
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.journal_base import JournalDesk, JournalView, KeptEntry
+from gateway.store.journal_base import JournalView, KeptEntry
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
-
-ROWS_MAX: Final = 1_000
-# One operation has as many outcomes as attempts that ended while the store was away.
-OF_ONE_MAX: Final = 20
 
 _COLUMNS: Final = (
     ("OPERATION", 36),
@@ -56,14 +48,6 @@ class Look(Protocol):
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
     """Where there is none to look into."""
     return JournalView(0)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalWish:
-    """What a command line asks of the journals, which needs no store. `run` gives the exit code."""
-
-    run: Callable[[Look, JournalDesk], Awaitable[int]]
-    changes: bool = False
 
 
 def state_of(entry: KeptEntry) -> str:
@@ -119,58 +103,8 @@ def advice_of(record: Record | None, view: JournalView) -> str | None:
     return None
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
-
-
-def add_journal(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of the command."""
-    journal: argparse.ArgumentParser = commands.add_parser(
-        "journal",
-        help="list the outcomes that the durable store has yet to take, or refused",
-        description="List what lies in the journal of this host, which is where outcomes go while the durable store is "
-        "away: those that wait for it, and those that it refused. That needs no store and changes nothing; gateways "
-        "may run meanwhile, or have died. Times are those of this host. --export writes the answer of an outcome to a "
-        "file; --acknowledge takes out a refused one that was dealt with, and keeps it beside the journal.",
-    )
-    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="of this operation alone")
-    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list these alone")
-    journal.add_argument(
-        "--limit", type=_limit, default=ROWS_MAX, metavar="N", help="list at most so many; default: %(default)s"
-    )
-    journal.add_argument(
-        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
-    )
-    return journal
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 6 or int(text) < 1:
-        raise argparse.ArgumentTypeError("expected a whole number from 1 to 999999")
-    return int(text)
-
-
-def journal_wish(chosen: argparse.Namespace) -> JournalWish:
-    """What the command line asks for."""
-    is_refused = None if chosen.state is None else chosen.state == REFUSED
-
-    async def show(look: Look, _: JournalDesk) -> int:
-        view = await asyncio.to_thread(look, operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
-        is_table = chosen.format == "table"
-        for line in _table(view) if is_table else _json_lines(view):
-            print(line)
-        if is_table and not view.entries and not view.faults:
-            print("No outcome in the journal fits." if chosen.operation or chosen.state else "The journal is empty.")
-        sys.stdout.flush()
-        for note in _notes(view):
-            print(f"note: {note}", file=sys.stderr)
-        for fault in view.faults:
-            print(f"idempotency-gateway: {fault}", file=sys.stderr)
-        return 1 if view.faults else 0
-
-    return JournalWish(show)
-
-
-def _table(view: JournalView) -> Iterator[str]:
+def table(view: JournalView) -> Iterator[str]:
+    """The outcomes of a view for people; nothing where it has none."""
     if view.entries:
         yield "  ".join([*(name.ljust(width) for name, width in _COLUMNS), "WHY"])
     for entry in view.entries:
@@ -188,12 +122,14 @@ def _table(view: JournalView) -> Iterator[str]:
         yield "  ".join([*padded, printable(_why(entry))])
 
 
-def _json_lines(view: JournalView) -> Iterator[str]:
+def json_lines(view: JournalView) -> Iterator[str]:
+    """The same, one JSON object a line."""
     for entry in view.entries:
         yield json.dumps(kept(entry, view.now_us), ensure_ascii=True, separators=(",", ":"))
 
 
-def _notes(view: JournalView) -> Iterator[str]:
+def notes(view: JournalView) -> Iterator[str]:
+    """What there is to know about a view, beside its outcomes."""
     states = {state_of(entry) for entry in view.entries}
     if WAITING in states:
         yield f"{WAITING}: {TO_WAIT}"

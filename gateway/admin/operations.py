@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from gateway.admin.journal import OF_ONE_MAX, Look, no_journal
+from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
 from gateway.admin.policy import Policies, Terms, without_peer
 from gateway.admin.resolution import (
@@ -56,7 +56,7 @@ from gateway.core.operation import (
 from gateway.core.scope import Scope, scope_of
 from gateway.proxy.structured_fields import unquote
 from gateway.store.base import AuditEntry, Indefinite, NotApplied, Query, Store
-from gateway.store.journal_base import JournalView
+from gateway.store.journal_base import OF_ONE_MAX, JournalView
 
 T = TypeVar("T")
 

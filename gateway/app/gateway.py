@@ -24,10 +24,10 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 from uuid import uuid4
 
-from gateway import __version__
+from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
-from gateway.app.life import EXIT_OK, EXIT_WORK_LEFT, StartError
+from gateway.app.life import StartError
 from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of, upstream_settings
 from gateway.app.seats import Handed, Seating

@@ -10,16 +10,13 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
+from gateway import EXIT_OK
 from gateway.config import Config
 from gateway.observe.logs import Logs
 
 _LOG = logging.getLogger("gateway")
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_WORK_LEFT: Final = 3
 
 
 class StartError(Exception):

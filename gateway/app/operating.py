@@ -10,8 +10,8 @@ from functools import partial
 
 from gateway import config as asked
 from gateway.admin.api import AdminApi
-from gateway.admin.commands import Wish
-from gateway.admin.journal import JournalWish, Look
+from gateway.admin.commands import JournalWish, Wish
+from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.outcome import DeskWish
 from gateway.admin.policy import Policies, RoutePolicy, Terms

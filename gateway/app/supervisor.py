@@ -19,9 +19,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from gateway import __version__
+from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import Errand, LookAfter
-from gateway.app.life import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, StartError
+from gateway.app.life import StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of

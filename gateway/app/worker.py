@@ -15,9 +15,10 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from gateway import EXIT_FAILED
 from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
 from gateway.app.gateway import Gateway
-from gateway.app.life import EXIT_FAILED, StartError, live
+from gateway.app.life import StartError, live
 from gateway.app.seats import Handed
 from gateway.app.serve import run
 from gateway.observe.logs import Logs

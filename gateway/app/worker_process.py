@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.channel import Channel, Failed, Report, Reported, Serving
-from gateway.app.life import EXIT_FAILED, EXIT_OK
 from gateway.observe.merging import Tables
 from gateway.observe.status import Health
 

@@ -16,8 +16,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
-from gateway.app.life import EXIT_FAILED, EXIT_OK, StartError
+from gateway.app.life import StartError
 from gateway.app.serve import run
 from gateway.config import Config
 from gateway.demo import setting

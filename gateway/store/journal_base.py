@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.operation import Abandon, Complete, Forget, Release
+
+# One operation has as many outcomes as attempts that ended while the store was away.
+OF_ONE_MAX: Final = 20
 
 LastWord = Complete | Release | Forget | Abandon
 """An outcome: a command with which a holder ends its attempt."""

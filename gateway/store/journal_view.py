@@ -14,12 +14,10 @@ from uuid import UUID
 
 from gateway.store import journal_rows
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
-from gateway.store.journal_base import EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
+from gateway.store.journal_base import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
 from gateway.store.journal_place import SUFFIX
 from gateway.store.journal_visit import visited
 
-# One operation has as many outcomes as attempts that ended while the store was away.
-_OF_ONE_MAX: Final = 20
 # As many as `journal_rows.decode` takes.
 _ENTRY_COLUMNS: Final = 14
 
@@ -82,7 +80,7 @@ class Desk:
             ((owner,),) = ask("select_owner")
             if owner != self._belongs_to:
                 return
-            rows = ask("select_whole_of", operation_id.bytes, _OF_ONE_MAX)
+            rows = ask("select_whole_of", operation_id.bytes, OF_ONE_MAX)
         for row in rows:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
             command: LastWord | None = None

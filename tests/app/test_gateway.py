@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from gateway import EXIT_OK
 from gateway.app import gateway as composition
 from gateway.app.gateway import Gateway
-from gateway.app.life import EXIT_OK, StartError
+from gateway.app.life import StartError
 from gateway.app.serve import serve
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused

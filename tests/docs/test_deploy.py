@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import __version__, config
-from gateway.cli import CONFIG_PATH, EXIT_WRONG, parser
+from gateway import EXIT_WRONG, __version__, config
+from gateway.cli import CONFIG_PATH, parser
 from gateway.config import Config, PostgresUrl, RedisUrl
 from gateway.config.unit import duration_seconds
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.app.life import EXIT_WORK_LEFT
+from gateway import EXIT_WORK_LEFT
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import parse
 from gateway.core.operation import Complete

@@ -17,7 +17,7 @@ from typing import Final
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
 from gateway.admin.arguments import NAMES as OPERATORS
 from gateway.admin.arguments import add_commands
-from gateway.admin.commands import CommandWrong, wish_of
+from gateway.admin.commands import CommandWrong, job_of
 from gateway.app.operating import OperatingError, operate
 from gateway.app.life import StartError
 from gateway.app.serve import migrate, run, serve
@@ -130,12 +130,12 @@ def _migrate(path: Path) -> int:
 
 
 def _operate(chosen: argparse.Namespace) -> int:
-    wish = wish_of(chosen)
+    job = job_of(chosen)
     config = _load(chosen.config)
     try:
-        return run(operate(config, wish))
+        return run(operate(config, job))
     except KeyboardInterrupt:
-        if wish.changes:
+        if job.changes:
             print(f"{PROGRAM}: interrupted; give the same command again to know what was done", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:

@@ -2,19 +2,19 @@
 
 Owns which words go together, what the commands print and their exit codes; the words themselves are `arguments`'.
 
-A command line becomes a `Wish` before any store is opened, so that what is wrong with it is said at once. Which store
+A command line becomes a `Job` before any store is opened, so that what is wrong with it is said at once. Which store
 that is, and how it is opened, is not known here.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import pwd
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -23,9 +23,9 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.arguments import EVERY_STATE, STATES
 from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
-from gateway.admin.journal import REFUSED, Look, json_lines, notes, table
+from gateway.admin.journal import REFUSED, json_lines, notes, table
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
-from gateway.admin.outcome import DeskWish, OutcomeRefused, acknowledge, export
+from gateway.admin.outcome import OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
 from gateway.admin.view import described
 from gateway.core.message import Headers
@@ -42,23 +42,27 @@ class CommandWrong(Exception):
     """The command line is not a valid request. The text says what to write."""
 
 
+class Needs(Enum):
+    """What has to be opened for a job."""
+
+    JOURNAL = auto()  # nothing: the journals of this host lie there
+    RECORD = auto()  # the durable record alone: it is the truth, and looking must not fill caches
+    TIERS = auto()  # what stands before it too: copies have to go, and whoever waits is to be woken
+
+
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a command line asks for. `run` gives the exit code; `changes`: it may change something."""
+class Job:
+    """What a command line asks for. `run` gives the exit code; `changes`: it may change something.
 
-    run: Callable[[Operations], Awaitable[int]]
-    changes: bool
+    One that needs the journal alone gets operations whose store was never opened.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class JournalWish:
-    """What a command line asks of the journals, which needs no store. `run` gives the exit code."""
-
-    run: Callable[[Look, JournalDesk], Awaitable[int]]
+    run: Callable[[Operations, JournalDesk], Awaitable[int]]
+    needs: Needs = Needs.RECORD
     changes: bool = False
 
 
-def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish | DeskWish:
+def job_of(chosen: argparse.Namespace) -> Job:
     """What the command line asks for. Reads the files that it names; raises `CommandWrong`."""
     match chosen.command:
         case "inspect":
@@ -73,17 +77,17 @@ def wish_of(chosen: argparse.Namespace) -> Wish | JournalWish | DeskWish:
             return _purge(chosen)
 
 
-def _inspect(chosen: argparse.Namespace) -> Wish:
+def _inspect(chosen: argparse.Namespace) -> Job:
     lists_only = {"--state": chosen.state, "--older-than": chosen.older_than is not None, "--limit": chosen.limit}
     request_only = {"--header": chosen.header, "--body": chosen.body}
     if chosen.list:
         _refuse(request_only, "finds one operation by its request; leave out --list")
-        return Wish(lambda operations: _list(operations, chosen), changes=False)
+        return Job(lambda operations, _: _list(operations, chosen))
     _refuse(lists_only, "is for --list")
     if chosen.operation is not None:
         _refuse({**request_only, "--route": chosen.route}, "is not needed beside the id of an operation")
         operation_id: UUID = chosen.operation
-        return Wish(lambda operations: _show(operations, operation_id, chosen.format), changes=False)
+        return Job(lambda operations, _: _show(operations, operation_id, chosen.format))
     if len(chosen.route) != 1 or not chosen.header:
         raise CommandWrong(
             "say which operation: its id; or --route and the header fields of its request, as in --route NAME --header "
@@ -92,14 +96,14 @@ def _inspect(chosen: argparse.Namespace) -> Wish:
     headers = _headers(chosen.header)
     body = None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX)
 
-    async def find(operations: Operations) -> int:
+    async def find(operations: Operations, _: JournalDesk) -> int:
         try:
             found = operations.identify(chosen.route[0], headers, body)
         except CannotIdentify as error:
             return _fail(str(error))
         return await _show(operations, found, chosen.format)
 
-    return Wish(find, changes=False)
+    return Job(find)
 
 
 async def _show(operations: Operations, operation_id: UUID, form: str) -> int:
@@ -135,7 +139,7 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _resolve(chosen: argparse.Namespace) -> Wish:
+def _resolve(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
     finding: Finding = NeverHappened()
     if chosen.completed is not None:
@@ -144,79 +148,69 @@ def _resolve(chosen: argparse.Namespace) -> Wish:
         except AnswerRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
-    async def resolve(operations: Operations) -> int:
+    async def resolve(operations: Operations, _: JournalDesk) -> int:
         outcome = await operations.resolve(chosen.operation, finding, audit, is_forced=chosen.force, token=chosen.token)
         return _tell(outcome)
 
-    return Wish(resolve, changes=True)
+    return Job(resolve, Needs.TIERS, changes=True)
 
 
-def _purge(chosen: argparse.Namespace) -> Wish:
+def _purge(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
     if chosen.yes and not chosen.erase:
         raise CommandWrong("--yes confirms --erase, and is not needed to purge")
 
-    async def purge(operations: Operations) -> int:
+    async def purge(operations: Operations, _: JournalDesk) -> int:
         if chosen.erase:
             return _tell(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
         return _tell(await operations.purge(chosen.operation, audit))
 
-    return Wish(purge, changes=True)
+    return Job(purge, Needs.TIERS, changes=True)
 
 
-def _memory(chosen: argparse.Namespace) -> Wish:
+def _memory(chosen: argparse.Namespace) -> Job:
     if not chosen.accept_loss:
         _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --accept-loss")
 
-        async def show(operations: Operations) -> int:
+        async def show(operations: Operations, _: JournalDesk) -> int:
             print((await operations.memory()).text)
             return EXIT_OK
 
-        return Wish(show, changes=False)
+        return Job(show)
     if chosen.why is None:
         raise CommandWrong("--accept-loss needs --why: say why keys that were used may run again")
     audit = _audit(chosen)
 
-    async def accept(operations: Operations) -> int:
+    async def accept(operations: Operations, _: JournalDesk) -> int:
         print((await operations.accept_loss(audit)).text)
         return EXIT_OK
 
-    return Wish(accept, changes=True)
+    return Job(accept, Needs.TIERS, changes=True)
 
 
-def _journal(chosen: argparse.Namespace) -> JournalWish | DeskWish:
+def _journal(chosen: argparse.Namespace) -> Job:
     operation_id: UUID | None = chosen.operation
     if not chosen.acknowledge:
         _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --acknowledge")
     if not chosen.acknowledge and chosen.export is None:
         _refuse({"--token": chosen.token}, "is for --export and --acknowledge")
-
-        async def show(look: Look, _: JournalDesk) -> int:
-            return await _list_journal(look, chosen)
-
-        return JournalWish(show)
+        return Job(lambda operations, _: _list_journal(operations, chosen), Needs.JOURNAL)
     if operation_id is None:
         raise CommandWrong("say which operation: its id, as journal lists it")
     _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
     if chosen.export is not None:
-
-        async def take_out(_: Look, desk: JournalDesk) -> int:
-            return await _done(export(desk, operation_id, chosen.token, chosen.export))
-
-        return JournalWish(take_out)
+        return Job(lambda _, desk: _done(export(desk, operation_id, chosen.token, chosen.export)), Needs.JOURNAL)
     if chosen.why is None:
         raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
     audit = _audit(chosen)
-
-    async def put_away(operations: Operations, desk: JournalDesk) -> int:
-        return await _done(acknowledge(operations, desk, operation_id, chosen.token, audit))
-
-    return DeskWish(put_away)
+    return Job(
+        lambda operations, desk: _done(acknowledge(operations, desk, operation_id, chosen.token, audit)), changes=True
+    )
 
 
-async def _list_journal(look: Look, chosen: argparse.Namespace) -> int:
+async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int:
     is_refused = None if chosen.state is None else chosen.state == REFUSED
-    view = await asyncio.to_thread(look, operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
+    view = await operations.journal(operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
     is_table = chosen.format == "table"
     for line in table(view) if is_table else json_lines(view):
         print(line)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -34,14 +33,6 @@ ARCHIVE: Final = "acknowledged"
 
 class OutcomeRefused(Exception):
     """Nothing was done. The text says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeskWish:
-    """What a command line asks of one outcome and its record. `run` gives the exit code."""
-
-    run: Callable[[Operations, JournalDesk], Awaitable[int]]
-    changes: bool = True
 
 
 # -- taking out -------------------------------------------------------------------------------------------------------

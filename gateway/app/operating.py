@@ -10,10 +10,9 @@ from functools import partial
 
 from gateway import config as asked
 from gateway.admin.api import AdminApi
-from gateway.admin.commands import JournalWish, Wish
+from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
-from gateway.admin.outcome import DeskWish
 from gateway.admin.policy import Policies, RoutePolicy, Terms
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
 from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
@@ -79,43 +78,29 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     )
 
 
-async def operate(config: Config, wish: Wish | JournalWish | DeskWish) -> int:
-    """Carry out a command, on the configured store if it needs one; returns its exit code. Raises `OperatingError`."""
+async def operate(config: Config, job: Job) -> int:
+    """Carry out a command with what it needs; returns its exit code. Raises `OperatingError`."""
     desk = Desk(journal_directory(config), name_of(config))
+    store = bare_store(config)
+    operations = Operations(store, policies_of(config), journal=journal_look(config))
     try:
-        if isinstance(wish, JournalWish):
-            return await wish.run(journal_look(config), desk)
+        if job.needs is Needs.JOURNAL:
+            return await job.run(operations, desk)
         if not await is_migrated(config):
             raise OperatingError(
                 "the store is not there, or its schema is older than this program. Check that this is the "
                 "configuration of the gateway, and run as its user; an older schema is brought up to date by: "
                 "idempotency-gateway migrate"
             )
-        if isinstance(wish, DeskWish):
-            put_away = wish.run
-            return await _look(config, Wish(lambda operations: put_away(operations, desk), changes=False))
-        return await (_change(config, wish) if wish.changes else _look(config, wish))
+        if job.needs is Needs.TIERS:
+            store = tiered = tiered_store(config, store, Herald())
+            operations = operations_on(config, tiered)
+        try:
+            await store.start()
+            return await job.run(operations, desk)
+        finally:
+            await store.close()
     except (NotApplied, StartRefused, Rejected) as error:
         raise OperatingError(f"nothing was changed: {error}") from error
     except Indefinite as error:
         raise OperatingError(str(error)) from error
-
-
-async def _change(config: Config, wish: Wish) -> int:
-    """With what stands before the record: copies have to go, and whoever waits is to be woken."""
-    store = tiered_store(config, bare_store(config), Herald())
-    try:
-        await store.start()
-        return await wish.run(operations_on(config, store))
-    finally:
-        await store.close()
-
-
-async def _look(config: Config, wish: Wish) -> int:
-    """With the durable record alone: it is the truth, and looking must not fill caches."""
-    store = bare_store(config)
-    try:
-        await store.start()
-        return await wish.run(Operations(store, policies_of(config), journal=journal_look(config)))
-    finally:
-        await store.close()

@@ -11,7 +11,7 @@ import json
 from base64 import urlsafe_b64decode
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, assert_never
 
 from gateway.core.framing import digest, framed
@@ -88,17 +88,11 @@ class ScopeUnsuitable:
     detail: str
 
 
-def address_of(peer: str | None) -> Address | None:
-    """The address of a connection's other end as a scope compares it; None where it has none (a Unix socket)."""
-    try:
-        address = ip_address((peer or "").partition("%")[0])
-    except ValueError:
-        return None
-    return _plain(address)
-
-
 def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope | ScopeMissing | ScopeUnsuitable:
-    """The caller's scope. `peer` is who speaks to us on this connection, never an address that a header names."""
+    """The caller's scope. `peer` is who speaks to us on this connection, never an address that a header names.
+
+    It is None on a Unix socket, and an IPv4 address that came in through an IPv6 socket is the address that it is.
+    """
     match spec:
         case HeaderScope():
             found = _header(spec, headers, peer)
@@ -209,15 +203,7 @@ def _only_value(name: bytes, headers: Headers) -> bytes | ScopeUnsuitable:
 
 
 def _is_within(peer: Address | None, networks: tuple[Network, ...]) -> bool:
-    if peer is None:
-        return False
-    address = _plain(peer)
-    return any(address in network for network in networks)
-
-
-def _plain(address: Address) -> Address:
-    """A socket that serves both families gives IPv4 peers as `::ffff:…`; networks are written in IPv4."""
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+    return peer is not None and any(peer in network for network in networks)
 
 
 def _is_json_web_token(credential: bytes) -> bool:

@@ -8,7 +8,6 @@ every check; its repr shows no secret.
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +30,6 @@ from gateway.config.route import Route
 from gateway.config.section import Section, mapping_or_list, one_of, written
 from gateway.config.unit import Count, CountOrAuto, Duration, Flag, Name, Size
 from gateway.config.upstream import Upstream
-from gateway.core.routing import RouteTable
 
 FINGERPRINT_KEY_BYTES_MIN = 32
 ADMIN_TOKEN_CHARACTERS_MIN = 16
@@ -228,8 +226,3 @@ class Config(Section):
     def upstream_for(self, route: Route) -> Upstream:
         """The service of a route: the global upstream with the route's own keys in place of its."""
         return route.upstream.over(self.upstream)
-
-    @cached_property
-    def route_table(self) -> RouteTable[Route]:
-        """Finds the route of a request."""
-        return RouteTable(((route.rule, route) for route in self.routes), self.upstream.default_host)

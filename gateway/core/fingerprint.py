@@ -217,13 +217,6 @@ class Fingerprinter:
         return Fingerprint(recipe, _keyed(secret, digests.canonical), _keyed(secret, digests.raw), key_id)
 
 
-def digest_request(spec: FingerprintSpec, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
-    """As `Fingerprinter.digests`."""
-    frame = _Frame(spec, head)
-    content = sha256_of(body) if body_sha256 is None else body_sha256
-    return Digests(frame.canonical(body, content), frame.raw(content))
-
-
 class _Frame:
     """What of a request is digested before its body, in frames: equal for all requests with such a head."""
 

@@ -16,7 +16,6 @@ from gateway.core.fingerprint import (
     Fingerprinter,
     FingerprintKey,
     FingerprintSpec,
-    digest_request,
     may_be_fingerprinted,
     sha256_of,
 )
@@ -44,7 +43,7 @@ def head(**fields: bytes) -> RequestHead:
 
 
 def digests(request: RequestHead = HEAD, body: bytes = JSON, spec: FingerprintSpec = PLAIN) -> Digests:
-    return digest_request(spec, request, body)
+    return Fingerprinter(spec).digests(request, body)
 
 
 @given(
@@ -67,7 +66,7 @@ def test_chunks(body: bytes, cuts: list[int]) -> None:
     for start, end in itertools.pairwise(edges):
         running.update(body[start:end])
     assert running.digest() == sha256_of(body)
-    assert digest_request(PLAIN, HEAD, body, running.digest()) == digests(body=body)
+    assert Fingerprinter(PLAIN).digests(HEAD, body, running.digest()) == digests(body=body)
 
 
 @pytest.mark.parametrize("form", [BodyForm.RAW, BodyForm.AUTO], ids=["raw", "auto"])

@@ -2,8 +2,8 @@
 
 A form is either certain or it is refused (None), and the caller then compares the bytes as they came. What decides is
 the body alone, never the machine: its size and its depth are bounded by constants, so that the same bytes have the same
-form on every gateway and under every version of the interpreter. Changing anything here that changes a form means a new
-`fingerprint.ALGORITHM`.
+form on every gateway and under every version of the interpreter. Changing anything here that changes a form, other than
+refusing it, means a new `fingerprint.ALGORITHM`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,11 @@ from gateway.core.operation import Fingerprint
 from gateway.core.pointer import Pointer, format_pointer
 
 ALGORITHM: Final = b"1"
-"""Raised whenever a canonical form or the framing changes; the raw digest never may."""
+"""Raised whenever a canonical form or the framing changes; the raw digest never may.
+
+Not where some requests get a digest that no request had before, as when a form is refused that was not: a retry from
+before is then taken for another request at worst, and all others stay comparable.
+"""
 
 RECIPE_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16

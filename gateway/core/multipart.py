@@ -28,7 +28,7 @@ class _Refused(Exception):
 def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
     """For each part in order its header fields and the digest of its content; None where the body is refused.
 
-    Refused are a preamble or epilogue, bare CR or LF in a part's head, a line that only begins like a boundary, and
+    Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, and
     more than `PARTS_MAX` parts or `PART_HEAD_BYTES_MAX` of a part's head.
     """
     try:
@@ -38,7 +38,6 @@ def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
 
 
 def _parts(body: Body, dash_boundary: bytes) -> list[bytes]:
-    delimiter = b"\r\n" + dash_boundary
     if body[: len(dash_boundary)] != dash_boundary:
         raise _Refused
     position, is_last = _after_boundary(body, len(dash_boundary))
@@ -47,12 +46,13 @@ def _parts(body: Body, dash_boundary: bytes) -> list[bytes]:
         if len(parts) == PARTS_MAX:
             raise _Refused
         head, content_start = _part_head(body, position, dash_boundary)
-        content_end = _find(body, delimiter, content_start)
-        # A boundary right behind the head ends the part for some parsers and begins its content for others.
-        if content_end < 0 or body[content_start : content_start + len(dash_boundary)] == dash_boundary:
+        boundary_start = _find(body, dash_boundary, content_start)
+        content_end = boundary_start - 2
+        # Behind a bare line feed, or right behind the head, it ends the part for some parsers and not for others.
+        if content_end < content_start or body[content_end:boundary_start] != b"\r\n":
             raise _Refused
         parts.append(framed(head, _digest(body, content_start, content_end)))
-        position, is_last = _after_boundary(body, content_end + len(delimiter))
+        position, is_last = _after_boundary(body, boundary_start + len(dash_boundary))
     if body[position : position + 3] not in (b"", b"\r\n"):
         raise _Refused
     return parts
@@ -75,11 +75,11 @@ def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, 
     if window.startswith(b"\r\n"):
         return b"", position + 2
     end = window.find(b"\r\n\r\n")
-    if end < 0:
+    if end < 0 or dash_boundary in window[:end]:
         raise _Refused
     fields: list[tuple[bytes, bytes]] = []
     for line in window[:end].split(b"\r\n"):
-        if (match := _FIELD.fullmatch(line)) is None or line.startswith(dash_boundary):
+        if (match := _FIELD.fullmatch(line)) is None:
             raise _Refused
         fields.append((match[1].lower(), match[2].strip(b" \t")))
     fields.sort(key=lambda field: field[0])

@@ -43,6 +43,9 @@ _FRAME_BYTES_MAX: Final = 1024
 
 _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
+METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
+"""Fields that mean another method to the services that know them: compared wherever they are sent."""
+
 # Fields that a client, or a hop, changes from one try to the next; framing and credentials.
 _NEVER = HOP_BY_HOP | frozenset(
     (
@@ -174,7 +177,7 @@ class Fingerprinter:
         # Unkeyed, as the digests of requests under way are.
         self._canonical_of: dict[bytes, bytes] = {}
         self._frames: dict[tuple[object, ...], _Frame] = {}
-        self._digested = (*_ALWAYS, *spec.headers)
+        self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -234,11 +237,12 @@ class _Frame:
         self._types = types
         self._media = parse_media_type(types[0]) if len(types) == 1 else None
         self._codings = codings
-        self._head = framed(spec.settings, head.method, head.target, framed(*[value.lower() for value in host]))
+        overrides = _overrides(head.headers)
+        lower_host = framed(*[value.lower() for value in host])
+        self._head = framed(spec.settings, head.method, head.target, lower_host) + overrides
         self._before_canonical: dict[BodyForm, bytes] = {}
-        self._before_raw = framed(
-            b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings)
-        )
+        raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
+        self._before_raw = raw + overrides
         # The rest depends on the form that the body turns out to have.
         self._listed = framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers])
 
@@ -278,6 +282,16 @@ def sha256_of(body: Body) -> bytes:
 
 def _stripped(headers: Headers, name: bytes) -> list[bytes]:
     return [value.strip(b" \t") for value in field_values(headers, name)]
+
+
+def _overrides(headers: Headers) -> bytes:
+    """One more part where a field overrides the method, and nothing elsewhere: most requests keep their older digests.
+
+    All else that is digested is a fixed number of parts, and parts can be read back in one way only. So no request that
+    has this one more shares a digest with one that has not, wherever the part stands.
+    """
+    values = [_stripped(headers, name) for name in METHOD_OVERRIDES]
+    return framed(framed(b"method overrides", *[framed(*each) for each in values])) if any(values) else b""
 
 
 def _canonical_body(

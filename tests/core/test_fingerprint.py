@@ -143,6 +143,18 @@ def test_listed_headers() -> None:
     assert len({digests(request, spec=spec).raw for request in requests}) == 1
 
 
+def test_method_overrides() -> None:
+    """A field that some services take for the method counts with its name and all its values, in both digests."""
+    route, names = Fingerprinter(PLAIN), ("x_http_method_override", "x_http_method", "x_method_override")
+    requests = [HEAD, *[head(**{name: value}) for name in names for value in (b"DELETE", b"PUT", b" ")]]
+    twice = ((b"X-HTTP-Method", b"PUT"), (b"x-http-method", b"DELETE"))
+    requests += [replace(HEAD, headers=HEADERS + twice), replace(HEAD, headers=HEADERS + twice[::-1])]
+    requests.append(head(x_http_method=b"PUT", x_method_override=b"DELETE"))
+    made = [route.digests(request, JSON) for request in requests]
+    assert made == [digests(request) for request in requests]
+    assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -393,4 +405,9 @@ def test_stable_for_ever() -> None:
         "20018bd01c802468a42ee83694a6875d",
         "01e141d9df7dcacb374bba669ec2cad464699dd9d2d32f45bbfe783b9f1ca359",
         "6fac1c6dd59d5513d7b12ba78263138b446259a05fc756723bf49eea3ddeac35",
+    )
+    overridden = digests(head(x_http_method_override=b"DELETE"))
+    assert (overridden.canonical.hex(), overridden.raw.hex()) == (
+        "afcafe9a36dd1bf9384d7895e9dc123c27b959bea6ce2e65f9e512ca93196230",
+        "227d15af4551ee8af7da1a80aa0ae0f1cc20a9d002174ab12a5849e7a2192f12",
     )

@@ -58,6 +58,20 @@ async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: 
         assert [request.values("Api-Version") for request in home.upstream.requests] == [[b"2"]]
 
 
+async def test_rule_2_a_method_override_that_the_service_would_not_see(tmp_path: Path) -> None:
+    """A field that some services take for the method is the same to them as here, and makes another request."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    delete = ("X-HTTP-Method-Override", "DELETE")
+    async with house(store, tmp_path) as home:
+        for other in (("Connection", delete[0]), ("X_HTTP_Method_Override", "PUT"), ("X_HTTP-Method", "PUT")):
+            assert status_of(await home.send(headers=(delete, other))) == (400, "request-invalid")
+        assert status_of(await home.send(headers=(delete,))) == (200, "stored")
+        assert status_of(await home.send(headers=(delete,))) == (200, "replayed")
+        for headers in ((), (("X-HTTP-Method-Override", "PUT"),), (delete, ("X-HTTP-Method", "DELETE"))):
+            assert status_of(await home.send(headers=headers)) == (422, "key-reused")
+        assert len(home.upstream.requests) == 1
+
+
 async def test_requests_without_protection_keep_no_operation_from_the_upstream(store: Store, tmp_path: Path) -> None:
     """However long they last, and however many connections they have."""
     async with house(store, tmp_path, upstream={"max_connections": 1}) as home:

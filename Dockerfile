@@ -19,7 +19,8 @@ RUN install -d -m 0700 -o 10001 -g 10001 /var/lib/idempotency-gateway
 USER 10001:10001
 VOLUME /var/lib/idempotency-gateway
 
-# 8080 for callers; 8081 for probes and metrics, to be kept inside. The configuration has to name these ports.
+# 8080 for callers; 8081 for probes and metrics, to be kept inside. The configuration has to name these ports, on 0.0.0.0:
+# the defaults listen on loopback.
 EXPOSE 8080 8081
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=2); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]

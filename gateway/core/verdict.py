@@ -72,7 +72,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (_W.SCOPE_MISSING, _W.SCOPE_UNSUITABLE),
     ),
     Rule(6, "the body is over the route's limit", "413", (_W.BODY_TOO_LARGE,)),
-    Rule(7, "the key is malformed, too long, or given twice", "400", (_W.KEY_INVALID,)),
+    Rule(7, "the key is malformed or too long", "400", (_W.KEY_INVALID,)),
     Rule(
         8,
         "the durable store is needed and cannot be reached, or lost its memory: the route refuses / forwards",

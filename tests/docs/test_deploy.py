@@ -23,11 +23,14 @@ from gateway.cli import CONFIG_PATH, parser
 from gateway.config import Config, PostgresUrl, RedisUrl
 from gateway.config.unit import duration_seconds
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
+from gateway.proxy.client_connection import EdgeSettings
 from tests.support.demo import DemoProcess
 
 ROOT = Path(__file__).parents[2]
 # After the delay and the drain: the last words of attempts, and closing.
 LAST_WORDS_SECONDS = 10.0
+# What a gateway takes with a full cache and nothing at work.
+BASE_BYTES = 128 * 1024 * 1024
 DEFAULTS = Config.model_fields
 
 
@@ -205,9 +208,16 @@ def manifests(name: str) -> dict[str, dict[str, Any]]:
     return kinds
 
 
+def workload(kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What makes the pods: a deployment, or a stateful set where each keeps its state."""
+    (found,) = (kinds[kind]["spec"] for kind in ("Deployment", "StatefulSet") if kind in kinds)
+    assert isinstance(found, dict)
+    return found
+
+
 def containers(kinds: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The containers of the pod by name."""
-    return {each["name"]: each for each in kinds["Deployment"]["spec"]["template"]["spec"]["containers"]}
+    return {each["name"]: each for each in workload(kinds)["template"]["spec"]["containers"]}
 
 
 def deployed(kinds: Mapping[str, dict[str, Any]]) -> Config:
@@ -229,9 +239,10 @@ def test_the_pod_reads_the_configuration_of_the_manifest(name: str) -> None:
     asked = config_of(gateway["args"])
     assert asked.name == file
     assert {"name": "config", "mountPath": str(asked.parent), "readOnly": True} in gateway["volumeMounts"]
-    volumes = {each["name"]: each for each in kinds["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    volumes = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}
+    kept = {each["metadata"]["name"] for each in workload(kinds).get("volumeClaimTemplates", ())}
     assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
-    assert {each["name"] for each in gateway["volumeMounts"]} == set(volumes)
+    assert {each["name"] for each in gateway["volumeMounts"]} == set(volumes) | kept
     assert config.notices(deployed(kinds)) == ()
 
 
@@ -262,7 +273,7 @@ def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> N
     assert {probe: gateway[probe]["httpGet"] for probe in paths} == {
         probe: {"path": path, "port": "status"} for probe, path in paths.items()
     }
-    annotations = kinds["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    annotations = workload(kinds)["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(asked.status.listen.port)
     assert annotations["prometheus.io/path"] == METRICS_PATH
     assert [port["targetPort"] for port in kinds["Service"]["spec"]["ports"]] == ["http"]
@@ -275,7 +286,7 @@ def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> N
 def test_the_pod_is_given_the_time_that_stopping_takes(name: str) -> None:
     """The grace period is longer than the delay, the drain and the last words together."""
     kinds = manifests(name)
-    grace = kinds["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    grace = workload(kinds)["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace >= stopping_seconds(deployed(kinds))
 
 
@@ -290,7 +301,7 @@ def test_the_pod_runs_the_image_as_it_is_built(name: str) -> None:
     assert security["runAsNonRoot"] is security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"] == {"drop": ["ALL"]}
-    assert kinds["Deployment"]["spec"]["template"]["spec"]["securityContext"]["fsGroup"] == security["runAsGroup"]
+    assert workload(kinds)["template"]["spec"]["securityContext"]["fsGroup"] == security["runAsGroup"]
     assert {"name": "state", "mountPath": str(deployed(kinds).state_dir)} in gateway["volumeMounts"]
 
 
@@ -298,12 +309,41 @@ def test_the_pod_runs_the_image_as_it_is_built(name: str) -> None:
 def test_labels_select_the_pods_of_the_manifest(name: str) -> None:
     """Every selector is the label of the pods."""
     kinds = manifests(name)
-    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    selectors = [kinds["Deployment"]["spec"]["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"]]
+    labels = workload(kinds)["template"]["metadata"]["labels"]
+    selectors = [workload(kinds)["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"]]
     if "PodDisruptionBudget" in kinds:
         selectors.append(kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
-        assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < kinds["Deployment"]["spec"]["replicas"]
+        assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < workload(kinds)["replicas"]
+    if "NetworkPolicy" in kinds:
+        selectors.append(kinds["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"])
+        admitted = {port["port"] for rule in kinds["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]}
+        assert admitted == {port["name"] for port in containers(kinds)["gateway"]["ports"]}
     assert selectors == [labels] * len(selectors)
+
+
+@both
+def test_the_pod_has_room_for_what_the_configuration_admits(name: str) -> None:
+    """As many bodies as may be at work or on their way fit into the volume, and what is held of them into memory."""
+    kinds = manifests(name)
+    asked = deployed(kinds)
+    bodies = 2 * asked.limits.max_in_flight
+    longest = max(route.body.max_bytes for route in asked.routes)
+    state = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}.get("state")
+    if state is None:
+        (claim,) = workload(kinds)["volumeClaimTemplates"]
+        room = claim["spec"]["resources"]["requests"]["storage"]
+    else:
+        room = state["emptyDir"]["sizeLimit"]
+    assert bodies * longest <= quantity_bytes(room)
+    memory = quantity_bytes(containers(kinds)["gateway"]["resources"]["limits"]["memory"])
+    held = bodies * max(route.body.spool_over for route in asked.routes)
+    assert BASE_BYTES + held + asked.store.cache_bytes + EdgeSettings().unread_bytes_max <= memory
+
+
+def quantity_bytes(text: str) -> int:
+    """A Kubernetes quantity with a binary suffix, in bytes."""
+    number, unit = text[:-2], text[-2:]
+    return int(number) << {"Mi": 20, "Gi": 30}[unit]
 
 
 def test_the_service_beside_the_gateway_outlives_it() -> None:
@@ -313,7 +353,7 @@ def test_the_service_beside_the_gateway_outlives_it() -> None:
     assert f"http://{service['env'][0]['value']}" == str(asked.upstream.url)
     program, seconds = service["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
-    grace = kinds["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    grace = workload(kinds)["template"]["spec"]["terminationGracePeriodSeconds"]
     assert stopping_seconds(asked) <= int(seconds) < grace
 
 
@@ -330,10 +370,13 @@ def unit() -> dict[str, list[str]]:
     return settings
 
 
-@pytest.mark.parametrize("setting", ["ExecStartPre", "ExecStart"])
-def test_the_unit_starts_the_program_with_its_usual_configuration(setting: str) -> None:
-    """Both command lines are the program's, with the default configuration."""
-    (line,) = unit()[setting]
+def test_the_unit_starts_the_program_with_its_usual_configuration() -> None:
+    """The command line is the program's, with the default configuration, and nothing runs before it.
+
+    The exit status that is not to be tried again is known of the main process only.
+    """
+    assert "ExecStartPre" not in unit()
+    (line,) = unit()["ExecStart"]
     program, *arguments = shlex.split(line)
     assert PurePosixPath(program).name == "idempotency-gateway"
     assert config_of(arguments) == CONFIG_PATH

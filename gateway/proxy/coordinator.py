@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -36,7 +36,7 @@ from gateway.proxy.leading import Lead
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
-from gateway.proxy.reply import Incoming, Repeatable, Reply, Untouched
+from gateway.proxy.reply import Coming, FOUND, Found, Incoming, Later, Repeatable, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.runs import Drained, Run, Runs
 from gateway.proxy.spool import WholeBody
@@ -51,11 +51,6 @@ _JOINS_MAX: Final = 4
 # Only a request that came again is likely to come once more, and worth being known.
 _REPLAYED: Final = Word.REPLAYED
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
-
-_Answer = Reply | Repeatable | Untouched
-_Way = Coroutine[Any, Any, _Answer]
-# As a tuple: a union is made anew each time that it is looked at.
-_ANSWERS: Final = (Reply, Repeatable, Untouched)
 
 
 class Coordinator:
@@ -117,7 +112,7 @@ class Coordinator:
         """How long the oldest of them has been worked on."""
         return self._runs.oldest_seconds
 
-    def answer(self, incoming: Incoming, route: Route) -> _Answer | asyncio.Future[_Answer | _Way] | _Way:
+    def answer(self, incoming: Incoming, route: Route) -> Found | Later[Found]:
         """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
 
         Else a future of the answer, or of the rest of the way to it, for somebody to walk; if that is cancelled nobody
@@ -140,7 +135,7 @@ class Coordinator:
         if reply is not None:
             self._tell(story, reply)
             return Repeatable(reply, partial(self._again, request))
-        answer: asyncio.Future[_Answer | _Way] = self._loop.create_future()
+        answer: Coming[Found] = self._loop.create_future()
         looked = self._looked_up(request)
         if looked is None:
             self._execute(request, story, answer, partial(self._give, request, story, answer))
@@ -161,7 +156,7 @@ class Coordinator:
     async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
         """As `answer`, walked to its end."""
         answer: Any = self.answer(incoming, route)
-        while not isinstance(answer, _ANSWERS):
+        while not isinstance(answer, FOUND):
             answer = await answer
         return answer.reply if isinstance(answer, Repeatable) else answer
 
@@ -172,7 +167,7 @@ class Coordinator:
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
 
-    async def _answer_later(self, story: Story, incoming: Incoming) -> _Answer:
+    async def _answer_later(self, story: Story, incoming: Incoming) -> Found:
         # Asked again, because of those who began between the arrival and this.
         refusal = self._overload(story.route)
         if refusal is not None:
@@ -221,7 +216,7 @@ class Coordinator:
         self,
         request: KeyedRequest,
         story: Story,
-        answer: asyncio.Future[_Answer | _Way],
+        answer: Coming[Found],
         looked: asyncio.Future[Snapshot | None],
     ) -> None:
         """The fast tier has answered, or has not."""
@@ -262,18 +257,14 @@ class Coordinator:
         self._runs.begin(request, Lead(self._loop, story, answer, give, self._duplicates, unavailable))
 
     def _give(
-        self,
-        request: KeyedRequest,
-        story: Story,
-        answer: asyncio.Future[_Answer | _Way],
-        found: Reply | Untouched | Seen,
+        self, request: KeyedRequest, story: Story, answer: Coming[Found], found: Reply | Untouched | Seen
     ) -> None:
         if isinstance(found, Seen):
             answer.set_result(self._join(request, story, found.snapshot))
         else:
             answer.set_result(self._repeatable(request, self._tell(story, found)))
 
-    def _repeatable(self, request: KeyedRequest, answer: Reply | Untouched) -> _Answer:
+    def _repeatable(self, request: KeyedRequest, answer: Reply | Untouched) -> Found:
         if isinstance(answer, Reply) and answer.word is _REPLAYED:
             return Repeatable(answer, partial(self._again, request))
         return answer
@@ -298,7 +289,7 @@ class Coordinator:
 
     # -- the same, where others have to be waited for ------------------------------------------------------------------
 
-    async def _look_and_join(self, request: KeyedRequest, story: Story) -> _Answer:
+    async def _look_and_join(self, request: KeyedRequest, story: Story) -> Found:
         looked = self._looked_up(request)
         reply: Reply | None = None
         if looked is not None:
@@ -316,7 +307,7 @@ class Coordinator:
             return self._repeatable(request, self._tell(story, reply))
         return await self._join(request, story)
 
-    async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> _Answer:
+    async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> Found:
         """The rest of the way; `seen` is what a claim for this request has just found."""
         return self._repeatable(request, self._tell(story, await self._operate(request, story, seen)))
 

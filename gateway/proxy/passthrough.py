@@ -12,7 +12,7 @@ still coming, an upgrade, a connection that has to be opened or waited for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, assert_never
 
@@ -25,7 +25,7 @@ from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import Client, ClientGone
 from gateway.proxy.forwarding import response_fields, unprotected_request
 from gateway.proxy.problem import plain
-from gateway.proxy.reply import Incoming, Reply, RequestBody
+from gateway.proxy.reply import Coming, Incoming, Later, Reply, RequestBody
 from gateway.proxy.route import Route, Target
 from gateway.proxy.tunnel import relay
 from gateway.proxy.upstream import (
@@ -40,7 +40,6 @@ from gateway.proxy.upstream import (
 )
 
 Result = Answer | NotSent | Lost
-Way = Coroutine[Any, Any, Reply | None]
 
 
 class Passthrough:
@@ -59,7 +58,7 @@ class Passthrough:
 
     def __call__(
         self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
-    ) -> asyncio.Future[Reply | Way] | Way:
+    ) -> Later[Reply | None]:
         """Forward once; it comes to a reply, or to None after a tunnel. Raises `ClientGone` and `RequestCut` there.
 
         `word` says why a route's request is not protected.
@@ -78,7 +77,7 @@ class Passthrough:
         if isinstance(begun, UnderWay):
             return _Passing(self._loop, begun, client, tell)
         tell(begun)
-        not_sent: asyncio.Future[Reply | Way] = self._loop.create_future()
+        not_sent: Coming[Reply | None] = self._loop.create_future()
         not_sent.set_result(_reply_to(begun))
         return not_sent
 
@@ -129,7 +128,7 @@ class Passthrough:
         return b""
 
 
-class _Passing(asyncio.Future[Reply | Way]):
+class _Passing(Coming[Reply | None]):
     """The reply to a request that is under way. Cancelling it gives the exchange up; so does a client that goes."""
 
     def __init__(

@@ -5,8 +5,9 @@ Both are values but for their bodies. The edge makes the one and writes the othe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
@@ -93,3 +94,18 @@ class Untouched:
 
     incoming: Incoming
     word: Word
+
+
+A = TypeVar("A")
+
+Found = Reply | Repeatable | Untouched
+"""What the coordinator comes to."""
+FOUND: Final = (Reply, Repeatable, Untouched)
+"""The same as a tuple: a union is made anew each time that it is looked at."""
+
+Way = Coroutine[Any, Any, A]
+"""The rest of the way to an answer, for a task to walk. Nothing is done as long as nobody walks it."""
+Coming = asyncio.Future[A | Way[A]]
+"""What will be the answer, or the rest of the way to it."""
+Later = Coming[A] | Way[A]
+"""What there is instead of an answer where something has to be waited for."""

@@ -33,7 +33,7 @@ from gateway.proxy.client_exchange import (
 from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
-from gateway.proxy.reply import Incoming, Repeatable, Reply, ResponseStream, Untouched
+from gateway.proxy.reply import Coming, FOUND, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.writer import framed
 
@@ -59,19 +59,12 @@ class EdgeRoute(Protecting, Protocol):
 
 R = TypeVar("R", bound=EdgeRoute)
 
-Found = Reply | Repeatable | Untouched
-# The rest of the way to an answer, for a task to walk.
-Way = Coroutine[Any, Any, Found]
-# The answer at once, where nothing has to be waited for; else what will be the answer, or the way to it; or that way.
-Protect = Callable[[Incoming, R], Found | asyncio.Future[Found | Way] | Way]
-# The same for what nothing protects. The last two arguments say why: no route, or this word of this route's. None is
-# for a request that became a tunnel and has ended. With the future, nothing of the request may be left to be read.
-Passed = Coroutine[Any, Any, Reply | None]
-Forward = Callable[[Incoming, Client, R | None, Word | None], asyncio.Future[Reply | Passed] | Passed]
+Protect = Callable[[Incoming, R], Found | Later[Found]]
+# For what nothing protects. The last two arguments say why: no route, or this word of this route's. None is for a
+# request that became a tunnel and has ended. With the future, nothing of the request may be left to be read.
+Forward = Callable[[Incoming, Client, R | None, Word | None], Later[Reply | None]]
 
-# As a tuple: a union is made anew each time that it is looked at.
-_FOUND: Final = (Reply, Repeatable, Untouched)
-_Answer = Found | None | asyncio.Future[Any] | Coroutine[Any, Any, Any]
+_Answer = Found | None | Later[Found] | Later[Reply | None]
 
 
 class RequestHandler(Generic[R]):
@@ -175,7 +168,9 @@ class RequestHandler(Generic[R]):
             route, fault, answer = None, Fault(500, detail), None
         self._walk(exchange, route, fault, answer)
 
-    def _answer_came(self, exchange: ClientExchange, route: R | None, future: asyncio.Future[Any]) -> None:
+    def _answer_came(
+        self, exchange: ClientExchange, route: R | None, future: Coming[Found] | Coming[Reply | None]
+    ) -> None:
         self._tasks.discard(future)
         if future.cancelled():
             exchange.abort()
@@ -263,7 +258,7 @@ class RequestHandler(Generic[R]):
                 return
             exchange.body.keeps_pace = route is not None
             # What a future held may be the rest of a way.
-            while not isinstance(answer, _FOUND) and answer is not None:
+            while not isinstance(answer, FOUND) and answer is not None:
                 answer = await answer
             await self._give(exchange, route, answer)
         except ClientGone:
@@ -289,7 +284,7 @@ class RequestHandler(Generic[R]):
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
         exchange.body.keeps_pace = False
         try:
-            passed: Any = self._forward(incoming, exchange, route, word)
+            passed: Reply | Later[Reply | None] | None = self._forward(incoming, exchange, route, word)
             try:
                 while not isinstance(passed, Reply) and passed is not None:
                     passed = await passed

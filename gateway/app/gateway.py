@@ -40,7 +40,7 @@ from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
-from gateway.proxy.client_connection import EdgeSettings
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.coordinator import Coordinator
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling

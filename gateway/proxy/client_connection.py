@@ -19,11 +19,11 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from gateway.proxy.client_body import ClientBody, Cut
 from gateway.proxy.delivery import Delivery, delivery_of
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.hop import hop_from
 from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 
@@ -32,28 +32,6 @@ _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _WAITING_BYTES_MAX: Final = 64 * 1024
 # Whoever writes waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeSettings:
-    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike.
-
-    `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
-    be here whole before anything is done, and with reading what was written for it. `connections_max` counts a
-    connection over TLS from the end of its handshake only, so `handshake_seconds` is short. `unread_bytes_max` is for
-    all long answers together, see `Unread`.
-    """
-
-    header_bytes_max: int = 64 * 1024
-    header_fields_max: int = 128
-    keepalive_seconds: float = 75.0
-    silence_seconds: float = 60.0
-    bytes_per_second_min: float = 500.0
-    linger_seconds: float = 5.0
-    handshake_seconds: float = 10.0
-    connections_max: int = 100_000
-    unread_bytes_max: int = 256 * 1024 * 1024
-    backlog: int = 1024
 
 
 class Input(Protocol):

@@ -16,7 +16,8 @@ from typing import Final, Protocol, cast
 
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
 from gateway.proxy.client_body import ClientBody
-from gateway.proxy.client_connection import ClientConnection, EdgeSettings
+from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import BodyCut, Incoming, Reply, ResponseStream
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.tunnel import ClientTunnel, Tunnel

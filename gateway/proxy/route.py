@@ -6,7 +6,6 @@ Owns nothing and decides nothing. Durations are seconds unless the name says mic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from gateway.core.fingerprint import Fingerprinter
 from gateway.core.key import KeySpec
@@ -16,9 +15,8 @@ from gateway.core.replay import KeepPolicy
 from gateway.core.routing import PathPattern
 from gateway.core.scope import ScopeSpec
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.proxy.problem import Shape
 from gateway.proxy.upstream import Upstream
-
-Shape = Literal["problem", "stripe"]
 
 
 @dataclass(frozen=True, slots=True)

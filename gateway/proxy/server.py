@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final, Generic
 
 from gateway.observe.facts import Herald
-from gateway.proxy.client_connection import ClientConnection, EdgeSettings
+from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.client_exchange import EdgeState
 from gateway.core.routing import RouteTable
 from gateway.proxy.listening import ListenError, listen_fault

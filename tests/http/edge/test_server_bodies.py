@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from gateway.proxy.client_body import Cut, RequestCut
-from gateway.proxy.client_connection import EdgeSettings
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually

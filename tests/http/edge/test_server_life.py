@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald
-from gateway.proxy.client_connection import EdgeSettings
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.listening import ListenError
 from gateway.proxy.reply import Incoming, Reply
 from gateway.proxy.server import Edge

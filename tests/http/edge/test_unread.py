@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.core.verdict import Word
-from gateway.proxy.client_connection import EdgeSettings
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Repeatable, Reply
 from gateway.proxy.unread import Unread
 from tests.http.edge.harness import post, reply, serving

@@ -36,7 +36,7 @@ from gateway.proxy.leading import Lead
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
-from gateway.proxy.reply import Coming, FOUND, Found, Incoming, Later, Repeatable, Reply, Untouched
+from gateway.proxy.reply import Coming, Found, Incoming, Later, Repeatable, Reply, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.runs import Drained, Run, Runs
 from gateway.proxy.spool import WholeBody
@@ -152,13 +152,6 @@ class Coordinator:
         if reply is not None:
             self._tell(story, reply)
         return reply
-
-    async def handle(self, incoming: Incoming, route: Route) -> Reply | Untouched:
-        """As `answer`, walked to its end."""
-        answer: Any = self.answer(incoming, route)
-        while not isinstance(answer, FOUND):
-            answer = await answer
-        return answer.reply if isinstance(answer, Repeatable) else answer
 
     def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
         if isinstance(answer, Reply) and answer.word is not None:
@@ -365,12 +358,11 @@ class Coordinator:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def stop_admitting(self) -> None:
-        """From now on refuse what would need a claim, so that `drain` comes to an end."""
-        self._is_draining = True
-
     async def drain(self, timeout_seconds: float) -> Drained:
-        """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
+        """Refuse what comes from now on, and let what runs come to its end.
+
+        What has not after `timeout_seconds` is ended truthfully, by its last word.
+        """
         self._is_draining = True
         drained = await self._runs.drain(timeout_seconds)
         await self._duplicates.close()

@@ -170,7 +170,7 @@ async def test_a_drain_that_begins_meanwhile(tmp_path: Path) -> None:
     async with coordination(tmp_path, look=fast.look) as office:
         task = office.ask()
         await fast.wait_asked()
-        office.coordinator.stop_admitting()
+        await office.coordinator.drain(0)
         fast.asked[0].set_result(None)
         assert heard(await task) == (503, Word.OVERLOADED)
         assert office.store.said == []

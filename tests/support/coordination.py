@@ -27,7 +27,7 @@ from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
-from gateway.proxy.reply import Incoming, Reply, RequestBody, Untouched
+from gateway.proxy.reply import FOUND, Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
@@ -121,7 +121,7 @@ class Office:
     ) -> asyncio.Task[Reply | Untouched]:
         """Begin a request, as a handler of the edge does."""
         incoming = self.incoming(key, body, headers)
-        return asyncio.create_task(self.coordinator.handle(incoming, route or self.route))
+        return asyncio.create_task(answered(self.coordinator, incoming, route or self.route))
 
     async def reply(self, key: str = "k1", body: bytes | RequestBody = BODY, **options: Any) -> Reply:
         """The reply to a request."""
@@ -153,6 +153,14 @@ class Office:
     def open_connections(self) -> int:
         """To the upstream, idle ones included."""
         return self.client.stats.opened - self.client.stats.closed
+
+
+async def answered(coordinator: Coordinator, incoming: Incoming, route: Route) -> Reply | Untouched:
+    """The answer to a request, by whatever way it comes."""
+    answer: Found | Later[Found] = coordinator.answer(incoming, route)
+    while not isinstance(answer, FOUND):
+        answer = await answer
+    return answer.reply if isinstance(answer, Repeatable) else answer
 
 
 def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> Claiming:

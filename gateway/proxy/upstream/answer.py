@@ -136,11 +136,6 @@ class AnswerReceiver:
 
     # -- taken out, by the caller -------------------------------------------------------------------------------------
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the body came to its proven end (it may still be waiting to be read)."""
-        return self._is_complete
-
     def news(self) -> list[ResponseHead] | Lost | None:
         """The interim answers that came, with the head or before it; the loss of both; None when nothing came yet."""
         if self.head is None:

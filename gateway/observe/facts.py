@@ -183,7 +183,6 @@ class TierChanged:
 
     tier: str
     up: bool
-    detail: str = ""
 
 
 @immutable

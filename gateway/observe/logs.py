@@ -183,9 +183,9 @@ class Logs:
                     )
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
-            case TierChanged(tier, up, detail):
+            case TierChanged(tier, up):
                 level: Level = "info" if up else "warning"
-                self._say(level, f"the {tier} store is {'up' if up else 'down'}", detail=detail or None)
+                self._say(level, f"the {tier} store is {'up' if up else 'down'}")
             case SweepDone():
                 # Leases lapse when a gateway dies: whoever looks into that wants to find it.
                 self._say(

@@ -186,8 +186,6 @@ ANSWERED: Final = frozenset(
     (Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED, Word.JOURNALED)
 )
 
-# Doubt about this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
-_OWN_DOUBT: Final = frozenset((502, 504))
 _NOT_YET_KEPT: Final = (
     "Your request was sent, but what became of it could not be recorded yet. It may have taken effect. "
     "Do not send it again under a new key. Repeat with the same key."
@@ -224,6 +222,7 @@ def refuse(
     retryable, is_terminal = case.retryable, case.is_terminal
     text = _detail(case, record, operation_id)
     if word is Word.IN_DOUBT and status != 409:
+        # About this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
         is_terminal = False
         if status == 503:
             retryable, text = True, _NOT_YET_KEPT
@@ -238,13 +237,13 @@ def refuse(
     return _reply(word, case, shape, status, headers, text, retryable, operation_id)
 
 
-def plain(status: int, detail: str, *, headers: Headers = ()) -> Reply:
+def plain(status: int, detail: str) -> Reply:
     """A problem that belongs to no verdict: a failure outside the protected routes."""
     document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail}
     return Reply(
         status,
         reason_phrase(status),
-        ((b"Content-Type", b"application/problem+json"), *_COMMON[:2], *headers),
+        ((b"Content-Type", b"application/problem+json"), *_COMMON[:2]),
         _json(document),
     )
 

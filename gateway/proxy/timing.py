@@ -25,11 +25,6 @@ class Announcement(Generic[T]):
         self._values: tuple[T, ...] = ()
         self._waiters: list[asyncio.Future[None]] = []
 
-    @property
-    def value(self) -> T | None:
-        """None as long as it is not known."""
-        return self._values[0] if self._values else None
-
     def announce(self, value: T) -> None:
         """Make it known, once."""
         if self._values:

@@ -182,7 +182,7 @@ def test_the_configuration_says_which_requests_get_a_line(
         ),
         pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease", id="lease-lost"),
         pytest.param(StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite", id="store-error"),
-        pytest.param(TierChanged("durable", False, "no route to host"), "warning", "no route to host", id="store-down"),
+        pytest.param(TierChanged("durable", False), "warning", "durable store is down", id="store-down"),
         pytest.param(TierChanged("durable", True), "info", "durable store is up", id="store-up"),
         pytest.param(SweepDone(0, 2, 3, 0.5), "debug", "swept", id="swept"),
         pytest.param(SweepDone(1, 0, 0, 0.5), "info", "lapsed", id="swept-lapsed"),
@@ -316,5 +316,5 @@ def test_only_what_may_be_written_is_told(
     herald = Herald(logs(level=level, requests=requests))
     herald.state(ANSWERED)
     herald.state(OperationClaimed("r", OPERATION, 1, 1))
-    herald.state(TierChanged("durable", up=False, detail="gone"))
+    herald.state(TierChanged("durable", up=False))
     assert len(paper.objects()) == told

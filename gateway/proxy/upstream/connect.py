@@ -54,9 +54,7 @@ class UpstreamSettings:
     connections_reserved: int = 0
 
 
-def tls_context(
-    ca: Path | None = None, cert: Path | None = None, key: Path | None = None, *, key_password: str | None = None
-) -> ssl.SSLContext:
+def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """A context that verifies the upstream, against `ca` or else the system's roots, and shows `cert` if given.
 
     Raises OSError or ssl.SSLError when a file cannot be read or is not what it should be.
@@ -64,7 +62,7 @@ def tls_context(
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
     context.set_alpn_protocols(["http/1.1"])
     if cert is not None:
-        context.load_cert_chain(cert, key, key_password)
+        context.load_cert_chain(cert, key)
     return context
 
 

@@ -184,7 +184,7 @@ class Attempt:
                     pass
                 case _:
                     assert_never(body)
-        answer.body.let_last()
+        answer.body.allow_to_outlast()
         stream = AnswerStream(answer, prefix)
         return self._claimed.answered(answer.head, stream, answer.length, self._loop.time() - started)
 

@@ -23,7 +23,7 @@ from gateway.proxy.upstream import (
     Framing,
     Lost,
     NotSent,
-    RequestBody,
+    OutboundBody,
     SentNothing,
     StreamBody,
     Unknown,
@@ -181,7 +181,7 @@ class Client:
     async def exchange(
         self,
         request: RequestHead,
-        body: RequestBody = b"",
+        body: OutboundBody = b"",
         *,
         protected: bool,
         may_send: Callable[[], bool],
@@ -217,7 +217,7 @@ class Client:
             upgraded=None,
         )
 
-    def start(self, request: RequestHead, body: RequestBody, **options: object) -> None:
+    def start(self, request: RequestHead, body: OutboundBody, **options: object) -> None:
         """No connection is ever idle here: see `exchange`."""
 
     async def close(self) -> None:
@@ -370,7 +370,7 @@ class _Exchange:
     def resume_reading(self) -> None:
         """See `pause_reading`."""
 
-    def let_last(self) -> None:
+    def allow_to_outlast(self) -> None:
         """Nobody counts connections here."""
 
     def set_deadline(self, when: float) -> None:
@@ -390,7 +390,7 @@ class _Exchange:
             self._timer = None
 
 
-async def _content(body: RequestBody) -> bytes:
+async def _content(body: OutboundBody) -> bytes:
     match body:
         case bytes():
             return body

@@ -32,7 +32,7 @@ class AnswerSource(Protocol):
     def resume_reading(self) -> None: ...
     def set_deadline(self, when: float) -> None: ...
     def abort(self, reason: Unknown, detail: str) -> None: ...
-    def let_last(self) -> None: ...
+    def allow_to_outlast(self) -> None: ...
 
 
 class AnswerReceiver:
@@ -156,10 +156,10 @@ class AnswerReceiver:
         """To be awaited until there are news of the head."""
         return self._expect(self.deadline)
 
-    def let_last(self) -> None:
+    def allow_to_outlast(self) -> None:
         """The rest is only passed on, for as long as that takes: whoever has to be executed must not wait for it."""
         if self._source is not None:
-            self._source.let_last()
+            self._source.allow_to_outlast()
 
     async def read(self) -> bytes | BodyLost:
         """The next bytes of the body, at least one; `b""` at its proven end.

@@ -27,7 +27,7 @@ from gateway.proxy.upstream.result import (
     Framing,
     Lost,
     NotSent,
-    RequestBody,
+    OutboundBody,
     SentNothing,
 )
 from gateway.proxy.upstream.sending import FileReader
@@ -160,7 +160,7 @@ class Upstream:
     async def exchange(
         self,
         request: RequestHead,
-        body: RequestBody = b"",
+        body: OutboundBody = b"",
         *,
         protected: bool,
         may_send: Callable[[], bool],
@@ -211,7 +211,7 @@ class Upstream:
     def start(
         self,
         request: RequestHead,
-        body: RequestBody,
+        body: OutboundBody,
         *,
         protected: bool,
         may_send: Callable[[], bool],

@@ -175,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
                 # Also when the task is cancelled before its first step.
                 self._sender.add_done_callback(lambda _: body.close())
 
-    def let_last(self) -> None:
+    def allow_to_outlast(self) -> None:
         self._owner.connection_lasts(self)
 
     def set_deadline(self, when: float) -> None:

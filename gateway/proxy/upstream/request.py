@@ -9,7 +9,7 @@ import re
 
 from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, asks_upgrade
-from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
+from gateway.proxy.upstream.result import FileBody, OutboundBody, StreamBody
 
 # Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only be a second clock.
 _OWN = HOP_BY_HOP | {b"content-length", b"expect"}
@@ -32,7 +32,7 @@ class RequestBytes:
     wants_upgrade: bool
 
 
-def request_bytes(request: RequestHead, body: RequestBody) -> RequestBytes | None:
+def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | None:
     """The head as it is sent; None when it cannot be written unambiguously.
 
     Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has

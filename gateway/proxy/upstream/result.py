@@ -121,4 +121,4 @@ class StreamBody:
     length: int | None
 
 
-RequestBody = bytes | FileBody | StreamBody
+OutboundBody = bytes | FileBody | StreamBody

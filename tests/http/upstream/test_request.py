@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.message import RequestHead
 from gateway.proxy.upstream.request import request_bytes
-from gateway.proxy.upstream.result import FileBody, RequestBody, StreamBody
+from gateway.proxy.upstream.result import FileBody, OutboundBody, StreamBody
 
 
 async def nothing() -> AsyncIterator[bytes]:
@@ -18,7 +18,7 @@ async def nothing() -> AsyncIterator[bytes]:
 
 
 def head_of(
-    *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: RequestBody = b""
+    *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: OutboundBody = b""
 ) -> bytes:
     """The bytes of a request that can be sent."""
     wire = request_bytes(RequestHead(method, target, fields), body)
@@ -50,7 +50,7 @@ def test_target_and_fields_keep_their_bytes_and_order() -> None:
     ],
     ids=["bytes", "no-bytes", "get", "delete", "delete-with-body", "file", "stream-declared", "stream-chunked"],
 )
-def test_framing_is_recomputed(method: bytes, body: RequestBody, framing: bytes) -> None:
+def test_framing_is_recomputed(method: bytes, body: OutboundBody, framing: bytes) -> None:
     """What the caller says of framing and of its connection is replaced by what is true here."""
     copied = (
         (b"content-LENGTH", b"99"),

@@ -385,7 +385,7 @@ async def test_answers_that_last_keep_no_operation_out() -> None:
         streams = []
         for _ in range(4):
             stream = await answer(client, protected=True)
-            stream.body.let_last()
+            stream.body.allow_to_outlast()
             streams.append(stream)
         waiting = asyncio.create_task(answer(client))
         await eventually(lambda: len(client._pool._waiting_others) == 1)

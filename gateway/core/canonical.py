@@ -21,6 +21,8 @@ CANONICAL_BYTES_MAX: Final = 1 << 20
 """Longer documents and forms have no canonical form."""
 VALUES_MAX: Final = 1 << 15
 """Documents with more commas and opening brackets have no canonical form: time and memory go by the values."""
+QUOTES_MAX: Final = 4 * VALUES_MAX
+"""Documents with more quotes, escaped ones too, have no canonical form. A member that is a string has four."""
 PAIRS_MAX: Final = 1 << 12
 """Forms of more pairs have no canonical form."""
 DEPTH_MAX: Final = 100
@@ -73,7 +75,7 @@ def parse_json(body: Body) -> Any:
     """The document, for `number_lexeme` and `resolve`; `MISSING` where it is not one that means one thing to everybody.
 
     That is: RFC 8259 to the letter, in UTF-8 without a byte order mark, no member name twice in an object, no `NaN`,
-    within `CANONICAL_BYTES_MAX`, `VALUES_MAX` and `DEPTH_MAX`.
+    within `CANONICAL_BYTES_MAX`, `VALUES_MAX`, `QUOTES_MAX` and `DEPTH_MAX`.
     """
     if len(body) > CANONICAL_BYTES_MAX:
         return MISSING
@@ -92,13 +94,16 @@ def number_lexeme(value: str) -> str | None:
 
 
 def _is_moderate(content: bytes) -> bool:
-    """Whether the document is within the bounds: of values, counting commas in strings too, and of depth."""
+    """Whether the document is within the bounds: of values and quotes, counting those in strings too, and of depth."""
     openings = content.count(b"[") + content.count(b"{")
-    if openings + content.count(b",") > VALUES_MAX:
+    if openings + content.count(b",") > VALUES_MAX or content.count(b'"') > QUOTES_MAX:
         return False
     if openings <= DEPTH_MAX:
         return True
     brackets = _STRING.sub(b"", content).translate(None, _NO_BRACKET)
+    # A document closes no more than it opens; what does is not worth the walk.
+    if len(brackets) > 2 * openings:
+        return False
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 

@@ -14,6 +14,7 @@ from gateway.core.canonical import (
     CANONICAL_BYTES_MAX,
     DEPTH_MAX,
     PAIRS_MAX,
+    QUOTES_MAX,
     VALUES_MAX,
     canonical_form,
     canonical_json,
@@ -140,6 +141,8 @@ def test_json_huge_number() -> None:
         pytest.param(b"]" * 200 + b"[" * 200, id="brackets-crossed"),
         pytest.param(b'["' + b"\\" * 300 + b'"' + b"[" * 300, id="brackets-in-open-string"),
         pytest.param(b"[" + b"1," * VALUES_MAX + b"1]", id="many-values"),
+        pytest.param(b'["' + b'\\"' * (QUOTES_MAX - 1) + b'"]', id="many-quotes"),
+        pytest.param(b"[" * (DEPTH_MAX + 1) + b"]" * 1_000_000, id="closing-brackets"),
         pytest.param(b'"' + b"x" * CANONICAL_BYTES_MAX + b'"', id="long"),
     ],
 )
@@ -162,6 +165,11 @@ def test_json_total(body: bytes) -> None:
         pytest.param(b'{"a":' * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX, id="objects"),
         pytest.param(b"[" + b"[[]]," * 1000 + b"1]", id="siblings"),
         pytest.param(b'["' + b"[{" * 1000 + b'\\"' + b"[" * 500 + b'"]', id="brackets-in-strings"),
+        pytest.param(b'["' + b"]" * 10_000 + b'",' + b"[]," * 200 + b"1]", id="closing-brackets-in-strings"),
+        pytest.param(b'["' + b'\\"' * (QUOTES_MAX - 2) + b'"]', id="quotes-in-strings"),
+        pytest.param(
+            b"{" + b",".join(b'"%d":""' % number for number in range(VALUES_MAX)) + b"}", id="members-of-strings"
+        ),
     ],
 )
 def test_json_within_bounds(body: bytes) -> None:

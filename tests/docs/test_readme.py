@@ -12,7 +12,7 @@ from gateway import config
 from gateway.cli import parser
 from gateway.config import Config, Route
 from gateway.config.unit import duration_text, size_text
-from gateway.core.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, VALUES_MAX
+from gateway.core.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.verdict import Word
 from gateway.observe.metrics import Metrics
 from tests.support.curl import curl, curl_lines
@@ -154,10 +154,11 @@ def spoken(text: str) -> str:
         ("compared by meaning up to {}", spoken(size_text(CANONICAL_BYTES_MAX))),
         ("({} fields of a form)", str(PAIRS_MAX)),
         ("some {} thousand values", str(VALUES_MAX // 1000)),
+        ("or {} thousand quotes", str(QUOTES_MAX // 1000)),
     ],
     ids=[
         *("wait", "answer_within", "replay", "remember", "max_stored_bytes", "lease", "delay", "drain_timeout"),
-        *("status.listen", "canonical bytes", "form fields", "json values"),
+        *("status.listen", "canonical bytes", "form fields", "json values", "json quotes"),
     ],
 )
 def test_the_numbers_are_the_defaults(sentence: str, value: str) -> None:

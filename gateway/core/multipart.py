@@ -15,6 +15,7 @@ from gateway.core.framing import framed
 
 PARTS_MAX: Final = 1000
 PART_HEAD_BYTES_MAX: Final = 16 << 10
+PART_FIELDS_MAX: Final = 32
 # Small enough that a thread which digests a large body lets the others run between two windows.
 _WINDOW_BYTES: Final = 256 << 10
 
@@ -29,7 +30,7 @@ def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
     """For each part in order its header fields and the digest of its content; None where the body is refused.
 
     Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, and
-    more than `PARTS_MAX` parts or `PART_HEAD_BYTES_MAX` of a part's head.
+    more than `PARTS_MAX` parts, or `PART_FIELDS_MAX` fields or `PART_HEAD_BYTES_MAX` of a part's head.
     """
     try:
         return framed(*_parts(body, b"--" + boundary))
@@ -77,8 +78,11 @@ def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, 
     end = window.find(b"\r\n\r\n")
     if end < 0 or dash_boundary in window[:end]:
         raise _Refused
+    lines = window[:end].split(b"\r\n")
+    if len(lines) > PART_FIELDS_MAX:
+        raise _Refused
     fields: list[tuple[bytes, bytes]] = []
-    for line in window[:end].split(b"\r\n"):
+    for line in lines:
         if (match := _FIELD.fullmatch(line)) is None:
             raise _Refused
         fields.append((match[1].lower(), match[2].strip(b" \t")))

@@ -125,25 +125,22 @@ class AdminApi:
 
     def _authenticate(self, request: web.BaseRequest) -> None:
         """Let the request pass, or raise `_Declined`."""
+        values = request.headers.getall("Authorization", [])
+        if not values:
+            # Not counted, not logged: any web page can have an operator's browser send it from the operator's address.
+            raise _Declined(_unauthorized('Bearer realm="admin"'))
         wait_seconds = self._throttle.wait_seconds(request.remote)
         if wait_seconds:
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             raise _Declined(problem(429, "throttled", "The token was wrong too often; wait.", after))
-        values = request.headers.getall("Authorization", [])
         scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
         digest = sha256(given.strip(" ").encode("utf-8", "surrogateescape")).digest()
         if compare_digest(digest, self._token_digest) and scheme.lower() == "bearer":
             return
         failures = self._throttle.failed(request.remote)
         more = " too often: it has to wait now" if failures >= FAILURES_MAX else ""
-        _LOG.warning("the admin port refused %s, whose token is missing or wrong%s", request.remote, more)
-        challenge = 'Bearer realm="admin"' + (', error="invalid_token"' if values else "")
-        response = problem(
-            401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", {"WWW-Authenticate": challenge}
-        )
-        # What follows on this connection is not read.
-        response.force_close()
-        raise _Declined(response)
+        _LOG.warning("the admin port refused %s, whose token is wrong%s", request.remote, more)
+        raise _Declined(_unauthorized('Bearer realm="admin", error="invalid_token"'))
 
     # -- what ---------------------------------------------------------------------------------------------------------
 
@@ -255,6 +252,15 @@ def _malformed(detail: str) -> NoReturn:
 
 def _remembered(state: MemoryState) -> web.Response:
     return said(200, {"is_lost": state.is_lost, "detail": state.text})
+
+
+def _unauthorized(challenge: str) -> web.Response:
+    response = problem(
+        401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", {"WWW-Authenticate": challenge}
+    )
+    # What follows on this connection is not read.
+    response.force_close()
+    return response
 
 
 def _unavailable(detail: str) -> web.Response:

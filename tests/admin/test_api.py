@@ -198,9 +198,25 @@ async def test_wrong_too_often(desk: tuple[Desk, Admin, ManualClock], caplog: py
     assert (await admin("GET", "/operations")).status == 200
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10
-    assert lines[0] == "the admin port refused 127.0.0.1, whose token is missing or wrong"
+    assert lines[0] == "the admin port refused 127.0.0.1, whose token is wrong"
     assert lines[-1].endswith("too often: it has to wait now")
     assert "guess" not in "".join(lines)
+
+
+async def test_no_token_is_not_a_wrong_one(
+    desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests without a credential, which any web page can have a browser send, lock nobody out and fill no log."""
+    _, admin, _ = desk
+    page = Admin(admin.port, None)
+    for _ in range(20):
+        assert (await page("GET", "/operations", headers=(("Origin", "https://evil.test"),))).status == 401
+    assert (await admin("GET", "/operations")).status == 200
+    assert caplog.records == []
+    stranger = Admin(admin.port, "guess-guess-guess-guess")
+    for status in (*[401] * 10, 429):
+        assert (await stranger("GET", "/operations")).status == status
+    assert (await page("GET", "/operations")).status == 401
 
 
 GET_FAULTS = [

@@ -15,7 +15,13 @@ from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredRespon
 
 # Said by the gateway alone, or said to it alone: an upstream's spelling of them never reaches a client.
 GATEWAY_FIELDS: Final = frozenset(
-    (b"idempotency-status", b"idempotent-replayed", b"idempotency-outcome", b"idempotency-retention")
+    (
+        b"idempotency-status",
+        b"idempotency-expires",
+        b"idempotent-replayed",
+        b"idempotency-outcome",
+        b"idempotency-retention",
+    )
 )
 
 # True of one moment only. `RateLimit` is draft-ietf-httpapi-ratelimit-headers, the others its older spellings.

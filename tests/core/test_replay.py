@@ -37,6 +37,7 @@ FIELDS: Headers = (
     (b"WWW-Authenticate", b"Basic"),
     (b"Idempotency-Status", b"stored"),
     (b"Idempotent-Replayed", b"true"),
+    (b"Idempotency-Expires", b"Sat, 21 Nov 2026 00:00:00 GMT"),
     (b"Idempotency-Outcome", b"final"),
     (b"Idempotency-Retention", b"60"),
     (b"X-Internal", b"secret"),

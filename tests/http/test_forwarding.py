@@ -249,6 +249,7 @@ def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None
         (b"Upgrade", b"h2c"),
         (b"Idempotency-Status", b"stored"),
         (b"idempotent-replayed", b"true"),
+        (b"Idempotency-Expires", b"Sat, 21 Nov 2026 00:00:00 GMT"),
         (b"Idempotency-Outcome", b"final"),
         (b"Idempotency-Retention", b"60"),
     )

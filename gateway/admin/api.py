@@ -35,7 +35,7 @@ from gateway.admin.documents import MANNER, problem, said
 from gateway.admin.journal import REFUSED, WAITING, listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
-from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.throttle import FAILURES_MAX, Throttle
 from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
@@ -208,7 +208,7 @@ class AdminApi:
         if token is not None and (not isinstance(token, int) or isinstance(token, bool) or token < 1):
             _malformed("token is a whole number")
         return await self._operations.resolve(
-            operation_id, _finding_of(asked), _audit_of(asked), is_forced=_flag(asked, "force"), token=token
+            operation_id, _ruling_of(asked), _audit_of(asked), is_forced=_flag(asked, "force"), token=token
         )
 
     async def _purge(self, operation_id: UUID, asked: Mapping[str, Any]) -> Changed | Refused:
@@ -326,12 +326,12 @@ def _states_of(names: list[str]) -> frozenset[State]:
     return frozenset(known[name] for name in names)
 
 
-def _finding_of(asked: Mapping[str, Any]) -> Finding:
+def _ruling_of(asked: Mapping[str, Any]) -> Ruling:
     completed, never = asked.get("completed"), _flag(asked, "never_happened")
     if (completed is not None) == never:
         _malformed("say either completed, with the answer, or never_happened: true")
     if never:
-        return NeverHappened()
+        return NothingHappened()
     if not isinstance(completed, dict):
         _malformed("completed is an object with status, headers and body_base64")
     _known(completed, "status", "headers", "body_base64")
@@ -342,7 +342,7 @@ def _finding_of(asked: Mapping[str, Any]) -> Finding:
     if not isinstance(status, int) or isinstance(status, bool) or not is_list or not isinstance(body, str):
         _malformed("completed has a status, headers as a list of [name, value], and the body in base64")
     try:
-        return Completed(*answer_of(status, [(name, value) for name, value in headers], b64decode(body, validate=True)))
+        return Happened(*answer_of(status, [(name, value) for name, value in headers], b64decode(body, validate=True)))
     except (binascii.Error, ValueError) as error:
         _malformed(str(error) if isinstance(error, AnswerRefused) else "body_base64 is not base64")
 

@@ -77,13 +77,13 @@ def _add_resolve(commands: Any) -> argparse.ArgumentParser:
         "changes nothing: repeat it when its answer was lost.",
     )
     resolve.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
-    finding = resolve.add_mutually_exclusive_group(required=True)
-    finding.add_argument(
+    ruling = resolve.add_mutually_exclusive_group(required=True)
+    ruling.add_argument(
         "--completed",
         metavar="FILE",
         help="it happened, and this is the service's answer as curl -i prints it; - reads it",
     )
-    finding.add_argument("--never-happened", action="store_true", help="nothing happened, and nothing can any more")
+    ruling.add_argument("--never-happened", action="store_true", help="nothing happened, and nothing can any more")
     _add_audit(resolve)
     resolve.add_argument(
         "--force", action="store_true", help="although a request may still arrive, or the answer's status ends nothing"

@@ -26,7 +26,7 @@ from gateway.admin.console import full_json, full_text, json_line, table_head, t
 from gateway.admin.journal import REFUSED, json_lines, notes, table
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import OutcomeRefused, acknowledge, export
-from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refused
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
 from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
@@ -141,15 +141,15 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
 
 def _resolve(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
-    finding: Finding = NeverHappened()
+    ruling: Ruling = NothingHappened()
     if chosen.completed is not None:
         try:
-            finding = Completed(*read_answer(_read(chosen.completed, _FILE_BYTES_MAX)))
+            ruling = Happened(*read_answer(_read(chosen.completed, _FILE_BYTES_MAX)))
         except AnswerRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
     async def resolve(operations: Operations, _: JournalDesk) -> int:
-        outcome = await operations.resolve(chosen.operation, finding, audit, is_forced=chosen.force, token=chosen.token)
+        outcome = await operations.resolve(chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token)
         return _tell(outcome)
 
     return Job(resolve, Needs.TIERS, changes=True)

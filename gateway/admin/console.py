@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway.admin.journal import advice_of, kept, sentence
 from gateway.admin.operations import Inspected
 from gateway.admin.view import advice, ago, audited, described, location_of, moment, printable, span, times_of
 from gateway.core.operation import Snapshot
-
-Format = Literal["table", "jsonl"]
 
 # Columns of a table that is written while it is read: widths cannot depend on what comes later.
 _COLUMNS: Final = (
@@ -114,7 +112,7 @@ def _advice(inspected: Inspected) -> str:
     known = advice_of(inspected.snapshot.record, inspected.journal)
     if known is not None:
         return known
-    settle_us = None if inspected.terms is None else inspected.terms.settle_us
+    settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
     return advice(inspected.operation_id, inspected.snapshot, settle_us)
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-*Nothing is decided twice.* What may happen to a record stands in `core.lifecycle`; which command a finding is, in
+*Nothing is decided twice.* What may happen to a record stands in `core.lifecycle`; which command a ruling is, in
 `resolution`. A resolution is fenced on the token that was read: whoever acted in between wins, and the operator is
 told.
 
@@ -22,12 +22,12 @@ from uuid import UUID
 
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
-from gateway.admin.policy import Policies, Terms, without_peer
+from gateway.admin.policy import Policies, Treatment, without_peer
 from gateway.admin.resolution import (
     Changed,
-    Finding,
     Refusal,
     Refused,
+    Ruling,
     moved,
     nothing_to_resolve,
     objection,
@@ -77,7 +77,7 @@ class Inspected:
     operation_id: UUID
     snapshot: Snapshot
     audits: tuple[AuditEntry, ...]
-    terms: Terms | None
+    treatment: Treatment | None
     journal: JournalView
     """What the journals of this host hold of it."""
 
@@ -138,9 +138,9 @@ class Operations:
         """Everything known of one operation."""
         snapshot = await self._read(operation_id)
         audits = await _bounded(self._store.audits(operation_id))
-        terms = None if snapshot.record is None else self.policies.terms_of(snapshot.record)
+        treatment = None if snapshot.record is None else self.policies.treatment_of(snapshot.record)
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
-        return Inspected(operation_id, snapshot, tuple(audits), terms, journal)
+        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal)
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -168,7 +168,7 @@ class Operations:
     # -- resolving ----------------------------------------------------------------------------------------------------
 
     async def resolve(
-        self, operation_id: UUID, finding: Finding, audit: Audit, *, is_forced: bool = False, token: int | None = None
+        self, operation_id: UUID, ruling: Ruling, audit: Audit, *, is_forced: bool = False, token: int | None = None
     ) -> Changed | Refused:
         """End the doubt about an operation. `token`: only if it is still this one that is in doubt.
 
@@ -178,15 +178,15 @@ class Operations:
         record = snapshot.record
         if record is None:
             return unknown(operation_id, snapshot)
-        terms = self.policies.terms_of(record)
-        command = resolution(record, finding, audit, terms)
+        treatment = self.policies.treatment_of(record)
+        command = resolution(record, ruling, audit, treatment)
         if record.resolution_id == command.resolution_id:
             return Changed(f"It was resolved so already, by the same command, {when(snapshot)}.", snapshot)
         if token is not None and token != record.token:
             return moved(token, snapshot)
         if record.state is not State.IN_DOUBT:
             return nothing_to_resolve(snapshot)
-        against = objection(finding, snapshot, terms)
+        against = objection(ruling, snapshot, treatment)
         if against is not None:
             if not is_forced:
                 return against

@@ -17,7 +17,7 @@ from gateway.core.scope import ComposedScope, HeaderScope, ScopeSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Treatment:
     """How an operation is treated. `settle_us` counts from the end of its last lease: no request arrives later.
 
     `status` is None where it is not known which route it was.
@@ -38,7 +38,7 @@ class RoutePolicy:
     operation: str
     key: KeySpec
     scope: ScopeSpec
-    terms: Terms
+    treatment: Treatment
 
 
 class Policies:
@@ -52,13 +52,13 @@ class Policies:
         """The route of that name."""
         return next((route for route in self.routes if route.name == name), None)
 
-    def terms_of(self, record: Record) -> Terms:
+    def treatment_of(self, record: Record) -> Treatment:
         """Those of its route; of the routes with its operation name when that is gone; else of all of them."""
         route = self.named(record.identity.route)
         if route is not None:
-            return route.terms
-        alike = [route.terms for route in self.routes if route.operation == record.identity.operation]
-        return _careful(alike or [route.terms for route in self.routes])
+            return route.treatment
+        alike = [route.treatment for route in self.routes if route.operation == record.identity.operation]
+        return _careful(alike or [route.treatment for route in self.routes])
 
 
 def without_peer(scope: ScopeSpec) -> ScopeSpec:
@@ -72,17 +72,17 @@ def without_peer(scope: ScopeSpec) -> ScopeSpec:
             return scope
 
 
-def _careful(several: Sequence[Terms]) -> Terms:
+def _careful(several: Sequence[Treatment]) -> Treatment:
     if len(several) == 1:
         return several[0]
-    return Terms(
+    return Treatment(
         keep=KeepPolicy(
-            body_bytes_max=max(terms.keep.body_bytes_max for terms in several),
-            strip=frozenset().union(*(terms.keep.strip for terms in several)),
-            keep=frozenset.intersection(*(terms.keep.keep for terms in several)),
+            body_bytes_max=max(each.keep.body_bytes_max for each in several),
+            strip=frozenset().union(*(each.keep.strip for each in several)),
+            keep=frozenset.intersection(*(each.keep.keep for each in several)),
         ),
-        replay_us=max(terms.replay_us for terms in several),
-        remember_us=max(terms.remember_us for terms in several),
-        settle_us=max(terms.settle_us for terms in several),
+        replay_us=max(each.replay_us for each in several),
+        remember_us=max(each.remember_us for each in several),
+        settle_us=max(each.settle_us for each in several),
         status=None,
     )

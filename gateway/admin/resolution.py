@@ -1,4 +1,4 @@
-"""Turns an operator's finding into a command, or says why it cannot. Pure: values in, values and sentences out.
+"""Turns an operator's ruling into a command, or says why it cannot. Pure: values in, values and sentences out.
 
 The id of a resolution is derived from all that was said and from the token it was said of: given again, it is the same
 command. "Nothing happened" has a time before which it cannot be known, and an answer has to be one that ends a doubt;
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.admin.policy import Terms
+from gateway.admin.policy import Treatment
 from gateway.admin.view import ago, moment, span
 from gateway.core.framing import digest
 from gateway.core.message import ResponseHead
@@ -56,7 +56,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class Happened:
     """The operator knows that it happened, and brings the service's answer."""
 
     head: ResponseHead
@@ -64,32 +64,32 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class NeverHappened:
+class NothingHappened:
     """The operator knows that nothing happened."""
 
 
-Finding = Completed | NeverHappened
+Ruling = Happened | NothingHappened
 
 
-def resolution(record: Record, finding: Finding, audit: Audit, terms: Terms) -> Prove | Disprove:
+def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatment) -> Prove | Disprove:
     """The command that says this of this record. Its id is that of everything said: a repeat is the same command."""
     operation_id, said = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
-    match finding:
-        case Completed(head, body):
-            is_kept = len(body) <= terms.keep.body_bytes_max and not is_event_stream(head.headers)
+    match ruling:
+        case Happened(head, body):
+            is_kept = len(body) <= treatment.keep.body_bytes_max and not is_event_stream(head.headers)
             # A protected route has no method whose answers have no body.
-            response = stored_response(b"POST", head, body if is_kept else None, terms.keep)
+            response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
             said += [b"%d" % head.status, head.reason, *(part for field in head.headers for part in field), body]
             declared = declared_retention_seconds(head.headers)
-            replay_us = terms.replay_us if declared is None else microseconds(declared)
-            remember_us = max(replay_us, terms.remember_us)
+            replay_us = treatment.replay_us if declared is None else microseconds(declared)
+            remember_us = max(replay_us, treatment.remember_us)
             resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, said)
             return Prove(operation_id, record.token, resolution_id, response, replay_us, remember_us, audit)
-        case NeverHappened():
+        case NothingHappened():
             resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, said)
-            return Disprove(operation_id, record.token, resolution_id, terms.remember_us, audit)
+            return Disprove(operation_id, record.token, resolution_id, treatment.remember_us, audit)
         case _:
-            assert_never(finding)
+            assert_never(ruling)
 
 
 def _resolution_id(operation_id: UUID, token: int, event: Event, said: list[bytes]) -> UUID:
@@ -97,14 +97,14 @@ def _resolution_id(operation_id: UUID, token: int, event: Event, said: list[byte
     return UUID(bytes=digest(*parts)[:16], version=5)
 
 
-def objection(finding: Finding, snapshot: Snapshot, terms: Terms) -> Refused | None:
-    """What speaks against this finding about a record in doubt, and can be overruled."""
+def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refused | None:
+    """What speaks against this ruling about a record in doubt, and can be overruled."""
     record = snapshot.record
     if record is None:
         return None
-    match finding:
-        case NeverHappened():
-            settled_us = record.lease_until_us + terms.settle_us
+    match ruling:
+        case NothingHappened():
+            settled_us = record.lease_until_us + treatment.settle_us
             if settled_us <= snapshot.now_us:
                 return None
             text = (
@@ -113,10 +113,10 @@ def objection(finding: Finding, snapshot: Snapshot, terms: Terms) -> Refused | N
                 "then, or force it if you know more than the gateway."
             )
             return Refused(Refusal.EARLY, text, snapshot)
-        case Completed(head):
-            if terms.status is None:
+        case Happened(head):
+            if treatment.status is None:
                 return None
-            meaning = meaning_of(head.status, head.headers, terms.status, carries_doubt=record.carries_doubt)
+            meaning = meaning_of(head.status, head.headers, treatment.status, carries_doubt=record.carries_doubt)
             if meaning is Meaning.FINAL:
                 return None
             said = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
@@ -126,10 +126,11 @@ def objection(finding: Finding, snapshot: Snapshot, terms: Terms) -> Refused | N
             )
             return Refused(Refusal.ANSWER, text, snapshot)
         case _:
-            assert_never(finding)
+            assert_never(ruling)
 
 
 def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
+    """What to say of a doubt that this command has ended."""
     record = snapshot.record
     if isinstance(command, Disprove):
         return "Resolved: nothing happened. The next request with this key runs."
@@ -138,6 +139,7 @@ def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
 
 
 def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
+    """There is no record."""
     text = (
         f"Nothing is remembered of operation {operation_id}: it never began, is forgotten, or belongs to another "
         "service or store. Check the id."
@@ -146,6 +148,7 @@ def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
 
 
 def moved(token: int, snapshot: Snapshot) -> Refused:
+    """The record is not the one with this token any more."""
     now = "" if snapshot.record is None else f", and is now {snapshot.record.token} ({snapshot.record.state})"
     text = f"The operation went on: the token that was looked at was {token}{now}. Nothing was changed. Look again."
     return Refused(Refusal.MOVED, text, snapshot)
@@ -161,6 +164,7 @@ _BY_EVENT: Final[Mapping[Event, str]] = {
 
 
 def nothing_to_resolve(snapshot: Snapshot) -> Refused:
+    """The record is not in doubt."""
     record = snapshot.record
     if record is None:
         raise ValueError("a record that is absent has a text of its own")

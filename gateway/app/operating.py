@@ -13,7 +13,7 @@ from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
-from gateway.admin.policy import Policies, RoutePolicy, Terms
+from gateway.admin.policy import Policies, RoutePolicy, Treatment
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
 from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
 from gateway.config import Config
@@ -39,7 +39,7 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
         operation=route.operation,
         key=key_spec(route.key),
         scope=scope_spec(route.scope),
-        terms=Terms(
+        treatment=Treatment(
             keep=keep_policy(route),
             replay_us=microseconds(route.retention.replay),
             remember_us=microseconds(route.retention.remember),

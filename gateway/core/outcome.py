@@ -28,6 +28,8 @@ class Meaning(StrEnum):
 
 
 class Preset(StrEnum):
+    """What statuses mean unless the route says otherwise; `_preset` has the table."""
+
     STANDARD = "standard"
     PAYMENTS = "payments"
     SUCCESS_ONLY = "success_only"

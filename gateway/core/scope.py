@@ -70,6 +70,8 @@ ScopeSpec = HeaderScope | ApiKeyScope | SharedScope | ComposedScope
 
 @immutable
 class Scope:
+    """The key space of one caller."""
+
     digest: bytes
 
 

@@ -6,7 +6,7 @@ from itertools import count
 from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
-from gateway.admin.policy import Policies, RoutePolicy, Terms
+from gateway.admin.policy import Policies, RoutePolicy, Treatment
 from gateway.core.identity import identity_of
 from gateway.core.key import HeaderKey, parse_key
 from gateway.core.key import Key
@@ -34,7 +34,7 @@ from tests.support.memory_store import Memory, MemoryStore
 SETTLE_SECONDS = 600.0
 LEASE_SECONDS = 30.0
 AUDIT = Audit("alice", "ticket 7")
-TERMS = Terms(
+TREATMENT = Treatment(
     keep=KeepPolicy(body_bytes_max=1000, strip=frozenset((b"x-debug",))),
     replay_us=microseconds(3600),
     remember_us=microseconds(7200),
@@ -42,7 +42,7 @@ TERMS = Terms(
     status=StatusPolicy(Preset.PAYMENTS),
 )
 SCOPE = HeaderScope(b"X-Tenant", ())
-CHARGE = RoutePolicy("charge", "charge", HeaderKey(), SCOPE, TERMS)
+CHARGE = RoutePolicy("charge", "charge", HeaderKey(), SCOPE, TREATMENT)
 POLICIES = Policies("shop", [CHARGE])
 CREATED = ResponseHead(201, b"Created", ((b"Location", b"/charges/1"), (b"Date", b"x"), (b"X-Debug", b"y")))
 RESPONSE = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), b"once")
@@ -67,10 +67,10 @@ class Desk:
             case State.IN_DOUBT:
                 return self.say(Abandon(*ids, "timeout"))
             case State.COMPLETED | State.TOMBSTONE:
-                done = self.say(Complete(*ids, RESPONSE, TERMS.replay_us, TERMS.remember_us))
+                done = self.say(Complete(*ids, RESPONSE, TREATMENT.replay_us, TREATMENT.remember_us))
                 return self.say(Purge(ids[0])) if state is State.TOMBSTONE else done
             case State.RELEASED:
-                return self.say(Release(*ids, TERMS.remember_us))
+                return self.say(Release(*ids, TREATMENT.remember_us))
             case _:
                 return record
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.policy import Policies, RoutePolicy
-from gateway.admin.resolution import Changed, Completed, Finding, NeverHappened, Refusal, Refused
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.core.key import BodyPart, ComposedKey
 from gateway.core.message import ResponseHead
 from gateway.core.operation import (
@@ -35,12 +35,12 @@ from tests.admin.hand import (
     POLICIES,
     RESPONSE,
     SETTLE_SECONDS,
-    TERMS,
+    TREATMENT,
     Desk,
 )
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 
-CREATED_ONCE = Completed(CREATED, b"once")
+CREATED_ONCE = Happened(CREATED, b"once")
 
 
 def changed(outcome: Changed | Refused) -> Changed:
@@ -75,7 +75,10 @@ async def test_completed() -> None:
     assert record is not None
     assert (record.state, record.response) == (State.COMPLETED, RESPONSE)
     now_us = desk.memory.clock()
-    assert (record.replay_until_us - now_us, record.remember_until_us - now_us) == (TERMS.replay_us, TERMS.remember_us)
+    assert (record.replay_until_us - now_us, record.remember_until_us - now_us) == (
+        TREATMENT.replay_us,
+        TREATMENT.remember_us,
+    )
     assert outcome.text.startswith("Resolved: it completed with status 201. Repeats get this answer until 2027-01-15T")
     (entry,) = (await desk.operations.inspect(operation_id)).audits
     assert (entry.at_us, entry.event, entry.token, entry.who, entry.why) == (
@@ -91,7 +94,7 @@ async def test_never_happened() -> None:
     """The key is free for a retry, and the record says who freed it."""
     desk = Desk()
     operation_id = await settled_doubt(desk)
-    outcome = changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     assert outcome.text == "Resolved: nothing happened. The next request with this key runs."
     record = desk.record(operation_id)
     assert record is not None
@@ -104,13 +107,13 @@ async def test_never_happened_is_not_known_early() -> None:
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS - 1)
-    early = declined(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    early = declined(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     assert early.reason is Refusal.EARLY
     assert early.text == (
         "A request of the last attempt may still arrive until 2027-01-15T08:10:30Z (for 1s more): that nothing "
         "happened cannot be known before. Wait until then, or force it if you know more than the gateway."
     )
-    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT, is_forced=True))
+    changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))
     (entry,) = (await desk.operations.inspect(operation_id)).audits
     assert entry.why == "ticket 7 [forced: early]"
 
@@ -119,7 +122,7 @@ async def test_force_that_was_not_needed_is_not_written_down() -> None:
     """An audit says that something was forced only where it was."""
     desk = Desk()
     operation_id = await settled_doubt(desk)
-    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT, is_forced=True))
+    changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))
     assert [entry.why for entry in (await desk.operations.inspect(operation_id)).audits] == ["ticket 7"]
 
 
@@ -132,11 +135,11 @@ async def test_answer_that_ends_nothing(status: int, said: str) -> None:
     """An answer that the route would not record is refused; force records it all the same."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    finding = Completed(ResponseHead(status, b"", ()), b"")
-    outcome = declined(await desk.operations.resolve(operation_id, finding, AUDIT))
+    ruling = Happened(ResponseHead(status, b"", ()), b"")
+    outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.ANSWER
     assert outcome.text.startswith(f"On route charge an answer with status {status} says {said}; recorded, it would")
-    changed(await desk.operations.resolve(operation_id, finding, AUDIT, is_forced=True))
+    changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
     record = desk.record(operation_id)
     assert record is not None
     assert record.response is not None
@@ -156,13 +159,13 @@ async def test_answer_that_ends_nothing(status: int, said: str) -> None:
     ],
     ids=lambda value: value.value if isinstance(value, State) else None,
 )
-@pytest.mark.parametrize("finding", [CREATED_ONCE, NeverHappened()], ids=["completed", "never"])
-async def test_nothing_to_resolve(state: State, text: str, finding: Finding) -> None:
+@pytest.mark.parametrize("ruling", [CREATED_ONCE, NothingHappened()], ids=["completed", "never"])
+async def test_nothing_to_resolve(state: State, text: str, ruling: Ruling) -> None:
     """Whatever is not in doubt is left as it is, forced or not, and the text says what it is."""
     desk = Desk()
     before = await desk.in_state(state)
     operation_id = before.identity.operation_id
-    outcome = declined(await desk.operations.resolve(operation_id, finding, AUDIT, is_forced=True))
+    outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
     assert (outcome.reason, outcome.text[: len(text)]) == (Refusal.STATE, text)
     assert desk.record(operation_id) == before
     assert (await desk.operations.inspect(operation_id)).audits == ()
@@ -174,7 +177,7 @@ async def test_unknown() -> None:
     await desk.store.start()
     operation_id = uuid4()
     for outcome in (
-        await desk.operations.resolve(operation_id, NeverHappened(), AUDIT),
+        await desk.operations.resolve(operation_id, NothingHappened(), AUDIT),
         await desk.operations.purge(operation_id, AUDIT),
         await desk.operations.erase(operation_id, AUDIT, is_sure=True),
         await desk.operations.erase(operation_id, AUDIT, is_sure=False),
@@ -190,12 +193,12 @@ async def test_the_same_command_again() -> None:
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     again = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     assert again.text.startswith("It was resolved so already, by the same command, at 2027-01-15T08:00:00Z (0s ago)")
-    for finding, audit in (
-        (Completed(CREATED, b"twice"), AUDIT),
-        (NeverHappened(), AUDIT),
+    for ruling, audit in (
+        (Happened(CREATED, b"twice"), AUDIT),
+        (NothingHappened(), AUDIT),
         (CREATED_ONCE, Audit("bob", AUDIT.why)),
     ):
-        late = declined(await desk.operations.resolve(operation_id, finding, audit))
+        late = declined(await desk.operations.resolve(operation_id, ruling, audit))
         assert late.text.startswith("It was resolved already, at 2027-01-15T08:00:00Z")
     assert len((await desk.operations.inspect(operation_id)).audits) == 1
 
@@ -204,13 +207,15 @@ async def test_another_doubt_is_another_resolution() -> None:
     """The same words about a later doubt of the same key are a new command."""
     desk = Desk()
     operation_id = await settled_doubt(desk)
-    changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT))
+    changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     record = desk.record(operation_id)
     assert record is not None
     claimed = desk.say(replace(desk.claim("key-1"), read_token=record.token))
     assert claimed.identity.operation_id == operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
-    assert changed(await desk.operations.resolve(operation_id, NeverHappened(), AUDIT)).text.startswith("Resolved: no")
+    assert changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT)).text.startswith(
+        "Resolved: no"
+    )
     assert len((await desk.operations.inspect(operation_id)).audits) == 2
 
 
@@ -256,7 +261,7 @@ async def test_fenced_when_somebody_was_faster() -> None:
     store.meddle = take_over
     assert declined(await operations.resolve(operation_id, CREATED_ONCE, AUDIT)).reason is Refusal.MOVED
 
-    answer = Complete(operation_id, 2, takeover.attempt_id, RESPONSE, TERMS.replay_us, TERMS.remember_us)
+    answer = Complete(operation_id, 2, takeover.attempt_id, RESPONSE, TREATMENT.replay_us, TREATMENT.remember_us)
     store.meddle = lambda snapshot: desk.say(answer)
     late = declined(await operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     assert late.text.startswith("It completed already, at ")
@@ -284,7 +289,7 @@ async def test_lost_answers_of_the_store() -> None:
         desk = Desk()
         operation_id = await settled_doubt(desk)
         store = faulty(desk, Event.DISPROVE, fault)
-        changed(await Operations(store, POLICIES).resolve(operation_id, NeverHappened(), AUDIT))
+        changed(await Operations(store, POLICIES).resolve(operation_id, NothingHappened(), AUDIT))
         assert len((await desk.operations.inspect(operation_id)).audits) == 1
 
 
@@ -294,8 +299,8 @@ async def test_store_that_stays_away() -> None:
     operation_id = await settled_doubt(desk)
     store = faulty(desk, Event.DISPROVE, lost())
     with pytest.raises(Indefinite, match="Give the same command again to know; it is not done twice"):
-        await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NeverHappened(), AUDIT)
-    again = await desk.operations.resolve(operation_id, NeverHappened(), AUDIT)
+        await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NothingHappened(), AUDIT)
+    again = await desk.operations.resolve(operation_id, NothingHappened(), AUDIT)
     assert changed(again).text.startswith("It was resolved so already")
     store = faulty(desk, Event.PURGE, refused())
     with pytest.raises(NotApplied):
@@ -307,7 +312,7 @@ async def test_long_body_and_declared_retention() -> None:
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     head = ResponseHead(200, b"OK", ((b"Idempotency-Retention", b"10000"),))
-    outcome = changed(await desk.operations.resolve(operation_id, Completed(head, b"x" * 1001), AUDIT))
+    outcome = changed(await desk.operations.resolve(operation_id, Happened(head, b"x" * 1001), AUDIT))
     assert "response-not-stored" in outcome.notes[0]
     record = desk.record(operation_id)
     assert record is not None
@@ -319,7 +324,11 @@ async def test_long_body_and_declared_retention() -> None:
 def route(name: str, operation: str, seconds: float) -> RoutePolicy:
     times = microseconds(seconds)
     return RoutePolicy(
-        name, operation, CHARGE.key, CHARGE.scope, replace(TERMS, replay_us=times, remember_us=times, settle_us=times)
+        name,
+        operation,
+        CHARGE.key,
+        CHARGE.scope,
+        replace(TREATMENT, replay_us=times, remember_us=times, settle_us=times),
     )
 
 
@@ -328,13 +337,13 @@ async def test_route_that_is_gone() -> None:
     renamed = Policies("shop", [route("pay", "charge", 10), route("other", "other", 99)])
     desk = Desk(renamed)
     record = await desk.in_state(State.IN_DOUBT)
-    assert renamed.terms_of(record) == route("pay", "charge", 10).terms
+    assert renamed.treatment_of(record) == route("pay", "charge", 10).treatment
     outcome = changed(await desk.operations.resolve(record.identity.operation_id, CREATED_ONCE, AUDIT))
     assert outcome.notes[0].startswith("Its route charge is not in the configuration")
 
     removed = Policies("shop", [route("a", "a", 10), route("b", "b", 99)])
-    terms = removed.terms_of(record)
-    assert (terms.replay_us, terms.settle_us, terms.status) == (microseconds(99), microseconds(99), None)
+    treatment = removed.treatment_of(record)
+    assert (treatment.replay_us, treatment.settle_us, treatment.status) == (microseconds(99), microseconds(99), None)
 
 
 async def test_purge() -> None:
@@ -464,7 +473,7 @@ async def test_identify() -> None:
 def test_cannot_identify(name: str, headers: tuple[tuple[bytes, bytes], ...], text: str) -> None:
     """What is missing is named."""
     scope = ComposedScope((HeaderScope(b"X-Tenant", ()), HeaderScope(b"X-User", None)))
-    body = RoutePolicy("body", "body", ComposedKey((BodyPart(parse_pointer("/id")),)), scope, TERMS)
+    body = RoutePolicy("body", "body", ComposedKey((BodyPart(parse_pointer("/id")),)), scope, TREATMENT)
     operations = Desk(Policies("shop", [CHARGE, body])).operations
     with pytest.raises(CannotIdentify) as caught:
         operations.identify(name, headers, None)

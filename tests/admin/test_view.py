@@ -11,7 +11,7 @@ from gateway.admin.console import full_json, full_text, json_line, table_head, t
 from gateway.admin.view import advice, ago, described, moment, span
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Snapshot, State
-from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, TERMS, Desk
+from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, TREATMENT, Desk
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ async def test_advice_on_doubt() -> None:
     said = await desk.in_state(State.IN_DOUBT)
     operation_id = said.identity.operation_id
 
-    def advised(settle_us: int | None = TERMS.settle_us, of: UUID = operation_id) -> str:
+    def advised(settle_us: int | None = TREATMENT.settle_us, of: UUID = operation_id) -> str:
         return advice(of, desk.store.read_now(of), settle_us)
 
     assert advised() == (

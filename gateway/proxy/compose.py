@@ -1,6 +1,6 @@
 """Makes replies out of records and answers: the same for the first caller, for a waiter and for a late retry.
 
-Pure but for the decoding of a stored coding. Which reply is due is decided elsewhere; here is what it looks like.
+Pure. Which reply is due is decided elsewhere; here is what it looks like.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 from gateway.core.message import Headers, field_values
 from gateway.core.operation import MICROSECONDS, Event, Fingerprint, Record, Snapshot
 from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word, judge
-from gateway.proxy.decoding import decode_unaccepted
+from gateway.proxy.decoding import is_unaccepted
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply
 from gateway.proxy.route import Route
@@ -26,25 +26,30 @@ def expires_field(record: Record) -> tuple[bytes, bytes]:
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:
-    """The recorded response, in a coding that this request accepts."""
+    """The recorded response, to be given in a coding that this request accepts."""
     stored = record.response
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
-    headers, body = decode_unaccepted(stored.headers, stored.body, field_values(request_headers, b"accept-encoding"))
-    headers += ((b"Idempotent-Replayed", b"true"),)
+    headers = (*stored.headers, (b"Idempotent-Replayed", b"true"))
     if record.replay_until_us:
         # Not known while the durable store has yet to record it.
         headers += (expires_field(record),)
     word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
-    return Reply(stored.status, stored.reason, headers, body, word, len(body))
+    decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
+    return Reply(stored.status, stored.reason, headers, stored.body, word, len(stored.body), decode_for)
 
 
 def shared_with(reply: Reply, request_headers: Headers) -> Reply:
-    """The answer that the first caller got, in a coding that this request accepts."""
+    """The answer that the first caller got, to be given in a coding that this request accepts."""
     if not isinstance(reply.body, bytes):
         return reply
-    headers, body = decode_unaccepted(reply.headers, reply.body, field_values(request_headers, b"accept-encoding"))
-    return replace(reply, headers=headers, body=body, length=len(body))
+    return replace(reply, decode_for=_unaccepted_by(request_headers, reply.headers, reply.body))
+
+
+def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> tuple[bytes, ...] | None:
+    """The request's `Accept-Encoding` values where the body is in a coding that they do not accept."""
+    accepted = field_values(request_headers, b"accept-encoding")
+    return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
 def by_record(

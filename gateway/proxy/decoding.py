@@ -1,5 +1,8 @@
 """Decodes a stored body for a retry that does not accept the coding in which it was recorded.
 
+A small body may stand for one that takes tens of milliseconds to decode, so whether there is something to decode
+(`is_unaccepted`) and the decoding are two questions: the second is not for the event loop.
+
 Owns which codings are known and how far a body may grow. It never fails: what cannot be decoded whole, exactly and
 within the bound goes out as it is stored, for a body in the wrong coding can still be recognised, and half of one
 cannot. Invariant: the fields that come out describe the bytes that come out.
@@ -45,25 +48,34 @@ def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[b
     The outermost codings go first, until those that are left are accepted. Unchanged where nothing need or can be done:
     an unknown coding, a part of a representation, `no-transform`, a request that refuses `identity` too.
     """
-    coded = field_values(headers, b"content-encoding")
-    if not coded or not body:
-        return headers, body
-    allowed = accepted_codings(accept_encoding)
-    codings = [coding for coding in list_members(coded) if coding != b"identity"]
-    kept = len(codings)
-    while not all(accepts(coding, allowed) for coding in codings[:kept]):
-        kept -= 1
-    if kept == len(codings) or len(codings) > _CODINGS_MAX or not _may_transform(headers):
-        return headers, body
-    if kept == 0 and not _accepts_identity(allowed):
+    kept, unaccepted = _parted(headers, body, accept_encoding)
+    if not unaccepted:
         return headers, body
     decoded = body
     try:
-        for coding in reversed(codings[kept:]):
+        for coding in reversed(unaccepted):
             decoded = _decoder(coding)(decoded)
     except _Undecodable:
         return headers, body
-    return _described(headers, codings[:kept]), decoded
+    return _described(headers, kept), decoded
+
+
+def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> bool:
+    """Whether `decode_unaccepted` has anything to decode; asked of the fields alone."""
+    return bool(field_values(headers, b"content-encoding")) and bool(_parted(headers, body, accept_encoding)[1])
+
+
+def _parted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """The codings that stay and those to be undone, each in the order in which they were applied."""
+    codings = [coding for coding in list_members(field_values(headers, b"content-encoding")) if coding != b"identity"]
+    if not codings or not body:
+        return codings, []
+    allowed = accepted_codings(accept_encoding)
+    kept = len(codings)
+    while not all(accepts(coding, allowed) for coding in codings[:kept]):
+        kept -= 1
+    may_undo = len(codings) <= _CODINGS_MAX and _may_transform(headers) and (kept > 0 or _accepts_identity(allowed))
+    return (codings[:kept], codings[kept:]) if may_undo else (codings, [])
 
 
 def _may_transform(headers: Headers) -> bool:

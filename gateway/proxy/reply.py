@@ -63,7 +63,9 @@ class Reply:
     """What the client gets.
 
     `headers` are end-to-end fields; framing, `Date` and `Connection` are the edge's. `length` is the number of bytes
-    that a stream will give, None when it is not known. `word` is None where nothing protected the request.
+    that a stream will give, None when it is not known. `word` is None where nothing protected the request. With
+    `decode_for`, the body is in a coding that these `Accept-Encoding` values do not accept: it is decoded before
+    it goes out.
     """
 
     status: int
@@ -72,6 +74,7 @@ class Reply:
     body: bytes | ResponseStream
     word: Word | None = None
     length: int | None = None
+    decode_for: tuple[bytes, ...] | None = None
 
 
 @immutable

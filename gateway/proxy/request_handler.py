@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeGuard, TypeVar, assert_never
@@ -30,6 +31,7 @@ from gateway.proxy.client_exchange import (
     EdgeState,
     pieces_of,
 )
+from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
@@ -82,6 +84,8 @@ class RequestHandler(Generic[R]):
         self._idle: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
         self._known = KnownRequests()
+        # One thread, so that whoever asks for much decoding waits for it, and nobody else does.
+        self._decoding = ThreadPoolExecutor(1, "decoding")
 
     @property
     def in_flight(self) -> int:
@@ -106,6 +110,7 @@ class RequestHandler(Generic[R]):
     def close(self) -> None:
         """Forget the requests that are known."""
         self._known.close()
+        self._decoding.shutdown(wait=False, cancel_futures=True)
 
     # -- for connections: `Answerer` -----------------------------------------------------------------------------------
 
@@ -130,7 +135,7 @@ class RequestHandler(Generic[R]):
     def _pieces_again(self, known: KnownRequest) -> tuple[bytes, ...] | None:
         reply = known.again()
         # Executed anew since it was known, it may have got a long answer.
-        if reply is None or not _is_short(reply.body):
+        if reply is None or reply.decode_for is not None or not _is_short(reply.body):
             return None
         shows_status, date = known.shows_status, self._state.clock.now()
         out = framed(reply, method=known.method, minor=1, keep_alive=True, shows_status=shows_status, date=date)
@@ -193,7 +198,7 @@ class RequestHandler(Generic[R]):
         """Write an answer that needs no waiting, and so no task; whether it was one."""
         if isinstance(answer, Repeatable) and route is not None:
             answer = self._know(exchange, route, answer)
-        if not isinstance(answer, Reply):
+        if not isinstance(answer, Reply) or answer.decode_for is not None:
             return False
         if not exchange.write_now(answer, shows_status=route is not None and route.shows_status):
             return False
@@ -207,7 +212,7 @@ class RequestHandler(Generic[R]):
 
     def _know(self, exchange: ClientExchange, route: R, answer: Repeatable) -> Reply:
         data = exchange.repeatable
-        if data is not None and _is_short(answer.reply.body):
+        if data is not None and answer.reply.decode_for is None and _is_short(answer.reply.body):
             connection, method = exchange.connection, exchange.head.method
             known = KnownRequest(connection.hop, method, route.shows_status, answer.again)
             self._known.remember(data, known)
@@ -279,6 +284,8 @@ class RequestHandler(Generic[R]):
         if isinstance(answer, Repeatable) and route is not None:
             answer = self._know(exchange, route, answer)
         if isinstance(answer, Reply):
+            if answer.decode_for is not None:
+                answer = await asyncio.get_running_loop().run_in_executor(self._decoding, _decoded, answer)
             await exchange.write(answer, shows_status=route is not None and route.shows_status)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
@@ -295,6 +302,9 @@ class RequestHandler(Generic[R]):
                 raise
             if passed is not None:
                 await self._give(exchange, route, replace(passed, word=word))
+        except RequestCut as cut:
+            # What had come of it may have been passed on, so nothing is said of what the service did with it.
+            await self._refuse_cut(exchange, None, cut)
         finally:
             incoming.body.close()
 
@@ -334,6 +344,14 @@ class RequestHandler(Generic[R]):
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
+
+
+def _decoded(reply: Reply) -> Reply:
+    """The reply in a coding that its request accepts. Takes time; not for the event loop."""
+    if reply.decode_for is None or not isinstance(reply.body, bytes):
+        return reply
+    headers, body = decode_unaccepted(reply.headers, reply.body, reply.decode_for)
+    return replace(reply, headers=headers, body=body, length=len(body), decode_for=None)
 
 
 def _is_short(body: bytes | ResponseStream) -> TypeGuard[bytes]:

@@ -446,6 +446,26 @@ async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(ups
         assert len(edge.facts) == 2
 
 
+async def test_of_an_unkeyed_request_that_is_cut_while_it_is_passed_on_nothing_is_claimed(
+    upstream: RecordingUpstream,
+) -> None:
+    """The service may have acted on what came before, so the answer does not say that nothing was executed."""
+
+    async def answer(incoming: Incoming) -> Untouched:
+        return Untouched(incoming, Word.UNKEYED)
+
+    async with serving(answer, upstream=upstream) as edge, Connection(edge.port) as connection:
+        await connection.send(
+            post(b"").partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+        )
+        await eventually(lambda: upstream.connections == 1)
+        await connection.send(b"no size\r\n")
+        response = await connection.read_response()
+    assert response.status == 400
+    assert b"chunks" in response.body
+    assert b"executed" not in response.body
+
+
 async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:
     """Somebody may believe that the request is protected."""
     async with serving(upstream=upstream, key_fields=frozenset((b"idempotency-key",))) as edge:

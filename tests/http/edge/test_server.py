@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import threading
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 
@@ -10,6 +13,7 @@ import pytest
 
 from gateway.core.message import Headers
 from gateway.core.verdict import Word
+from gateway.proxy.decoding import DECODED_BYTES_MAX
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
 from tests.support.http import Connection, exchange, request
@@ -230,6 +234,23 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         await connection.send(b"".join(post(body=b"%d" % number) for number in range(50)))
         for number in range(50):
             assert (await connection.read_response()).body == b"%d" % number
+
+
+@pytest.mark.parametrize("accepted", [b"identity", b"gzip"])
+async def test_a_reply_is_decoded_for_its_request_beside_the_loop(accepted: bytes) -> None:
+    """What takes long to decode keeps nobody else waiting; only the client that asked for it."""
+    text = bytes(DECODED_BYTES_MAX)
+    coded = gzip.compress(text)
+    decode_for = None if accepted == b"gzip" else (accepted,)
+    given = replace(reply(coded, headers=((b"Content-Encoding", b"gzip"),)), decode_for=decode_for)
+    async with serving(protect_now=lambda *_: given) as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(post())
+            response = await connection.read_response()
+            assert response.body == (text if decode_for else coded)
+            assert response.values("content-encoding") == ([] if decode_for else [b"gzip"])
+        names = {thread.name for thread in threading.enumerate()}
+        assert ("decoding_0" in names) == (decode_for is not None)
 
 
 async def test_a_reply_that_would_smuggle_a_line_is_not_written() -> None:

@@ -69,7 +69,7 @@ class Dialer:
             if self.pgbouncer:
                 await _learn_types(connection)
             await greet(connection)
-            await self._compare(connection)
+            await _compare(connection, self.epoch, self.seen_token)
             if prepare is not None:
                 await prepare(connection)
         except BaseException:
@@ -87,17 +87,12 @@ class Dialer:
             return await link.fetch(query, *arguments)
 
         async def compare_and_fetch(connection: Connection) -> Sequence[Any]:
+            known, seen_token = self.epoch, self.seen_token
             async with connection.transaction():
-                await self._compare(connection)
+                await _compare(connection, known, seen_token)
                 return await connection.fetch(query, *arguments)
 
         return await link.run(compare_and_fetch)
-
-    async def _compare(self, connection: Connection) -> None:
-        # Both from before the server is asked: a token that is seen meanwhile is no sign of an older state.
-        known, seen_token = self.epoch, self.seen_token
-        if known is not None:
-            check_epoch(await look_epoch(connection), known, seen_token)
 
     async def _connect(self) -> Connection:
         limit_ms = str(round(self._command_seconds * 1000))
@@ -119,6 +114,15 @@ class Dialer:
             server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
         )
         return cast("Connection", connection)
+
+
+async def _compare(connection: Connection, known: Epoch | None, seen_token: int) -> None:
+    """Raises `EpochChanged` for another memory than the known one.
+
+    Both are from before the server is asked: a token that is seen meanwhile is no sign of an older state.
+    """
+    if known is not None:
+        check_epoch(await look_epoch(connection), known, seen_token)
 
 
 async def _learn_types(connection: Connection) -> None:

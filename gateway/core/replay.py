@@ -28,6 +28,9 @@ GATEWAY_FIELDS: Final = frozenset(
 MOMENTARY: Final = frozenset((b"date", b"age", b"ratelimit", b"ratelimit-policy"))
 MOMENTARY_PREFIXES: Final = (b"ratelimit-", b"x-ratelimit-", b"x-rate-limit-")
 
+# Tells SDKs whether to try again. The answer to any further try is the stored one, so that only a no is true of it.
+_RETRY_ADVICE: Final = frozenset((b"x-should-retry", b"stripe-should-retry"))
+
 # Given again only where a route keeps them.
 PERSONAL: Final = frozenset((b"set-cookie", b"www-authenticate"))
 
@@ -73,7 +76,12 @@ def kept_fields(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Header
 
 def stored_response(method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy) -> StoredResponse:
     """The response as it is kept; `body` is None when it is remembered without it."""
-    return StoredResponse(head.status, head.reason, kept_fields(method, head, policy), body)
+    fields = tuple([field for field in kept_fields(method, head, policy) if not _asks_for_a_retry(*field)])
+    return StoredResponse(head.status, head.reason, fields, body)
+
+
+def _asks_for_a_retry(name: bytes, value: bytes) -> bool:
+    return name.lower() in _RETRY_ADVICE and value.strip(b" \t").lower() != b"false"
 
 
 def is_event_stream(headers: Headers) -> bool:

@@ -80,6 +80,15 @@ def test_content_length(method: bytes, status: int, stays: bool) -> None:
     assert (b"content-length" in [name.lower() for name, _ in kept(method, status)]) is stays
 
 
+@pytest.mark.parametrize("name", [b"X-Should-Retry", b"stripe-should-retry"], ids=["usual", "stripe"])
+def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) -> None:
+    """What is stored may say that a retry is useless, never that it is of use; who shares an answer is told both."""
+    sent = ((name, b"true"), (name, b" False"), (name, b""))
+    head = ResponseHead(400, b"", sent)
+    assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
+    assert kept_fields(b"POST", head, KeepPolicy()) == sent
+
+
 def test_stored_response_without_body() -> None:
     """A response whose body is not kept keeps its status and its fields."""
     stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())

@@ -214,7 +214,7 @@ async def test_a_connection_serves_on_after_a_204_once_nothing_came_for_a_while(
             return client.stats.reused > 0
 
         await eventually(is_reused)
-        assert client.stats.condemned == 0
+        assert client.stats.died_on_reuse == 0
 
 
 @pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])

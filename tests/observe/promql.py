@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 AGGREGATIONS = frozenset(("sum", "max", "min", "count", "avg"))
 OF_COUNTERS = frozenset(("rate", "increase"))
+_OF_ANYTHING = frozenset(("absent",))
 _BINARY = frozenset((">", "<", ">=", "<=", "==", "!=", "+", "-", "*", "/", "and", "or", "unless"))
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])?"
@@ -89,7 +90,7 @@ class _Parser:
             return []
         if token in AGGREGATIONS:
             return self._aggregation()
-        if token in OF_COUNTERS:
+        if token in OF_COUNTERS | _OF_ANYTHING:
             self._take("(")
             found = self.expression()
             self._take(")")

@@ -90,11 +90,13 @@ def test_an_alert_says_what_and_where(alert: dict[str, Any], fresh: Scrape) -> N
 @each_alert
 def test_an_alert_is_silent_on_a_gateway_where_nothing_is_wrong(alert: dict[str, Any], fresh: Scrape) -> None:
     """The value of every gauge that an alert watches is on the right side of its threshold while all is well."""
-    comparison = re.fullmatch(r"(?:max(?: by \(\w+\))? ?\()?(\w+(?:\{[^}]*\})?)\)? (==|>) (\d+)", alert["expr"].strip())
-    if comparison is None:
-        assert OF_COUNTERS & {name for selector in selectors(alert["expr"]) for name in selector.functions}
+    asked = [selector for selector in selectors(alert["expr"]) if "absent" not in selector.functions]
+    if any(OF_COUNTERS & set(selector.functions) for selector in asked):
         return
-    (selector,) = selectors(comparison[1])
+    expression = re.sub(r" or absent\(.*\)", "", alert["expr"].strip())
+    comparison = re.fullmatch(r"(?:max(?: by \([\w, ]+\))? ?\()?(\w+(?:\{[^}]*\})?)\)? (==|>) (\d+)", expression)
+    assert comparison is not None
+    (selector,) = asked
     for series in selected(selector, fresh):
         fires = series.value == float(comparison[3]) if comparison[2] == "==" else series.value > float(comparison[3])
         assert not fires

@@ -66,14 +66,14 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
-    check = commands.add_parser("check", help="say what the configuration means, and every mistake in it")
-    migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and stop")
+    check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
+    migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     for command in (serve_, check, migrate_, *add_commands(commands)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
     kind = demo.add_mutually_exclusive_group()
-    kind.add_argument("--story", action="store_true", help="play the story by itself, and stop")
+    kind.add_argument("--story", action="store_true", help="play the story by itself, and exit")
     kind.add_argument("--upstream", metavar="URL", help="serve in front of this service instead")
     kind.add_argument("--upstream-only", action="store_true", help="serve the small upstream alone")
     demo.add_argument("--host", default="127.0.0.1", help="where to listen; default: %(default)s")
@@ -136,7 +136,7 @@ def _operate(chosen: argparse.Namespace) -> int:
         return run(operate(config, job))
     except KeyboardInterrupt:
         if job.changes:
-            print(f"{PROGRAM}: interrupted; give the same command again to know what was done", file=sys.stderr)
+            print(f"{PROGRAM}: interrupted; run the same command again to find out what was done", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
         # Whoever read the output has seen enough.

@@ -75,7 +75,7 @@ def check_answer(head: ResponseHead, body: bytes) -> None:
     if _SEVERAL.match(body):
         raise AnswerRefused("several answers follow each other; save the last one alone (curl without -L and --proxy)")
     if body and head.status in (204, 304):
-        raise AnswerRefused(f"an answer with status {head.status} has no body, and here are {len(body)} bytes of one")
+        raise AnswerRefused(f"an answer with status {head.status} has no body, but this one has {len(body)} bytes")
     if _is_still_chunked(head.headers, body):
         raise AnswerRefused("the body is still in chunks; save it without curl's --raw")
     _check_length(head, body)
@@ -94,8 +94,8 @@ def _check_length(head: ResponseHead, body: bytes) -> None:
     if lengths != {b"%d" % len(body)}:
         said = b", ".join(sorted(lengths))[:40].decode("latin-1")
         raise AnswerRefused(
-            f"Content-Length says {said}, and the body has {len(body)} bytes: it was cut, an editor added a line end, "
-            "or curl decoded it (--compressed); save it again as it came"
+            f"Content-Length says {said}, and the body has {len(body)} bytes: it was cut, an editor added a line "
+            "ending, or curl decoded it (--compressed); save it again as it came"
         )
 
 

@@ -37,34 +37,37 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
 def _add_inspect(commands: Any) -> argparse.ArgumentParser:
     inspect: argparse.ArgumentParser = commands.add_parser(
         "inspect",
-        help="say what is known of an operation, or list operations",
-        description="Say all that is known of one operation and what to do about it, or list operations. Changes "
-        "nothing. Times are those of the store.",
+        help="show what is known about an operation, or list operations",
+        description="Show all that is known about one operation and what to do about it, or list operations. "
+        "Changes nothing. Times are the store's.",
     )
     which = inspect.add_mutually_exclusive_group()
     which.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID", help="the operation")
-    which.add_argument("--list", action="store_true", help="list operations; those in doubt, if nothing else is said")
+    which.add_argument("--list", action="store_true", help="list operations; by default those in doubt")
     inspect.add_argument(
-        "--route", action="append", default=[], metavar="NAME", help="the route; with --list it may be repeated"
+        "--route", action="append", default=[], metavar="NAME", help="the route; may be repeated with --list"
     )
     inspect.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header field of the request whose operation is looked for (its key, its caller); @FILE reads the "
-        "fields from a file, which keeps credentials out of the shell's history",
+        help="a header field of the request to look up (its key, its caller); may be repeated; @FILE reads the fields "
+        "from a file, which keeps credentials out of the shell's history",
     )
-    inspect.add_argument("--body", metavar="FILE", help="the body of that request, where the key is in it")
+    inspect.add_argument("--body", metavar="FILE", help="the body of that request, if the key is in it")
     inspect.add_argument(
-        "--state", action="append", default=[], choices=[*STATES, EVERY_STATE], help="list these; may be repeated"
+        "--state", action="append", default=[], choices=[*STATES, EVERY_STATE], help="list this state; may be repeated"
     )
     inspect.add_argument(
-        "--older-than", type=_duration_us, metavar="DURATION", help="list what was claimed first so long ago: 5m, 12h"
+        "--older-than",
+        type=_duration_us,
+        metavar="DURATION",
+        help="list what was first claimed at least this long ago: 5m, 12h",
     )
-    inspect.add_argument("--limit", type=_count, metavar="N", help="list at most so many")
+    inspect.add_argument("--limit", type=_count, metavar="N", help="list at most this many")
     inspect.add_argument(
-        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
     )
     return inspect
 
@@ -73,20 +76,22 @@ def _add_resolve(commands: Any) -> argparse.ArgumentParser:
     resolve: argparse.ArgumentParser = commands.add_parser(
         "resolve",
         help="end the doubt about an operation",
-        description="Say what became of an operation in doubt. Given again, the same command is recognised and "
-        "changes nothing: repeat it when its answer was lost.",
+        description="Say what became of an operation in doubt. The same command given twice changes nothing more: "
+        "repeat it if you did not see its answer.",
     )
     resolve.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
     ruling = resolve.add_mutually_exclusive_group(required=True)
     ruling.add_argument(
         "--completed",
         metavar="FILE",
-        help="it happened, and this is the service's answer as curl -i prints it; - reads it",
+        help="it happened, and this is the service's answer as curl -i prints it; - reads standard input",
     )
-    ruling.add_argument("--never-happened", action="store_true", help="nothing happened, and nothing can any more")
+    ruling.add_argument("--never-happened", action="store_true", help="it had no effect, and no longer can")
     _add_audit(resolve)
     resolve.add_argument(
-        "--force", action="store_true", help="although a request may still arrive, or the answer's status ends nothing"
+        "--force",
+        action="store_true",
+        help="even though a request may still arrive, or the answer's status settles nothing",
     )
     resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
     return resolve
@@ -95,7 +100,7 @@ def _add_resolve(commands: Any) -> argparse.ArgumentParser:
 def _add_purge(commands: Any) -> argparse.ArgumentParser:
     purge: argparse.ArgumentParser = commands.add_parser(
         "purge",
-        help="drop the recorded answer of an operation, and remember its key",
+        help="drop the recorded answer of an operation, but remember its key",
         description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
         "run again, unless it is erased.",
     )
@@ -113,14 +118,14 @@ def _add_purge(commands: Any) -> argparse.ArgumentParser:
 def _add_memory(commands: Any) -> argparse.ArgumentParser:
     memory: argparse.ArgumentParser = commands.add_parser(
         "memory",
-        help="say whether the durable store lost its memory, or accept that it did",
-        description="Say whether the durable store is known to have lost its memory, by a failover or a restore. While "
-        "it is, first requests with a key that it does not have are refused.",
+        help="show whether the durable store lost its memory, or accept the loss",
+        description="Show whether the durable store is known to have lost its memory in a failover or a restore. For "
+        "some time after that, first requests with a key that it does not have are refused.",
     )
     memory.add_argument(
         "--accept-loss",
         action="store_true",
-        help="believe the store again: keys that it lost run again when they are repeated",
+        help="trust the store again: keys that it lost run again if they are repeated",
     )
     _add_audit(memory, is_required=False)
     return memory
@@ -129,45 +134,47 @@ def _add_memory(commands: Any) -> argparse.ArgumentParser:
 def _add_journal(commands: Any) -> argparse.ArgumentParser:
     journal: argparse.ArgumentParser = commands.add_parser(
         "journal",
-        help="list the outcomes that the durable store has yet to take, or refused",
-        description="List what lies in the journal of this host, which is where outcomes go while the durable store is "
-        "away: those that wait for it, and those that it refused. That needs no store and changes nothing; gateways "
-        "may run meanwhile, or have died. Times are those of this host. --export writes the answer of an outcome to a "
-        "file; --acknowledge takes out a refused one that was dealt with, and keeps it beside the journal.",
+        help="list the outcomes that the durable store has not taken yet, or has refused",
+        description="List what is in the journal of this host, where outcomes go while the durable store is away: "
+        "those that wait for it, and those that it refused. Listing needs no store and changes nothing; gateways may "
+        "be running, or dead. Times are this host's. --export writes the answer of an outcome to a file; "
+        "--acknowledge takes a refused outcome that was dealt with out of the journal, and keeps it beside it.",
     )
-    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="of this operation alone")
-    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list these alone")
+    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="only this operation")
+    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list only these")
     journal.add_argument(
-        "--limit", type=_limit, default=_JOURNAL_ROWS, metavar="N", help="list at most so many; default: %(default)s"
+        "--limit", type=_limit, default=_JOURNAL_ROWS, metavar="N", help="list at most this many; default: %(default)s"
     )
     journal.add_argument(
-        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object a line"
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
     )
     action = journal.add_mutually_exclusive_group()
     action.add_argument(
-        "--export", type=Path, metavar="FILE", help="write its answer to this new file, as resolve --completed reads it"
+        "--export", type=Path, metavar="FILE", help="write its answer to this new file, for resolve --completed"
     )
     action.add_argument(
         "--acknowledge",
         action="store_true",
-        help="take it out of what was refused, after it was dealt with; it is kept beside the journal. Needs the store",
+        help="take a refused outcome that was dealt with out of the journal; it is kept beside it. Needs the store",
     )
-    journal.add_argument("--why", metavar="TEXT", help="the reason to acknowledge; written down with the outcome")
-    journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: this system's user")
-    journal.add_argument("--token", type=_count, metavar="N", help="of the attempt with this token alone")
+    journal.add_argument("--why", metavar="TEXT", help="why it is acknowledged; written down with the outcome")
+    journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: your user name")
+    journal.add_argument("--token", type=_count, metavar="N", help="only the attempt with this token")
     return journal
 
 
 def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
-    command.add_argument("--by", metavar="NAME", help="who decides; default: this system's user")
+    command.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
 
 
 def _operation_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("expected the id of an operation, such as its problem names it") from None
+        raise argparse.ArgumentTypeError(
+            "expected the id of an operation, as its problem document or inspect --list shows it"
+        ) from None
 
 
 def _duration_us(text: str) -> int:

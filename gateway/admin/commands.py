@@ -135,7 +135,7 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
         count += len(page)
         sys.stdout.flush()
     if is_table and not count:
-        print("No operation fits." if chosen.state else "No operation that fits is in doubt.")
+        print("No operation matches." if chosen.state else "No matching operation is in doubt.")
     return EXIT_OK
 
 
@@ -215,7 +215,7 @@ async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> i
     for line in table(view) if is_table else json_lines(view):
         print(line)
     if is_table and not view.entries and not view.faults:
-        print("No outcome in the journal fits." if chosen.operation or chosen.state else "The journal is empty.")
+        print("No outcome in the journal matches." if chosen.operation or chosen.state else "The journal is empty.")
     sys.stdout.flush()
     for note in notes(view):
         print(f"note: {note}", file=sys.stderr)

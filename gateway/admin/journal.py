@@ -30,11 +30,12 @@ _COLUMNS: Final = (
 )
 _WHY_WAITING: Final = "the durable store has not taken it yet"
 TO_WAIT: Final = (
-    "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none runs"
+    "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none is "
+    "running"
 )
 _TO_RESOLVE: Final = (
-    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. Where that is in doubt, what was "
-    "refused is how it ended: take it out with --export, and resolve writes it down. Then --acknowledge it"
+    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. If it is in doubt, the refused "
+    "outcome is how it ended: write its answer to a file with --export, and give that to resolve. Then --acknowledge it"
 )
 
 
@@ -136,7 +137,7 @@ def notes(view: JournalView) -> Iterator[str]:
     if REFUSED in states:
         yield f"{REFUSED}: {_TO_RESOLVE}"
     for name, owner in view.strangers:
-        yield f"{name} is of {printable(owner)}: a gateway with those settings records what it holds"
+        yield f"{name} belongs to {printable(owner)}: a gateway with those settings records what it holds"
     if view.has_more:
         yield "there is more: give a larger --limit"
 

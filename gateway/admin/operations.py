@@ -181,7 +181,7 @@ class Operations:
         treatment = self.policies.treatment_of(record)
         command = resolution(record, ruling, audit, treatment)
         if record.resolution_id == command.resolution_id:
-            return Changed(f"It was resolved so already, by the same command, {when(snapshot)}.", snapshot)
+            return Changed(f"The same command has resolved it already, {when(snapshot)}.", snapshot)
         if token is not None and token != record.token:
             return moved(token, snapshot)
         if record.state is not State.IN_DOUBT:
@@ -206,7 +206,7 @@ class Operations:
         if self.policies.named(record.identity.route) is None:
             notes.append(
                 f"Its route {record.identity.route} is not in the configuration: the longest times of the routes that "
-                "it may have been were used."
+                "it may have belonged to were used."
             )
         if isinstance(command, Prove) and command.response.body is None:
             notes.append(
@@ -254,7 +254,7 @@ class Operations:
             case State.RELEASED | State.TOMBSTONE if not is_sure:
                 return Refused(Refusal.UNSURE, _ERASING, snapshot)
             case State.COMPLETED:
-                text = "It has an answer, and is not erased while it has: purge it first."
+                text = "It still has an answer: purge it first."
             case State.CLAIMED:
                 text = "It is being executed, and cannot be erased."
             case State.IN_DOUBT:
@@ -267,8 +267,8 @@ class Operations:
         notes, owed = [], self._drops_owed()
         if owed:
             notes.append(
-                f"The fast tier could not be reached: {owed} drops of copies are owed. Until it takes them, gateways "
-                "may still answer from a copy. Give the same command again when it is back."
+                f"The fast tier could not be reached: copies are still to be dropped there ({owed}). Until they are, "
+                "gateways may answer from them. Give the same command again when it is back."
             )
         elif self._cache_seconds:
             notes.append(f"Running gateways may answer from their memory for {self._cache_seconds:g} s more.")
@@ -307,7 +307,7 @@ class Operations:
             if loop.time() >= until:
                 raise Indefinite(
                     "no answer came from the durable store: it is not known whether the change was recorded. Give the "
-                    "same command again to know; it is not done twice"
+                    "same command again to find out; it is not done twice"
                 )
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -325,7 +325,7 @@ def audit_by(who: str, why: str) -> Audit:
         raise ValueError("say who acts and why; both are written down")
     for name, text, characters_max in (("who", who, WHO_CHARACTERS_MAX), ("why", why, WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
-            raise ValueError(f"{name} is a line of at most {characters_max} printable characters")
+            raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")
     return Audit(who, why)
 
 

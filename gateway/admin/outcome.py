@@ -54,11 +54,11 @@ async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file:
     await asyncio.to_thread(_write_new, file, answers.pop())
     entry = chosen[0].entry
     text = (
-        f"The answer {entry.status} under token {entry.token} is in {file}, its body of {entry.body_bytes} bytes too."
+        f"The answer {entry.status} under token {entry.token}, with its body of {entry.body_bytes} bytes, is in {file}."
     )
     if entry.refused_us is None:
-        return f"{text} It waits: {TO_WAIT}."
-    return f"{text} Where the record is in doubt: resolve {operation_id} --completed {file}"
+        return f"{text} It is waiting: {TO_WAIT}."
+    return f"{text} If the record is in doubt: resolve {operation_id} --completed {file}"
 
 
 def _readable(outcome: KeptOutcome) -> bytes:
@@ -74,7 +74,7 @@ def _readable(outcome: KeptOutcome) -> bytes:
     except AnswerRefused as error:
         raise OutcomeRefused(f"this answer cannot be given to resolve: {error}") from None
     if StoredResponse(head.status, head.reason, head.headers, body) != response:
-        raise OutcomeRefused("this answer does not survive the way through a file; resolve it over the admin API")
+        raise OutcomeRefused("this answer would not come back from a file as it is; resolve it over the admin API")
     return data
 
 
@@ -91,7 +91,7 @@ async def acknowledge(
     found = await asyncio.to_thread(desk.outcomes, operation_id)
     refused = [each for each in found if each.entry.refused_us is not None]
     if found and not refused:
-        raise OutcomeRefused(f"nothing of operation {operation_id} was refused. What is there waits: {TO_WAIT}")
+        raise OutcomeRefused(f"no outcome of operation {operation_id} was refused. What is there is waiting: {TO_WAIT}")
     chosen = _one_attempt(refused, operation_id, token)
     if any(each.command is None for each in chosen):
         raise OutcomeRefused("another version of this program wrote this outcome, and can read it: use that one")
@@ -107,7 +107,7 @@ async def acknowledge(
         already = "" if is_ours else " already"
         lines.append(
             f"Acknowledged: {outcome.entry.event} under token {outcome.entry.token} is out of the journal{already} "
-            f"and kept in {place}. A gateway that runs counts it no more after a few seconds."
+            f"and kept in {place}. A running gateway stops counting it within a few seconds."
         )
     return "\n".join(lines)
 
@@ -119,7 +119,7 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
     # A higher token is from before the store lost its memory, of an attempt that the record has forgotten.
     if any(each.entry.token >= record.token for each in chosen):
         raise OutcomeRefused(
-            f"the record is {record.state}, and this outcome tells how that attempt or one after it ended. "
+            f"the record is {record.state}, and this outcome says how that attempt or a later one ended. "
             f"Resolve it first (journal {operation_id} --export FILE; resolve {operation_id} --completed FILE), then "
             "acknowledge"
         )
@@ -162,13 +162,15 @@ def _one_attempt(outcomes: Sequence[KeptOutcome], operation_id: UUID, token: int
     if not outcomes:
         under = "" if token is None else f" under token {token}"
         raise OutcomeRefused(
-            f"the journals of this host have nothing such of operation {operation_id}{under}: it was recorded or "
-            "acknowledged meanwhile, or lies on another host; list what there is with: journal"
+            f"the journals of this host have no such outcome of operation {operation_id}{under}: it was recorded or "
+            "acknowledged meanwhile, or is on another host; list what there is with: journal"
         )
     tokens = sorted({each.entry.token for each in outcomes})
     if len(tokens) > 1:
         named = ", ".join(map(str, tokens))
-        raise OutcomeRefused(f"several attempts of operation {operation_id} are there: give --token, one of {named}")
+        raise OutcomeRefused(
+            f"there are several attempts of operation {operation_id}: choose one with --token: {named}"
+        )
     return list(outcomes)
 
 
@@ -180,7 +182,7 @@ def _write_new(path: Path, data: bytes) -> None:
     try:
         _write_whole(path, data)
     except FileExistsError:
-        raise OutcomeRefused(f"{path} is there already, and is not overwritten") from None
+        raise OutcomeRefused(f"{path} exists already, and is not overwritten") from None
     except OSError as error:
         raise OutcomeRefused(f"{path} cannot be written: {error.strerror}") from error
 

@@ -121,8 +121,9 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
                 return None
             said = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
             text = (
-                f"On route {record.identity.route} an answer with status {head.status} says {said}; recorded, it would "
-                "be replayed for ever. Bring the answer of what happened, resolve it as never happened, or force it."
+                f"On route {record.identity.route} an answer with status {head.status} says {said}; if "
+                "recorded, it would be replayed for good. Give the answer that says what happened, resolve it as never "
+                "happened, or force it."
             )
             return Refused(Refusal.ANSWER, text, snapshot)
         case _:
@@ -141,7 +142,7 @@ def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
 def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
     """There is no record."""
     text = (
-        f"Nothing is remembered of operation {operation_id}: it never began, is forgotten, or belongs to another "
+        f"Nothing is remembered of operation {operation_id}: it never began, was forgotten, or belongs to another "
         "service or store. Check the id."
     )
     return Refused(Refusal.UNKNOWN, text, snapshot)
@@ -150,7 +151,7 @@ def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
 def moved(token: int, snapshot: Snapshot) -> Refused:
     """The record is not the one with this token any more."""
     now = "" if snapshot.record is None else f", and is now {snapshot.record.token} ({snapshot.record.state})"
-    text = f"The operation went on: the token that was looked at was {token}{now}. Nothing was changed. Look again."
+    text = f"The operation has moved on: its token was {token}{now}. Nothing was changed. Look again."
     return Refused(Refusal.MOVED, text, snapshot)
 
 

@@ -145,7 +145,7 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
     when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""
     first = ""
     if record.doubt == LAPSED_DOUBT:
-        first = f"First see that {record.holder} is running, or gone for good: it may still have the answer. "
+        first = f"First make sure that {record.holder} is running, or gone for good: it may still have the answer. "
     return (
         f"{first}Find out at the service what became of it; it was told Idempotency-Operation: {operation_id}. If it "
         f"happened, save the service's answer with curl -i and give it to: resolve {operation_id} --completed FILE "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from gateway import PROGRAM
 from gateway import config as asked
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
@@ -88,9 +89,9 @@ async def operate(config: Config, job: Job) -> int:
             return await job.run(operations, desk)
         if not await is_migrated(config):
             raise OperatingError(
-                "the store is not there, or its schema is older than this program. Check that this is the "
-                "configuration of the gateway, and run as its user; an older schema is brought up to date by: "
-                "idempotency-gateway migrate"
+                "the store is not there, or its schema is older than this program. Check that this is the gateway's "
+                "configuration, and run as the gateway's user. To bring an older schema up to date: "
+                f"{PROGRAM} migrate"
             )
         if job.needs is Needs.TIERS:
             store = tiered = tiered_store(config, store, Herald())

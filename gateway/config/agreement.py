@@ -108,7 +108,7 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
     if not isinstance(store, Store) or config.writes("service"):
         return
     if isinstance(store.durable, PostgresUrl) or store.fast is not None:
-        yield config.mistake(("service",), "required, but missing", "a store that can be shared tells services apart")
+        yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
@@ -123,7 +123,7 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
     for (one, first, address), (other, second, address_too) in combinations(asked, 2):
         if _collide(address, address_too):
             keys = second if config.writes(*second) else first
-            yield config.mistake(keys, f"{one} and {other} both ask for port {address.port}")
+            yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
 
 
 def _collide(one: Address, other: Address) -> bool:
@@ -185,18 +185,18 @@ def _upstream(upstream: Upstream, place: _Draft, config: _Draft) -> Iterator[Mis
             limits = (
                 f"{duration_text(upstream.answer_within)} is longer than {duration_text(upstream.response_timeout)}"
             )
-            yield place.mistake(("upstream", keys[0]), f"answer_within is at most response_timeout; {limits}")
+            yield place.mistake(("upstream", keys[0]), f"answer_within must be at most response_timeout; {limits}")
     if place.writes("upstream", "tls") and upstream.tls and (upstream.tls.cert is None) != (upstream.tls.key is None):
-        yield place.mistake(("upstream", "tls"), "cert and key are given together")
+        yield place.mistake(("upstream", "tls"), "cert and key must be given together")
     if place is not config and place.writes("upstream", "tls") and upstream.url.scheme != "https":
-        yield place.mistake(("upstream", "tls"), "tls is for an https URL")
+        yield place.mistake(("upstream", "tls"), "tls needs an https URL")
 
 
 def _tls_without_https(upstream: Upstream, config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     changes = [route.values.get("upstream") for route in routes]
     urls = [upstream.url, *(c.url for c in changes if isinstance(c, RouteUpstream) and c.url)]
     if upstream.tls is not None and all(url.scheme != "https" for url in urls):
-        yield config.mistake(("upstream", "tls"), "tls is for an https URL")
+        yield config.mistake(("upstream", "tls"), "tls needs an https URL")
 
 
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
@@ -204,11 +204,11 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         case {"in_flight": InFlight() as in_flight} if in_flight.wait > in_flight.max_wait:
             key = "wait" if route.writes("in_flight", "wait") else "max_wait"
             limits = f"{duration_text(in_flight.wait)} is longer than {duration_text(in_flight.max_wait)}"
-            yield route.mistake(("in_flight", key), f"wait is at most max_wait; {limits}")
+            yield route.mistake(("in_flight", key), f"wait must be at most max_wait; {limits}")
     match route.values:
         case {"body": Body() as body} if body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
             limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
-            yield route.mistake(("body", "spool_over"), f"spool_over is at most max_bytes; {limits}")
+            yield route.mistake(("body", "spool_over"), f"spool_over must be at most max_bytes; {limits}")
     match config.values, route.values:
         case {"upstream": Upstream() as upstream}, {"upstream": RouteUpstream() as change}:
             yield from _upstream(change.over(upstream), route, config)
@@ -229,7 +229,7 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
     if retention.replay > retention.remember:
         key = "replay" if route.writes("retention", "replay") else "remember"
         limits = f"{duration_text(retention.replay)} is longer than {duration_text(retention.remember)}"
-        yield route.mistake(("retention", key), f"replay is at most remember; {limits}")
+        yield route.mistake(("retention", key), f"replay must be at most remember; {limits}")
     if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake(("retention", "expired_status"), message)
@@ -252,7 +252,7 @@ def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     probe = recovery.probe
     least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS
     if probe.settle is not None and probe.settle < least:
-        message = f"settle is at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
+        message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
         limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
         yield route.mistake(("recovery", "probe", "settle"), f"{message}; {limits}")
     match = route.values.get("match")
@@ -260,7 +260,7 @@ def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         known = {"operation_id", "key", *match.path.names}
         for name in probe_placeholders(probe.path):
             if name not in known:
-                message = f"nothing is called {{{name}}}; there are {', '.join(sorted(known))}"
+                message = f"there is no {{{name}}}; known here: {', '.join(sorted(known))}"
                 yield route.mistake(("recovery", "probe", "path"), message)
 
 
@@ -285,13 +285,13 @@ def _fingerprint(route: _Draft) -> Iterator[Mistake]:
     if not isinstance(fingerprint, Fingerprint):
         return
     if fingerprint.ignore and fingerprint.only:
-        yield route.mistake(("fingerprint", "ignore"), "ignore and only exclude each other")
+        yield route.mistake(("fingerprint", "ignore"), "ignore and only cannot be used together")
     for key in ("ignore", "only"):
         if getattr(fingerprint, key) and fingerprint.body not in (None, "json"):
-            yield route.mistake(("fingerprint", key), f"{key} is for JSON bodies, and body is {fingerprint.body}")
+            yield route.mistake(("fingerprint", key), f"{key} is for JSON bodies, but body is {fingerprint.body}")
     for index, header in enumerate(fingerprint.headers):
         if header.lower() in _key_headers(route):
-            yield route.mistake(("fingerprint", "headers", index), "the key is compared by itself")
+            yield route.mistake(("fingerprint", "headers", index), "the key is always compared, and is not listed here")
     yield from _twice(route, ("fingerprint", "headers"), fingerprint.headers)
 
 
@@ -305,7 +305,7 @@ def _response(route: _Draft) -> Iterator[Mistake]:
     stripped = {header.lower() for header in response.strip}
     for index, header in enumerate(response.keep):
         if header.lower() in stripped:
-            yield route.mistake(("response", "keep", index), "strip names this field too")
+            yield route.mistake(("response", "keep", index), "this field is listed under strip too")
     yield from _twice(route, ("response", "strip"), response.strip)
 
 

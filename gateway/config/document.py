@@ -104,7 +104,7 @@ def _compose(text: str, file: str) -> yaml.Node:
     except yaml.reader.ReaderError as error:
         # `position` counts from the start of the text, because the whole of it was given at once.
         line, column = _line_column(text[: error.position])
-        raise _Unusable(Mistake(file, line, column, "", "the file holds a control character")) from None
+        raise _Unusable(Mistake(file, line, column, "", "the file contains a control character")) from None
     except yaml.MarkedYAMLError as error:
         raise _Unusable(_syntax_mistake(error, file)) from None
     except (yaml.YAMLError, ValueError):
@@ -122,7 +122,7 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
     hint = ""
     match problem:
         case "but found another document":
-            problem = "a second document begins here; expected one"
+            problem = "a second document begins here; expected only one"
         case _ if "alias" in problem or "alias" in (error.context or ""):
             problem, hint = "this names an anchor that does not exist", "quote a value that begins with *"
         case _ if "anchor" in problem or "anchor" in (error.context or ""):
@@ -181,7 +181,7 @@ class _Reader:
             elif not is_merged:
                 first = self._document.keys[here][0]
                 line, column = _start(key)
-                message = f"the key is written twice, first in line {first}"
+                message = f"the key is written twice, first on line {first}"
                 self._note(Mistake(self._document.file, line, column, path_text(here), message))
         return mapping
 
@@ -208,7 +208,7 @@ class _Reader:
 
     def _refuse_tag(self, node: yaml.Node, path: Path, default: str) -> None:
         if node.tag != f"tag:yaml.org,2002:{default}":
-            self._note(self._document.mistake(path, "tags are not used here", "quote a value that begins with !"))
+            self._note(self._document.mistake(path, "YAML tags are not supported", "quote a value that begins with !"))
 
     def _substitute(self, text: str, path: Path) -> str:
         if "${" not in text:

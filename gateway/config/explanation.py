@@ -134,7 +134,7 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
     holder = _place(loc[:-1])
     key = str(loc[-1])
     if key in holder.choices:
-        return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be written", at_key=True)
+        return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be used", at_key=True)
     near = _nearest_key(loc)
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
     mistake = document.mistake(place.path, "unknown key", hint, at_key=True)

@@ -88,9 +88,9 @@ class Admin(Section):
     """The port for operators: looking at operations, resolving doubt, purging. Nothing listens without a token."""
 
     listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
-    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind what encrypts."""
+    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind something that encrypts."""
     token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
-    """The secret that whoever uses it sends as `Authorization: Bearer TOKEN`; at least 16 characters."""
+    """The secret that its users send as `Authorization: Bearer TOKEN`; at least 16 characters."""
 
 
 class Store(Section):
@@ -111,14 +111,14 @@ class Store(Section):
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How old an answer from the memory of the process may be; 0s keeps none there."""
     cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
-    """How much memory such answers may take. Workers share it out evenly."""
+    """How much memory those answers may take. Workers share it out evenly."""
 
 
 class Limits(Section):
     """What the gateway takes at once."""
 
     max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
-    """How many requests are under way at once, and of how many the body is on its way; more are refused with 503.
+    """How many requests may be under way at once, and how many may be sending their body; more are refused with 503.
     Workers share them out evenly."""
     max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
@@ -128,7 +128,7 @@ class Shutdown(Section):
     """How the gateway ends after SIGTERM."""
 
     delay: Annotated[float, Duration("0s", "10m")] = written("5s")
-    """How long it goes on serving, not ready, so that load balancers notice."""
+    """How long it keeps serving, but not ready, so that load balancers notice."""
     drain_timeout: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How long operations in flight may take to end."""
 
@@ -145,12 +145,12 @@ class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
     id: Annotated[str, Name()]
-    """The name of this key, stored with what was made with it. A new key needs a new one."""
+    """The name of this key, stored with what was made with it. A new key needs a new name."""
     key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
-_KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of such with the current one first"
+_KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of them with the current one first"
 _FingerprintKeys = Annotated[
     Annotated[FingerprintKey, Tag("<one>")]
     | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16), Tag("<list>")],
@@ -162,7 +162,7 @@ class Secrets(Section):
     """Secrets of the gateway itself."""
 
     fingerprint_key: _FingerprintKeys | None = None
-    """{id, key}, or a list of such: the first is used, the others stay for comparing with older records."""
+    """{id, key}, or a list of them: the first is used, the others stay for comparing with older records."""
 
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
@@ -180,9 +180,9 @@ class Log(Section):
     """What is logged."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least grave kind of line that is written."""
+    """The least severe kind of line that is written."""
     format: Literal["json", "text"] = "json"
-    """One JSON object a line, or text for people."""
+    """One JSON object per line, or text for people."""
     requests: Literal["protected", "all", "none"] = "protected"
     """Which requests get a line."""
 
@@ -216,7 +216,7 @@ class Config(Section):
     log: Log = Field(default_factory=Log)
     """What is logged."""
     workers: Annotated[int | Literal["auto"], CountOrAuto(1, WORKERS_MAX)] = 1
-    """How many processes serve, one a core; auto: as many as there are cores, or the CPU quota allows."""
+    """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* fields are believed and extended, and whose Forwarded and X-Real-IP pass. From
     elsewhere all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""

@@ -34,7 +34,7 @@ def notices(config: Config) -> tuple[Notice, ...]:
     found += [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
-        message = f"{config.routes[shadowed.order].name} never matches: {names} before it takes all its requests"
+        message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
         found.append(Notice(f"routes[{shadowed.order}].match", message))
     return tuple(found)
 
@@ -49,7 +49,7 @@ def _of_admin(admin: Admin) -> Iterator[Notice]:
 def _of_store(store: Store) -> Iterator[Notice]:
     # Nothing in Redis says whether another host uses it, unless their files are of the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
-        yield Notice("store.fast", "SQLite serves one host: no other one may share this Redis under the same service")
+        yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")
 
 
 def _of_route(path: str, route: Route) -> Iterator[Notice]:
@@ -58,6 +58,6 @@ def _of_route(path: str, route: Route) -> Iterator[Notice]:
             yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
     parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
     if any(isinstance(part, HeaderScope) and part.from_ == "any" for part in parts):
-        yield Notice(f"{path}.scope", "whoever reaches the gateway can name any caller")
+        yield Notice(f"{path}.scope", "whoever reaches the gateway can claim to be any caller")
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")

@@ -11,7 +11,7 @@ from gateway.config.section import Section, one_of
 from gateway.config.unit import Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
 
 _PROBE_REFUSED = (
-    ("host", "the probe asks for the host that the request named"),
+    ("host", "a probe names the host that the request named"),
     ("content-", "a probe has no body"),
 )
 _Value = Annotated[str, Field(min_length=1, max_length=256)]
@@ -52,11 +52,11 @@ class Probe(Section):
     done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
     """Answers that say that it happened; the answer is recorded as the response."""
     never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
-    """Answers that say that nothing happened, once `settle` is over. Every other answer is asked for again."""
+    """Answers that say that nothing happened, once `settle` is over. After any other answer it asks again."""
     settle: Annotated[float, Duration("1s", "7d")] | None = None
     """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less."""
     follow: Annotated[str, ProbeFollow()] | None = None
-    """Where an answer that it happened names the one to record: `location`, or a JSON pointer into its body."""
+    """Where an answer that says it happened names the one to record: `location`, or a JSON pointer into its body."""
 
 
 class ProbeRecovery(Section):

@@ -31,7 +31,7 @@ from gateway.config.unit import (
 from gateway.config.upstream import RouteUpstream
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
-_CREDENTIAL = "a credential is no key: it stays the same over many requests"
+_CREDENTIAL = "a credential is not a key: it stays the same over many requests"
 _FRAMING = "this field describes the connection or the body, not the intent"
 _KEY_REFUSED = (
     ("authorization", _CREDENTIAL),
@@ -236,7 +236,7 @@ class InFlight(Section):
     """What a duplicate gets while the first request is still running."""
 
     wait: Annotated[float, Duration("0s", "10m")] = written("5s")
-    """How long a duplicate waits for the first request, if it does not say itself."""
+    """How long a duplicate waits for the first request, unless it asks for a time itself."""
     max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
     status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
@@ -319,7 +319,7 @@ class Route(Section):
     operation: Annotated[str, Name()] = Field(default_factory=lambda known: known.get("name", ""))
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
-    """Which requests it is about: {path}, and perhaps methods and host."""
+    """Which requests it is for: {path}, and perhaps methods and host."""
     key: Annotated[Key, Field(description=f"Where the key is: {_KEY_FORMS}.")]
     scope: Annotated[Scope, Field(description=f"Whose key it is: {_SCOPE_FORMS}.")]
     fingerprint: Fingerprint = Field(default_factory=Fingerprint)
@@ -348,7 +348,7 @@ class Route(Section):
     store_unavailable: Literal["refuse", "forward"] = "refuse"
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
     identity_change: Literal["refuse", "accept"] = "refuse"
-    """Whether the gateway starts when a change of the file makes living keys unknown."""
+    """Whether the gateway starts when a change of the file would make it forget keys that are still remembered."""
 
     @property
     def rule(self) -> Rule:

@@ -40,7 +40,7 @@ class _UpstreamSettings(Section):
     """How long a connection may have been idle and still be used for a protected request."""
     max_connections: Annotated[int, Count(1, 1_000_000)] = 1024
     """How many connections there may be at once for requests that are not protected, streams and sockets included;
-    operations in flight have theirs besides. Workers share them out evenly."""
+    operations in flight have their own besides. Workers share them out evenly."""
     key: Literal["original", "operation_id", "none"] = "original"
     """What the service gets as key: the caller's, one derived from the operation, or none."""
     tls: UpstreamTls | None = None

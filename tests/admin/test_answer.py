@@ -60,7 +60,7 @@ def test_interim_answers() -> None:
         (b"HTTP/1.1 999 No\r\n\r\n", "999 is not the status of a final"),
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n" + CREATED, "several answers follow each other"),
         (b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/2 201 \r\n\r\n", "several answers follow each other"),
-        (b"HTTP/1.1 204 No Content\r\n\r\nx", "an answer with status 204 has no body, and here are 1 bytes"),
+        (b"HTTP/1.1 204 No Content\r\n\r\nx", "an answer with status 204 has no body, but this one has 1 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 5, and the body has 4 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 4, 5, and"),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nplain", "Content-Encoding says gzip, and the body is not"),

@@ -95,7 +95,10 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert done.json()["detail"].startswith("Resolved: it completed with status 201.")
         assert done.json()["operation"]["state"] == "completed"
         again = await admin("POST", f"/operations/{operation_id}/resolve", asked)
-        assert (again.status, again.json()["detail"].partition(",")[0]) == (200, "It was resolved so already")
+        assert (again.status, again.json()["detail"].partition(",")[0]) == (
+            200,
+            "The same command has resolved it already",
+        )
 
         replayed = await running.send()
         assert (replayed.status, replayed.body) == (201, b'{"id":1}')

@@ -54,7 +54,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("Resolved: it completed with status 201. Repeats get this answer until ")
         again = await shell("resolve", operation_id, "--completed", answer, "--why", "seen in the ledger")
-        assert (again.code, again.out.partition(",")[0]) == (0, "It was resolved so already")
+        assert (again.code, again.out.partition(",")[0]) == (0, "The same command has resolved it already")
 
         replayed = await running.send()
         assert (replayed.status, replayed.body) == (201, b'{"id":1}')
@@ -68,7 +68,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (audit["event"], audit["token"], audit["who"], audit["why"]) == (
             "prove", 1, getpass.getuser(), "seen in the ledger",
         )  # fmt: skip
-        assert (await shell("inspect", "--list")).out == "No operation that fits is in doubt.\n"
+        assert (await shell("inspect", "--list")).out == "No matching operation is in doubt.\n"
 
 
 async def test_never_happened(store: Store, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_never_happened(store: Store, tmp_path: Path) -> None:
         assert (status_of(retried), retried.body) == ((201, "stored"), b"run")
         late = await shell("resolve", *arguments)
         assert late.code == 1
-        assert re.search(r"the token that was looked at was 1, and is now \d+ \(completed\)", late.err)
+        assert re.search(r"its token was 1, and is now \d+ \(completed\)", late.err)
 
 
 async def test_late_answer_is_fenced(store: Store, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
 
         kept = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
         assert (kept.code, kept.err.strip()) == (
-            1, "idempotency-gateway: It has an answer, and is not erased while it has: purge it first.",
+            1, "idempotency-gateway: It still has an answer: purge it first.",
         )  # fmt: skip
         done = await shell("purge", operation_id, "--why", "asked to", "--by", "bob")
         assert (done.code, done.err) == (0, "")
@@ -254,7 +254,7 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         own_redis.kill()
         done = await shell("purge", about["operation_id"], "--why", "asked to")
         assert done.code == 3
-        assert "1 drops of copies are owed" in done.err
+        assert "copies are still to be dropped there (1)" in done.err
         own_redis.start()
         again = await shell("purge", about["operation_id"], "--why", "asked to")
         assert (again.code, again.err) == (0, "")
@@ -274,7 +274,7 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
             ("--route", "charge", "--header", "@/nowhere"),
             "/nowhere cannot be read: No such file or directory",
         ),
-        ("inspect", ("abc",), "expected the id of an operation, such as its problem names it"),
+        ("inspect", ("abc",), "expected the id of an operation, as its problem document or inspect --list shows it"),
         ("inspect", ("--list", "--older-than", "5"), "expected a duration such as 30s, 5m, 12h or 7d"),
         ("inspect", ("--list", "--limit", "0"), "expected a whole number above 0"),
         ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
@@ -284,7 +284,7 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         (
             "resolve",
             (NO_SUCH, "--never-happened", "--why", "a\nb"),
-            "why is a line of at most 1000 printable characters",
+            "why must be one line of at most 1000 printable characters",
         ),
         ("resolve", (NO_SUCH, "--completed", "/nowhere", "--why", "x"), "/nowhere cannot be read"),
         ("resolve", (NO_SUCH, "--completed", "-", "--why", "x"), "-: no empty line ends the header fields"),

@@ -133,7 +133,7 @@ async def test_nothing_there(shell: Shell, given: tuple[str, ...]) -> None:
     """It is said that there is nothing, also where there never was a journal."""
     said = await shell("journal", *given)
     assert (said.code, said.err) == (0, "")
-    assert said.out == ("No outcome in the journal fits.\n" if given else "The journal is empty.\n")
+    assert said.out == ("No outcome in the journal matches.\n" if given else "The journal is empty.\n")
 
 
 async def test_another_gateways_outcomes(shell: Shell) -> None:
@@ -144,7 +144,7 @@ async def test_another_gateways_outcomes(shell: Shell) -> None:
     await journal.close()
     said = await shell("journal")
     assert (said.code, len(said.out.splitlines())) == (0, 2)
-    assert "is of service other, postgresql other: a gateway with those settings records" in said.err
+    assert "belongs to service other, postgresql other: a gateway with those settings records" in said.err
 
 
 async def test_what_cannot_be_read_hides_nothing(shell: Shell) -> None:

@@ -138,7 +138,7 @@ async def test_answer_that_ends_nothing(status: int, said: str) -> None:
     ruling = Happened(ResponseHead(status, b"", ()), b"")
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.ANSWER
-    assert outcome.text.startswith(f"On route charge an answer with status {status} says {said}; recorded, it would")
+    assert outcome.text.startswith(f"On route charge an answer with status {status} says {said}; if recorded,")
     changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
     record = desk.record(operation_id)
     assert record is not None
@@ -192,7 +192,7 @@ async def test_the_same_command_again() -> None:
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     again = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
-    assert again.text.startswith("It was resolved so already, by the same command, at 2027-01-15T08:00:00Z (0s ago)")
+    assert again.text.startswith("The same command has resolved it already, at 2027-01-15T08:00:00Z (0s ago)")
     for ruling, audit in (
         (Happened(CREATED, b"twice"), AUDIT),
         (NothingHappened(), AUDIT),
@@ -229,8 +229,7 @@ async def test_token_that_was_looked_at() -> None:
     outcome = declined(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=record.token))
     assert outcome.reason is Refusal.MOVED
     assert outcome.text == (
-        "The operation went on: the token that was looked at was 1, and is now 2 (in_doubt). Nothing was changed. "
-        "Look again."
+        "The operation has moved on: its token was 1, and is now 2 (in_doubt). Nothing was changed. Look again."
     )
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=2))
 
@@ -298,10 +297,10 @@ async def test_store_that_stays_away() -> None:
     desk = Desk()
     operation_id = await settled_doubt(desk)
     store = faulty(desk, Event.DISPROVE, lost())
-    with pytest.raises(Indefinite, match="Give the same command again to know; it is not done twice"):
+    with pytest.raises(Indefinite, match="Give the same command again to find out; it is not done twice"):
         await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NothingHappened(), AUDIT)
     again = await desk.operations.resolve(operation_id, NothingHappened(), AUDIT)
-    assert changed(again).text.startswith("It was resolved so already")
+    assert changed(again).text.startswith("The same command has resolved it already")
     store = faulty(desk, Event.PURGE, refused())
     with pytest.raises(NotApplied):
         await Operations(store, POLICIES).purge(operation_id, AUDIT)
@@ -412,7 +411,7 @@ async def test_erase(state: State) -> None:
     [
         (State.CLAIMED, "It is being executed, and cannot be erased."),
         (State.IN_DOUBT, "It is in doubt, and doubt cannot be erased: resolve it first."),
-        (State.COMPLETED, "It has an answer, and is not erased while it has: purge it first."),
+        (State.COMPLETED, "It still has an answer: purge it first."),
     ],
     ids=lambda value: value.value if isinstance(value, State) else None,
 )
@@ -441,7 +440,7 @@ async def test_copies_that_were_not_told() -> None:
     owing = Operations(desk.store, POLICIES, drops_owed=lambda: 1)
     outcome = changed(await owing.purge(operation_id, AUDIT))
     assert outcome.drops_owed == 1
-    assert "1 drops of copies are owed" in outcome.notes[0]
+    assert "copies are still to be dropped there (1)" in outcome.notes[0]
     unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
     assert changed(await unheard.purge(operation_id, AUDIT)).notes == (
         "Running gateways may answer from their memory for 30 s more.",

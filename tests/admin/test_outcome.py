@@ -83,7 +83,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
         assert {stat.S_IMODE(each.stat().st_mode) for each in archive(shell).iterdir()} == {0o600}
         again = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
         assert again.code == 1
-        assert "nothing such" in again.err
+        assert "no such outcome" in again.err
         gateway.ask_to_stop()
         assert await gateway.wait_exit() == 0
     assert not list((tmp_path / "state" / "journal").glob("*.db")), "the emptied file went"
@@ -147,10 +147,10 @@ async def test_what_waits_is_not_acknowledged(shell: Shell) -> None:
     await left(shell, waiting=(outcome,))
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
     assert said.code == 1
-    assert "What is there waits" in said.err
+    assert "What is there is waiting" in said.err
     assert await states(shell) == ["waiting"]
     said = await shell("journal", outcome.operation_id, "--export", shell.directory / "a.http")
-    assert (said.code, "It waits: " in said.out) == (0, True)
+    assert (said.code, "It is waiting: " in said.out) == (0, True)
 
 
 async def test_one_attempt_of_several(shell: Shell) -> None:
@@ -161,9 +161,9 @@ async def test_one_attempt_of_several(shell: Shell) -> None:
     first, second = (Complete(operation_id, token, uuid4(), answer, 10, 20) for token in (3, 5))
     await left(shell, first, second, Release(operation_id, 4, uuid4(), 30))
     said = await shell("journal", operation_id, "--acknowledge", *WHY)
-    assert (said.code, "give --token, one of 3, 4, 5" in said.err) == (1, True)
+    assert (said.code, "choose one with --token: 3, 4, 5" in said.err) == (1, True)
     said = await shell("journal", operation_id, "--export", shell.directory / "a.http")
-    assert (said.code, "give --token, one of 3, 5" in said.err) == (1, True)
+    assert (said.code, "choose one with --token: 3, 5" in said.err) == (1, True)
     said = await shell("journal", operation_id, "--export", shell.directory / "a.http", "--token", 4)
     assert said.code == 1
     assert (await shell("journal", operation_id, "--acknowledge", "--token", 4, *WHY)).code == 0
@@ -222,7 +222,7 @@ async def test_another_gateways_outcomes(shell: Shell) -> None:
     await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
     await journal.close()
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-    assert (said.code, "nothing such" in said.err) == (1, True)
+    assert (said.code, "no such outcome" in said.err) == (1, True)
     assert await states(shell) == ["refused"]
 
 

@@ -101,7 +101,7 @@ async def test_advice_on_doubt() -> None:
     lapsed = (await desk.in_state(State.CLAIMED)).identity.operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
     assert f"If nothing happened: resolve {operation_id}" in advised()
-    assert advised(of=lapsed).startswith("First see that host:1:a is running, or gone for good: it may still have the")
+    assert advised(of=lapsed).startswith("First make sure that host:1:a is running, or gone for good: it may")
 
 
 async def test_location_that_a_terminal_would_obey() -> None:

@@ -44,9 +44,9 @@ def test_section_written_as_a_secret() -> None:
 def test_collisions() -> None:
     """The admin port is neither that of callers nor that of probes; without a token it is no port at all."""
     taken = with_global("admin: {listen: 127.0.0.1:8080, token: " + TOKEN + "}")
-    assert report(taken) == ["1:17: admin.listen: listen and admin.listen both ask for port 8080"]
+    assert report(taken) == ["1:17: admin.listen: listen and admin.listen both use port 8080"]
     taken = with_global("status: {listen: '0.0.0.0:8082'}", "admin: {token: " + TOKEN + "}")
-    assert report(taken) == ["1:18: status.listen: status.listen and admin.listen both ask for port 8082"]
+    assert report(taken) == ["1:18: status.listen: status.listen and admin.listen both use port 8082"]
     assert read(with_global("admin: {listen: 127.0.0.1:8080}")).admin.token is None
 
 

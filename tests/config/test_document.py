@@ -23,7 +23,7 @@ SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
         pytest.param("- a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="list"),
         pytest.param("a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="word"),
         pytest.param("~", "1:1: expected a mapping of keys such as listen, upstream and routes", id="null"),
-        pytest.param("a: b\n---\nc: d", "2:1: YAML: a second document begins here; expected one", id="documents"),
+        pytest.param("a: b\n---\nc: d", "2:1: YAML: a second document begins here; expected only one", id="documents"),
         pytest.param("a: [b, c}", "1:9: YAML: expected ',' or ']', but got '}'", id="bracket"),
         pytest.param(
             "log: {level: ${LEVEL}}",
@@ -71,8 +71,8 @@ SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
             id="deep-and-closed",
         ),
         pytest.param(b"a: \xff", "1:4: the file is not text in UTF-8", id="no-utf-8"),
-        pytest.param(b"\x7fELF\x02\x00\x01", "1:1: the file holds a control character", id="binary"),
-        pytest.param("a: b\nc: \x00", "2:4: the file holds a control character", id="nul"),
+        pytest.param(b"\x7fELF\x02\x00\x01", "1:1: the file contains a control character", id="binary"),
+        pytest.param("a: b\nc: \x00", "2:4: the file contains a control character", id="nul"),
         pytest.param(b"#" * (1024 * 1024 + 1), "the file is longer than 1024KiB", id="long"),
     ],
 )
@@ -92,7 +92,7 @@ def test_multiplying_aliases() -> None:
 def test_tag() -> None:
     """A tag makes no object."""
     mistakes = report(with_global("service: !!python/object/apply:os.system [ls]"))
-    assert "1:10: service: tags are not used here; quote a value that begins with !" in mistakes
+    assert "1:10: service: YAML tags are not supported; quote a value that begins with !" in mistakes
 
 
 def test_aliases_and_merges() -> None:

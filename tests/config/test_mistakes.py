@@ -42,8 +42,8 @@ ROUTE_MISTAKES = [
     ("in_flight: {wait: ▸[5s]}", "in_flight.wait", f"{DURATION}, found a list"),
     ("in_flight: {wait: ▸1h}", "in_flight.wait", "expected a duration from 0s to 10m, found '1h'"),
     ("in_flight: {wait: ▸22:22}", "in_flight.wait", f"{DURATION}, found '22:22'"),
-    ("in_flight: {wait: ▸40s}", "in_flight.wait", "wait is at most max_wait; 40s is longer than 30s"),
-    ("in_flight: {max_wait: ▸2s}", "in_flight.max_wait", "wait is at most max_wait; 5s is longer than 2s"),
+    ("in_flight: {wait: ▸40s}", "in_flight.wait", "wait must be at most max_wait; 40s is longer than 30s"),
+    ("in_flight: {max_wait: ▸2s}", "in_flight.max_wait", "wait must be at most max_wait; 5s is longer than 2s"),
     ("in_flight: {status: ▸410}", "in_flight.status", "expected 409 or 429, found '410'"),
     (
         "in_flight: {max_waiters: ▸0o17}",
@@ -58,19 +58,19 @@ ROUTE_MISTAKES = [
     (
         "recovery: {probe: {path: ▸'/a?x={who}', done: [{status: [200]}]}}",
         "recovery.probe.path",
-        "nothing is called {who}; there are key, operation_id",
+        "there is no {who}; known here: key, operation_id",
     ),
     (
         "recovery: {probe: {path: /a, done: [{status: [200]}], settle: ▸1m}}",
         "recovery.probe.settle",
-        "settle is at least response_timeout and 30s for TCP; 1m is shorter than 630s",
+        "settle must be at least response_timeout and 30s for TCP; 1m is shorter than 630s",
     ),
     ("errors: ▸stipe", "errors", "expected problem or stripe, found 'stipe'; did you mean stripe?"),
     ("mismatch_status: ▸423", "mismatch_status", "expected 422, 409 or 400, found '423'"),
     ("store_unavailable: ▸on", "store_unavailable", "expected refuse or forward, found 'on'"),
     ("operation: ▸a b", "operation", f"{NAME}, found 'a b'"),
-    ("retention: {replay: ▸8d}", "retention.replay", "replay is at most remember; 8d is longer than 7d"),
-    ("retention: {remember: ▸2h}", "retention.remember", "replay is at most remember; 24h is longer than 2h"),
+    ("retention: {replay: ▸8d}", "retention.replay", "replay must be at most remember; 8d is longer than 7d"),
+    ("retention: {remember: ▸2h}", "retention.remember", "replay must be at most remember; 24h is longer than 2h"),
     ("retention: {expired_status: ▸404}", "retention.expired_status", "expected 410, 409 or 204, found '404'"),
     (
         "body: {max_bytes: ▸1MB}",
@@ -80,18 +80,22 @@ ROUTE_MISTAKES = [
     (
         "body: {max_bytes: 1KiB, spool_over: ▸2KiB}",
         "body.spool_over",
-        "spool_over is at most max_bytes; 2KiB is more than 1KiB",
+        "spool_over must be at most max_bytes; 2KiB is more than 1KiB",
     ),
     ("response: {keep: [▸Date]}", "response.keep[0]", "expected Set-Cookie or WWW-Authenticate; others are kept"),
-    ("response: {keep: [▸set-cookie], strip: [Set-Cookie]}", "response.keep[0]", "strip names this field too"),
+    (
+        "response: {keep: [▸set-cookie], strip: [Set-Cookie]}",
+        "response.keep[0]",
+        "this field is listed under strip too",
+    ),
     ("response: {strip: [a, ▸A]}", "response.strip[1]", "this is listed already"),
     ("response: {strip: ▸a}", "response.strip", "expected a list, found 'a'; write [a]"),
     ("response: {strip: [▸a b]}", "response.strip[0]", f"{FIELD}, found 'a b'"),
     ("fingerprint: {body: ▸xml}", "fingerprint.body", "expected json, form, multipart, raw or none, found 'xml'"),
     ("fingerprint: {ignore: [▸a]}", "fingerprint.ignore[0]", f"{POINTER}, found 'a'"),
     ("fingerprint: {ignore: [▸/a~2]}", "fingerprint.ignore[0]", f"{POINTER}, found '/a~2'"),
-    ("fingerprint: {ignore: ▸[/a], only: [/b]}", "fingerprint.ignore", "ignore and only exclude each other"),
-    ("fingerprint: {body: raw, only: ▸[/b]}", "fingerprint.only", "only is for JSON bodies, and body is raw"),
+    ("fingerprint: {ignore: ▸[/a], only: [/b]}", "fingerprint.ignore", "ignore and only cannot be used together"),
+    ("fingerprint: {body: raw, only: ▸[/b]}", "fingerprint.only", "only is for JSON bodies, but body is raw"),
     (
         "fingerprint: {headers: [▸Accept-Language]}",
         "fingerprint.headers[0]",
@@ -105,10 +109,10 @@ ROUTE_MISTAKES = [
     (
         "upstream: {answer_within: ▸20m}",
         "upstream.answer_within",
-        "answer_within is at most response_timeout; 20m is longer than 10m",
+        "answer_within must be at most response_timeout; 20m is longer than 10m",
     ),
-    ("upstream: {tls: ▸{ca: /ca.pem}}", "upstream.tls", "tls is for an https URL"),
-    ("upstream: {url: 'https://a', tls: ▸{cert: /c.pem}}", "upstream.tls", "cert and key are given together"),
+    ("upstream: {tls: ▸{ca: /ca.pem}}", "upstream.tls", "tls needs an https URL"),
+    ("upstream: {url: 'https://a', tls: ▸{cert: /c.pem}}", "upstream.tls", "cert and key must be given together"),
     ("upstream: {host: ▸a b}", "upstream.host", "expected a host name such as api.example.com, found 'a b'"),
 ]
 
@@ -123,7 +127,7 @@ def test_mistake_in_a_route(line: str, path: str, message: str) -> None:
 REPLACED = [
     ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
     ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
-    ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be written"),
+    ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be used"),
     ("key", "key: ▸{query: a}", "", f"expected {KEYS}, found a mapping"),
     ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
     ("key", "key: {headers: [A, ▸a]}", ".headers[1]", "this is listed already"),
@@ -135,7 +139,7 @@ REPLACED = [
         "key",
         "key: {header: ▸Cookie}",
         ".header",
-        "a credential is no key: it stays the same over many requests, found 'Cookie'",
+        "a credential is not a key: it stays the same over many requests, found 'Cookie'",
     ),
     (
         "key",
@@ -272,9 +276,9 @@ GLOBAL_MISTAKES = [
     (
         "status: {listen: 0.0.0.0:8080}",
         "1:18: status.listen",
-        "listen and status.listen both ask for port 8080",
+        "listen and status.listen both use port 8080",
     ),
-    ("listen: '[::]:8081'", "1:9: listen", "listen and status.listen both ask for port 8081"),
+    ("listen: '[::]:8081'", "1:9: listen", "listen and status.listen both use port 8081"),
     ("shutdown: {delay: 5}", "1:19: shutdown.delay", f"{DURATION}, found '5'; write 5s"),
     (
         "limits: {max_in_flight: 0}",
@@ -294,11 +298,11 @@ GLOBAL_MISTAKES = [
         "expected an absolute path such as /var/lib/idempotency-gateway, found './state'",
     ),
     ("log: null", "1:6: log", "nothing is written here; leave it out, or quote a word such as 'null'"),
-    ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first in line 1"),
+    ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first on line 1"),
     (
         "secrets: {fingerprint_key: hunter2}",
         "1:28: secrets.fingerprint_key",
-        "expected {id: NAME, key: SECRET}, or a list of such with the current one first",
+        "expected {id: NAME, key: SECRET}, or a list of them with the current one first",
     ),
     (
         "secrets: {fingerprint_key: {id: a, key: hunter2}}",
@@ -475,7 +479,7 @@ def test_lease_bounds() -> None:
 def test_shared_store_needs_service(store: str) -> None:
     """A store that several services may share asks for the name of this one."""
     text = MINIMAL.replace("{durable: sqlite:///var/lib/gateway/operations.db}", store)
-    message = "required, but missing; a store that can be shared tells services apart"
+    message = "required, but missing; it tells services that share a store apart"
     assert report(text) == [f"1:1: service: {message}"]
 
 
@@ -498,7 +502,7 @@ def test_names_of_routes() -> None:
 def test_tls_needs_https() -> None:
     """TLS settings for an upstream that is reached without TLS are a mistake, unless a route's is https."""
     text = MINIMAL.replace("9000}", "9000, tls: {ca: /ca.pem}}")
-    assert report(text) == ["1:45: upstream.tls: tls is for an https URL"]
+    assert report(text) == ["1:45: upstream.tls: tls needs an https URL"]
     assert read(text + "    upstream: {url: 'https://b'}\n").upstream.tls is not None
 
 
@@ -509,8 +513,7 @@ def test_missing_everything() -> None:
         "what remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}",
         "1:1: upstream: required, but missing; the service behind the gateway: {url: http://127.0.0.1:9000}",
         f"1:10: routes[0].key: required, but missing; where the key is: {KEYS}",
-        "1:10: routes[0].match: required, but missing; "
-        "which requests it is about: {path}, and perhaps methods and host",
+        "1:10: routes[0].match: required, but missing; which requests it is for: {path}, and perhaps methods and host",
         "1:10: routes[0].name: required, but missing; the name of the route in logs and metrics",
         "1:10: routes[0].outcome: required, but missing; "
         "what the statuses of the service mean: {preset: standard}, payments or success_only",

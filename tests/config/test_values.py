@@ -198,7 +198,7 @@ def test_an_embedded_store_beside_a_shared_tier_is_noticed() -> None:
     """Hosts that share a Redis could each have an SQLite: `check` says that only one of them may."""
     text = MINIMAL.replace("store: {", "service: shop\nstore: {fast: redis://cache:6379/0, ")
     assert [str(notice) for notice in notices(read(text))] == [
-        "store.fast: SQLite serves one host: no other one may share this Redis under the same service"
+        "store.fast: SQLite serves one host: no other host may use this Redis for the same service"
     ]
 
 
@@ -217,10 +217,10 @@ def test_notices() -> None:
     )
     assert [str(notice) for notice in notices(read(text))] == [
         "routes[0].store_unavailable: while the durable store is down, requests run unprotected",
-        "routes[1].scope: whoever reaches the gateway can name any caller",
+        "routes[1].scope: whoever reaches the gateway can claim to be any caller",
         "routes[2].match.methods: PUT is idempotent by definition; "
         "protecting it pays where a repeat would act again or answer differently",
         "routes[2].match.methods: DELETE is idempotent by definition; "
         "protecting it pays where a repeat would answer 404 to a success",
-        "routes[1].match: again never matches: pay before it takes all its requests",
+        "routes[1].match: again never matches: all its requests go to pay before it",
     ]

@@ -54,7 +54,14 @@ from gateway.store.postgres_inquiry import Inquiry
 from gateway.store.postgres_link import Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
-from gateway.store.postgres_schema import MIGRATE_SECONDS, add_partitions, bring_up_to_date, is_up_to_date
+from gateway.store.postgres_schema import (
+    MIGRATE_SECONDS,
+    add_partitions,
+    advice,
+    bring_up_to_date,
+    check_role,
+    is_up_to_date,
+)
 from gateway.store.postgres_statements import load
 from gateway.store.postgres_upkeep import Upkeep
 from gateway.store.watching import Watchers
@@ -124,6 +131,7 @@ class PostgresStore:
         upkeep = Upkeep(link, self._clock_us, self._command_seconds, lambda: not self._dialer.pgbouncer)
         try:
             await _prepare(link)
+            await link.run(check_role)
             self._dialer.epoch = await upkeep.look_epoch()
         except BaseException:
             await upkeep.close()
@@ -265,10 +273,7 @@ async def _prepare(upkeep: Link) -> list[str]:
         return await upkeep.run(bring_up_to_date, MIGRATE_SECONDS)
     except Refused as refused:
         if refused.sqlstate == "42501":
-            raise StartRefused(
-                f"{refused}: run `idempotency-gateway migrate` with a role that may create the schema, and grant this "
-                "role the use of what is in it"
-            ) from refused
+            raise StartRefused(f"{refused}: {advice()}") from refused
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise

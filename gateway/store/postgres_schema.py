@@ -39,6 +39,23 @@ CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
 
 _EPOCH: Final = load("epoch")
 
+# Whose rights this role lacks: to attach and detach partitions, to make them, to draw tokens.
+_LACKING: Final = """
+SELECT quote_ident(current_user) AS role, quote_ident(pg_get_userbyid(lacking.owner)) AS owner
+FROM (
+    SELECT relowner FROM pg_class
+    WHERE oid = 'idempotency_gateway.response'::regclass AND NOT pg_has_role(relowner, 'USAGE')
+    UNION ALL
+    SELECT nspowner FROM pg_namespace
+    WHERE nspname = 'idempotency_gateway' AND NOT has_schema_privilege(oid, 'CREATE')
+    UNION ALL
+    SELECT relowner FROM pg_class
+    WHERE oid = 'idempotency_gateway.token'::regclass
+        AND NOT (has_sequence_privilege(oid, 'USAGE') AND has_sequence_privilege(oid, 'UPDATE'))
+) AS lacking (owner)
+LIMIT 1
+"""
+
 
 async def greet(connection: Connection) -> None:
     """Check that this is a server to entrust operations to, and that its schema is not too new. Called on every
@@ -103,6 +120,28 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
             )
             names.append(name)
         return names
+
+
+async def check_role(connection: Connection) -> None:
+    """Check that this role may do all that the store does. With grants on the tables alone a claim succeeds, and its
+    answer cannot be recorded for want of a partition.
+
+    Raises `StartRefused`.
+    """
+    for row in await connection.fetch(_LACKING):
+        role, owner = row["role"], row["owner"]
+        raise StartRefused(
+            f"the role {role} may not do all that is needed in the schema idempotency_gateway of {owner}: "
+            + advice(role, owner)
+        )
+
+
+def advice(role: str = "this_role", owner: str = "owner") -> str:
+    """What to do about a role that may not do what the store needs."""
+    return (
+        "run `idempotency-gateway migrate` with a role that may create the schema, and make this role a member of it "
+        f"(GRANT {owner} TO {role}): the gateway makes and drops partitions, which only the owner may"
+    )
 
 
 async def look_epoch(connection: Connection) -> Epoch:

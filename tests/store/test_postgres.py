@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -33,6 +36,26 @@ def with_password(url: str, password: str, path: str | None = None) -> str:
     parts = urlsplit(url)
     netloc = f"nobody:{password}@{parts.hostname}:{parts.port}"
     return parts._replace(netloc=netloc, path=path or parts.path).geturl()
+
+
+def url_as(role: str, url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
+
+
+@asynccontextmanager
+async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
+    """A session of the superuser, and two roles without any rights, which go away."""
+    names = [urlsplit(url).path.removeprefix("/") + suffix for suffix in ("_owner", "_other")]
+    async with session(url) as admin:
+        try:
+            for name in names:
+                await admin.execute(f"CREATE ROLE {name} LOGIN")
+            yield admin, names[0], names[1]
+        finally:
+            # What a member made goes with it, or with the schema of the owner.
+            for name in reversed(names):
+                await admin.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 async def test_nobody_listening_is_said_at_once() -> None:
@@ -125,36 +148,53 @@ async def test_gateways_that_start_at_once_share_the_schema(postgres_url: str) -
 
 
 async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
-    """A role that owns nothing but the schema can migrate and run; one that may only write can run."""
-    owner, writer = (urlsplit(postgres_url).path.removeprefix("/") + suffix for suffix in ("_owner", "_writer"))
-    parts = urlsplit(postgres_url)
+    """A role that owns nothing but the schema can migrate and run; a member of it can run, and makes partitions."""
+    async with roles(postgres_url) as (admin, owner, member):
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        async with opened(url_as(owner, postgres_url)):
+            pass
+        await admin.execute(f"GRANT {owner} TO {member}")
+        async with opened(url_as(member, postgres_url)) as store:
+            await do(store, Hand(), Hand.claim, Hand.complete)
+            await do(store, hand := Hand(), Hand.claim, Hand.abandon)
+            assert await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
+            await do(store, hand, Hand.prove)
+            await store.sweep(100)
 
-    def url_of(role: str) -> str:
-        return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
 
-    async with session(postgres_url) as admin:
-        try:
-            for role in (owner, writer):
-                await admin.execute(f"CREATE ROLE {role} LOGIN")
-            await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
-            with pytest.raises(StartRefused, match="migrate"):
-                await PostgresStore(url_of(writer)).start()
-            async with opened(url_of(owner)) as store:
-                await do(store, Hand(), Hand.claim, Hand.complete)
+@pytest.mark.parametrize("is_granted", [False, True], ids=["nothing", "tables"])
+async def test_a_role_that_may_not_make_partitions_is_refused(is_granted: bool, postgres_url: str) -> None:
+    """A role that could claim and record no answer does not start, and the text says which grant it needs."""
+    async with roles(postgres_url) as (admin, owner, writer):
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        await migrate(url_as(owner, postgres_url))
+        if is_granted:
             await admin.execute(
                 f"GRANT USAGE ON SCHEMA idempotency_gateway TO {writer};"
                 f"GRANT ALL ON ALL TABLES IN SCHEMA idempotency_gateway TO {writer};"
                 f"GRANT ALL ON ALL SEQUENCES IN SCHEMA idempotency_gateway TO {writer}"
             )
-            async with opened(url_of(writer)) as store:
-                await do(store, Hand(), Hand.claim, Hand.complete)
-                await do(store, hand := Hand(), Hand.claim, Hand.abandon)
-                assert await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
-                await do(store, hand, Hand.prove)
-                await store.sweep(100)
-        finally:
-            for role in (owner, writer):
-                await admin.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+        grant = f"GRANT {owner} TO {writer}" if is_granted else "GRANT owner TO this_role"
+        with pytest.raises(StartRefused, match="migrate` with a role that may create the schema") as told:
+            await PostgresStore(url_as(writer, postgres_url)).start()
+        assert grant in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param("CREATE ON SCHEMA idempotency_gateway", id="partitions"),
+        pytest.param("UPDATE ON SEQUENCE idempotency_gateway.token", id="tokens"),
+    ],
+)
+async def test_a_right_that_was_taken_is_missed_at_the_start(lost: str, postgres_url: str) -> None:
+    """An owner without the right to make tables in its schema, or to draw tokens, does not start either."""
+    async with roles(postgres_url) as (admin, owner, _):
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        await migrate(url_as(owner, postgres_url))
+        await admin.execute(f"REVOKE {lost} FROM {owner}")
+        with pytest.raises(StartRefused, match="may not do all that is needed"):
+            await PostgresStore(url_as(owner, postgres_url)).start()
 
 
 async def test_a_schema_one_ahead_serves_and_two_ahead_refuses(postgres_url: str) -> None:

@@ -38,7 +38,9 @@ _RECENT_SECONDS: Final = 5.0
 _RECENT_MAX: Final = 4_096
 _PENDING_MAX: Final = 20_000
 _HEARTBEAT_SECONDS: Final = 20.0
-_RETRY_SECONDS: Final = 0.5
+# After a failure, growing while it lasts: each try may be a log-in.
+_PAUSE_SECONDS_MIN: Final = 0.5
+_PAUSE_SECONDS_MAX: Final = 5.0
 
 _SEND: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
 
@@ -151,7 +153,7 @@ class News:
             self._wanted.set()
 
     async def _run(self, link: Link) -> None:
-        announced_at = time.monotonic()
+        announced_at, pause_seconds = time.monotonic(), _PAUSE_SECONDS_MIN
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0 if not self._listening.is_set() else _HEARTBEAT_SECONDS):
@@ -168,7 +170,10 @@ class News:
                 await link.fetch(_SEND, *_columns(pending))
             except StoreError as error:
                 _LOG.debug("no news between gateways: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            else:
+                pause_seconds = _PAUSE_SECONDS_MIN
 
 
 def _columns(pending: dict[tuple[str, UUID], None]) -> tuple[list[Any], list[Any]]:

@@ -303,8 +303,7 @@ class Gateway:
             await self._store.start()
         except StartRefused as error:
             raise StartError(f"the durable store must not be used: {error}") from error
-        except (NotApplied, Indefinite) as error:
-            _LOG.warning("the durable store cannot be reached; protected requests are refused meanwhile: %s", error)
+        except (NotApplied, Indefinite):
             return False
         return True
 

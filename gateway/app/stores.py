@@ -47,7 +47,7 @@ def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
         None if fast is None else RedisFastTier(fast.url.get_secret_value()),
         cache_bytes=config.store.cache_bytes,
         cache_max_age_seconds=config.store.cache_max_age,
-        on_tier=lambda tier, up: herald.state(TierChanged(tier, up)),
+        on_tier=lambda tier, up, why: herald.state(TierChanged(tier, up, why)),
     )
 
 

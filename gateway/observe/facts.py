@@ -179,10 +179,14 @@ class StoreCalled:
 
 @immutable
 class TierChanged:
-    """A store became reachable or unreachable. `tier` is `durable` or `fast`."""
+    """A store became reachable or unreachable, or the cause of that is another one. `tier` is `durable` or `fast`.
+
+    `detail` is the cause; a tier begins as unreachable, for none.
+    """
 
     tier: str
     up: bool
+    detail: str = ""
 
 
 @immutable

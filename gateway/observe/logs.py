@@ -48,6 +48,8 @@ _OURS: Final = "gateway"
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
+# Causes of one outage that are told.
+_CAUSES_MAX: Final = 10
 # W3C Trace Context section 3.2: version, trace id, parent id, flags.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
@@ -78,6 +80,8 @@ class Logs:
         self._shape = shape if worker is None else _numbered(shape, worker)
         self._pipe = (pipe or partial(LinePipe, is_shared=is_shared))(fd, self._tell_dropped)
         self._warned_paths: set[str] = set()
+        # What was told of the tiers that are down.
+        self._causes: dict[str, set[str]] = {}
         self._handler = _Handler(self._write)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
         self._before = (root.handlers, root.level, ours.level)
@@ -183,9 +187,8 @@ class Logs:
                     )
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
-            case TierChanged(tier, up):
-                level: Level = "info" if up else "warning"
-                self._say(level, f"the {tier} store is {'up' if up else 'down'}")
+            case TierChanged():
+                self._tier(fact)
             case SweepDone():
                 # Leases lapse when a gateway dies: whoever looks into that wants to find it.
                 self._say(
@@ -239,6 +242,20 @@ class Logs:
                 )
             case _:
                 assert_never(fact)
+
+    def _tier(self, fact: TierChanged) -> None:
+        if fact.up:
+            self._causes.pop(fact.tier, None)
+            self._say("info", f"the {fact.tier} store is up", detail=fact.detail or None)
+            return
+        is_first, told = fact.tier not in self._causes, self._causes.setdefault(fact.tier, set())
+        # Causes may take turns for as long as the outage lasts.
+        if fact.detail in told or len(told) >= _CAUSES_MAX:
+            return
+        told.add(fact.detail)
+        self._say(
+            "warning", f"the {fact.tier} store is {'down' if is_first else 'still down'}", detail=fact.detail or None
+        )
 
     def _settled(self, fact: OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON

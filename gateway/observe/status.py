@@ -37,6 +37,8 @@ _JSON: Final = "application/json"
 class Health:
     """What readiness is made of. `fast_up` is None without a fast tier; the stores' parts follow the facts.
 
+    `why` says of each tier that is down why it is, as far as that is known.
+
     `workers` says of each worker by its number how it is; empty where there is one process.
     """
 
@@ -46,6 +48,7 @@ class Health:
     fast_up: bool | None = None
     is_amnesic: bool = False
     is_live: bool = True
+    why: dict[str, str] = field(default_factory=dict)
     workers: dict[int, str] = field(default_factory=dict)
 
     def wants(self, kind: type[Fact]) -> bool:
@@ -59,6 +62,9 @@ class Health:
                 self.durable_up = fact.up
             else:
                 self.fast_up = fact.up
+            self.why.pop(fact.tier, None)
+            if not fact.up and fact.detail:
+                self.why[fact.tier] = fact.detail
 
     def take_over(self, healths: Sequence[Health]) -> None:
         """Be what the workers that serve are together: a store is up where it is for all of them."""
@@ -66,6 +72,7 @@ class Health:
         if self.fast_up is not None:
             self.fast_up = bool(healths) and all(bool(health.fast_up) for health in healths)
         self.is_amnesic = any(health.is_amnesic for health in healths)
+        self.why = {tier: why for health in healths for tier, why in health.why.items()}
 
     def is_ready(self, *, requires_store: bool) -> bool:
         """Whether new requests are welcome."""
@@ -80,6 +87,8 @@ class Health:
             "draining": self.draining,
             "memory": "lost" if self.is_amnesic else "whole",
         }
+        if self.why:
+            parts["why"] = dict(sorted(self.why.items()))
         if self.workers:
             parts["workers"] = {str(number): how for number, how in sorted(self.workers.items())}
         return parts

@@ -261,8 +261,11 @@ class FastTier(Protocol):
     def up(self) -> bool:
         """Whether verbs are worth calling: what was last heard of the tier was good. While False they fail at once."""
 
-    def on_change(self, listener: Callable[[bool], None]) -> None:
-        """Tell `listener` each time `up` changes; it begins as False."""
+    def on_change(self, listener: Callable[[bool, str], None]) -> None:
+        """Tell `listener` each time `up` changes, or another cause is found for its being False, with that cause.
+
+        It begins as False, for no cause.
+        """
 
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
         """Tell `listener` of every drop, by this gateway or another, as far as the news arrives."""

@@ -87,12 +87,21 @@ class Front:
         self._amnesia = Amnesia()
         self._is_amnesic = False
         self._is_open = False
+        self._why_shut = "the durable store was not reached yet"
         # How often it was found that the memory may be another one.
         self._memories = 0
         self._reopening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the store and agree with it. Raises `StartRefused` where a change would forget living keys."""
+        try:
+            await self._start()
+        except StoreError as error:
+            self._why_shut = str(error)
+            raise
+        self._is_open = True
+
+    async def _start(self) -> None:
         await self._told("start", self._store.start)
         try:
             conflicts = await self._told("agree_recipes", self._store.agree_recipes, self._recipes, self._accept)
@@ -104,7 +113,6 @@ class Front:
         except BaseException:
             await self._store.close()
             raise
-        self._is_open = True
 
     async def close(self) -> None:
         self._is_open = False
@@ -251,10 +259,10 @@ class Front:
         else:
             self._noted = seen
 
-    def _reopen(self) -> None:
+    def _reopen(self, why: str) -> None:
         """Behind the store's connections is another memory: let nothing through until it was met."""
         if self._is_open:
-            self._is_open = False
+            self._is_open, self._why_shut = False, why
             self._memories += 1
             self._reopening = asyncio.get_running_loop().create_task(self._start_anew())
 
@@ -282,7 +290,7 @@ class Front:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise NotApplied("the durable store was not reached yet")
+            raise NotApplied(self._why_shut)
 
     async def _told(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         started = time.perf_counter()
@@ -300,7 +308,7 @@ class Front:
         if isinstance(failure, StoreError):
             error = type(failure).__name__
             if isinstance(failure, EpochChanged):
-                self._reopen()
+                self._reopen(str(failure))
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
         self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))

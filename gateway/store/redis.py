@@ -116,8 +116,9 @@ class RedisFastTier:
             queue_max=_QUEUE_MAX,
         )
         self._drop_listeners: list[Callable[[UUID], None]] = []
-        self._change_listeners: list[Callable[[bool], None]] = []
+        self._change_listeners: list[Callable[[bool, str], None]] = []
         self._up = False
+        self._why_down = ""
         self._failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -128,7 +129,7 @@ class RedisFastTier:
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
         self._drop_listeners.append(listener)
 
-    def on_change(self, listener: Callable[[bool], None]) -> None:
+    def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
 
     async def start(self) -> None:
@@ -185,8 +186,8 @@ class RedisFastTier:
         """`Link.exchange`; a failure takes the tier down, so that the next does not have to wait for the same."""
         try:
             return await link.exchange(commands, seconds)
-        except StoreError:
-            self._set_up(False)
+        except StoreError as error:
+            self._set_down(error)
             raise
 
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
@@ -304,26 +305,33 @@ class RedisFastTier:
         try:
             await self._reader.open()
             await self._writer.open()
-        except StoreError:
-            return
-        self._set_up(True)
+        except StoreError as error:
+            self._set_down(error)
+        else:
+            self._set_up()
 
     async def _look(self, link: Link) -> None:
         try:
             await link.look()
-        except StoreError:
-            self._set_up(False)
+        except StoreError as error:
+            self._set_down(error)
 
-    def _set_up(self, up: bool) -> None:
-        if up == self._up:
-            return
-        self._up = up
-        if up:
+    def _set_up(self) -> None:
+        if not self._up:
+            self._up, self._why_down = True, ""
             self._failed.clear()
-        else:
+            self._tell_change()
+
+    def _set_down(self, error: StoreError) -> None:
+        why = str(error)
+        if self._up or why != self._why_down:
+            self._up, self._why_down = False, why
             self._failed.set()
+            self._tell_change()
+
+    def _tell_change(self) -> None:
         for listener in self._change_listeners:
-            listener(up)
+            listener(self._up, self._why_down)
 
 
 def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:

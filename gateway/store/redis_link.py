@@ -84,7 +84,7 @@ class Link:
                 await self._connection.connect()  # type: ignore[no-untyped-call]
         except (exceptions.RedisError, OSError, ValueError) as error:
             await self.close()
-            raise NotApplied(f"no connection to Redis: {type(error).__name__}") from None
+            raise NotApplied(f"Redis at {_where(self._connection)} cannot be used: {_reason(error)}") from None
 
     async def open(self) -> None:
         """Connect, if it is not, and learn the server's run, era and time. Raises StoreError."""
@@ -93,6 +93,8 @@ class Link:
             await self.connect()
         if not self._run_id:
             (info,) = await self.exchange([("INFO", "server")], CONNECT_SECONDS)
+            if error := refusal(info):
+                raise NotApplied(f"Redis refused to tell its run id (INFO server): {error}")
             self._run_id = _run_id(info)
         await self.look()
 
@@ -143,14 +145,14 @@ class Link:
         try:
             await self._connection.send_packed_command(packed, check_health=False)
         except (exceptions.RedisError, OSError) as error:
-            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def receive(self, seconds: float) -> Any:
         """The next message, or None after a silence of so many seconds. Raises Indefinite."""
         try:
             return await self._connection.read_response(timeout=seconds)
         except (exceptions.RedisError, OSError) as error:
-            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
@@ -161,7 +163,22 @@ class Link:
         except exceptions.ResponseError as error:
             return error
         except (exceptions.RedisError, OSError) as error:
-            raise Indefinite(f"the connection to Redis failed: {type(error).__name__}") from None
+            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+
+
+def _where(connection: AbstractConnection) -> str:
+    """The server and the database, without user and password: the text goes to logs."""
+    place = getattr(connection, "path", None) or f"{getattr(connection, 'host', '')}:{getattr(connection, 'port', '')}"
+    return f"{place}/{connection.db}"
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, in the driver's or the server's words. They hold no password."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    text = str(error) or type(error).__name__
+    # A server without this command quotes what it was sent, and with AUTH that is the password.
+    return text.partition(", with args")[0] if isinstance(error, exceptions.ResponseError) else text
 
 
 def _pack(words: Words) -> bytes:

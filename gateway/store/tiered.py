@@ -93,9 +93,11 @@ class Tiered:
         cache_bytes: int,
         cache_max_age_seconds: float,
         clock: Callable[[], float] = boot_seconds,
-        on_tier: Callable[[str, bool], None] | None = None,
+        on_tier: Callable[[str, bool, str], None] | None = None,
     ) -> None:
-        """`on_tier` is told the name of a tier and whether it is up, each time that changes; it begins as down."""
+        """`on_tier` is told the name of a tier, whether it is up, and why not: each time that changes, and when the
+        cause does. A tier begins as down, for no cause.
+        """
         self.stats = TierStats()
         self._durable = durable
         self._fast = fast
@@ -103,13 +105,14 @@ class Tiered:
         self._clock = clock
         self._on_tier = on_tier
         self._durable_up = False
+        self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
         self._spreading = Spreading(fast, self.stats)
         self._drops = Drops(fast, self.stats)
         if fast is not None:
             fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))
-            fast.on_change(lambda up: self._tell(FAST, up))
+            fast.on_change(lambda up, why: self._tell(FAST, up, why))
 
     @property
     def durable_up(self) -> bool:
@@ -205,10 +208,10 @@ class Tiered:
         # As `_asked` does, without a coroutine more for every command.
         try:
             result = await self._durable.apply(command)
-        except (NotApplied, Indefinite):
-            self._set_durable_up(False)
+        except (NotApplied, Indefinite) as error:
+            self._set_durable_down(error)
             raise
-        self._set_durable_up(True)
+        self._set_durable_up()
         self._learn(result.snapshot, started_seconds)
         if isinstance(command, _ENDING_UNANSWERED) and isinstance(result, Applied):
             self._spreading.news(operation_id_of(command))
@@ -259,10 +262,10 @@ class Tiered:
         """The durable store's answer, having learned from it whether the store is up."""
         try:
             value = await answer
-        except (NotApplied, Indefinite):
-            self._set_durable_up(False)
+        except (NotApplied, Indefinite) as error:
+            self._set_durable_down(error)
             raise
-        self._set_durable_up(True)
+        self._set_durable_up()
         return value
 
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
@@ -303,15 +306,21 @@ class Tiered:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _set_durable_up(self, up: bool) -> None:
-        if up != self._durable_up:
-            self._durable_up = up
+    def _set_durable_up(self) -> None:
+        if not self._durable_up:
+            self._durable_up, self._why_durable_down = True, ""
             self._durable_up_since_seconds = self._clock()
-            self._tell(DURABLE, up)
+            self._tell(DURABLE, True, "")
 
-    def _tell(self, tier: str, up: bool) -> None:
+    def _set_durable_down(self, error: StoreError) -> None:
+        why = str(error)
+        if self._durable_up or why != self._why_durable_down:
+            self._durable_up, self._why_durable_down = False, why
+            self._tell(DURABLE, False, why)
+
+    def _tell(self, tier: str, up: bool, why: str) -> None:
         if self._on_tier is not None:
-            self._on_tier(tier, up)
+            self._on_tier(tier, up, why)
 
 
 class _TieredWatch:

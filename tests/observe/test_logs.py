@@ -200,6 +200,23 @@ def test_a_fact_has_its_level(paper: Paper, logs: Callable[..., Logs], fact: Fac
     assert paper.urgent == [level in ("warning", "error")]
 
 
+def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Each cause of an outage is told once, of so many causes; the next outage begins anew."""
+    observer = logs()
+    for cause in ("refused", "wrong password", "refused", "wrong password"):
+        observer(TierChanged("fast", False, cause))
+    assert [(line["message"], line["detail"]) for line in paper.objects()] == [
+        ("the fast store is down", "refused"),
+        ("the fast store is still down", "wrong password"),
+    ]
+    for number in range(100):
+        observer(TierChanged("fast", False, f"cause {number}"))
+    assert len(paper.lines) == 10
+    observer(TierChanged("fast", True))
+    observer(TierChanged("fast", False, "refused"))
+    assert [line["message"] for line in paper.objects()[-2:]] == ["the fast store is up", "the fast store is down"]
+
+
 @pytest.mark.parametrize("fact", [StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0)], ids=["call", "tally"])
 def test_no_news_is_no_line(paper: Paper, logs: Callable[..., Logs], fact: Fact) -> None:
     """What happens many times a second and went well is counted, not told."""

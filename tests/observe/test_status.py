@@ -142,6 +142,18 @@ def test_the_stores_parts_follow_the_facts() -> None:
     assert (health.durable_up, health.fast_up) == (False, True)
 
 
+def test_why_a_store_is_down_is_among_the_parts() -> None:
+    """Whoever looks finds the last cause, of a worker's store too, and none once the store is up."""
+    health, whole = Health(fast_up=False), Health()
+    for cause in ("refused", "wrong password"):
+        health(TierChanged("durable", False, cause))
+    whole.take_over([Health(durable_up=True), health])
+    for each in (health, whole):
+        assert each.parts()["why"] == {"durable": "wrong password"}
+    health(TierChanged("durable", True))
+    assert "why" not in health.parts()
+
+
 async def test_metrics_are_text_for_prometheus(port: int) -> None:
     """A scrape without wishes gets the text format."""
     response = await request(port, "GET", "/metrics")

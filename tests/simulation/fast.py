@@ -139,7 +139,8 @@ class FastDriver:
         self._era = 0
         self._era_known = 0.0
         self._watchers = Watchers()
-        self._change_listeners: list[Callable[[bool], None]] = []
+        self._change_listeners: list[Callable[[bool, str], None]] = []
+        self._why_down = ""
         self._drop_listeners: list[Callable[[UUID], None]] = []
         self._keeper: asyncio.Task[None] | None = None
 
@@ -147,7 +148,7 @@ class FastDriver:
     def up(self) -> bool:
         return self._up
 
-    def on_change(self, listener: Callable[[bool], None]) -> None:
+    def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
 
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
@@ -226,7 +227,7 @@ class FastDriver:
             return
         if era != self._era:
             self._era, self._era_known = era, self._loop.time()
-        self._set_up(True)
+        self._set_up(True, "")
 
     async def _ask(self, seconds: float, execute: Callable[[], T]) -> T:
         if not self._up:
@@ -236,16 +237,16 @@ class FastDriver:
     async def _exchange(self, seconds: float, execute: Callable[[], T]) -> T:
         try:
             return await self._line.exchange(seconds, execute)
-        except NotApplied:
-            self._set_up(False)
+        except NotApplied as error:
+            self._set_up(False, str(error))
             raise
 
-    def _set_up(self, up: bool) -> None:
-        if up == self._up:
+    def _set_up(self, up: bool, why: str) -> None:
+        if (up, why) == (self._up, self._why_down):
             return
-        self._up = up
+        self._up, self._why_down = up, why
         for listener in self._change_listeners:
-            listener(up)
+            listener(up, why)
 
 
 class FastNote:

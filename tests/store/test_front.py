@@ -221,7 +221,7 @@ async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:
         memory.identity = "another"
         with pytest.raises(EpochChanged):
             await front.apply(claim(2))
-        with pytest.raises(NotApplied):
+        with pytest.raises(NotApplied, match="another memory"):
             await front.apply(claim(2))
 
         await eventually(lambda: is_back(front))

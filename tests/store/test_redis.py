@@ -29,6 +29,7 @@ from tests.store.copies import (
     with_token,
 )
 from tests.support.eventually import eventually
+from tests.support.ports import free_port
 from tests.support.relay import Relay
 from tests.support.redis import RedisServer
 
@@ -310,7 +311,7 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer) -> Non
     """The first callers wait for the deadline, the next fail at once, and afterwards the tier comes back by itself."""
     changes: list[bool] = []
     async with fast_tier(own_redis.url) as tier:
-        tier.on_change(changes.append)
+        tier.on_change(lambda up, _why: changes.append(up))
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
         own_redis.pause()
@@ -326,7 +327,7 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer) -> Non
         own_redis.resume()
         await until_up(tier)
         assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
-        assert changes == [False, True]
+        assert [up for up, _ in itertools.groupby(changes)] == [False, True]
 
 
 async def test_a_killed_server_is_found_again(own_redis: RedisServer) -> None:
@@ -351,6 +352,54 @@ async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisSer
             await tier.get(id_of(completed()))
         own_redis.start()
         await until_up(tier)
+
+
+async def why_down(url: str) -> str:
+    """What a tier that is down from its start tells of the cause, once."""
+    told: list[tuple[bool, str]] = []
+    tier = RedisFastTier(url)
+    tier.on_change(lambda up, why: told.append((up, why)))
+    await tier.start()
+    await tier.close()
+    ((is_up, why),) = told
+    assert not is_up
+    return why
+
+
+@pytest.mark.parametrize(
+    ("user", "database", "cause"),
+    [
+        pytest.param("", 0, "Authentication required", id="no-password"),
+        pytest.param(":s3cret@", 0, "invalid username-password pair", id="wrong-password"),
+        pytest.param(":right@", 99, "DB index is out of range", id="wrong-database"),
+    ],
+)
+async def test_why_a_server_never_worked_is_told(user: str, database: int, cause: str, own_redis: RedisServer) -> None:
+    """A tier that is down from the start says why, in the server's words and without the password."""
+    with client(own_redis.url) as redis:
+        redis.config_set("requirepass", "right")
+    why = await why_down(f"redis://{user}127.0.0.1:{own_redis.port}/{database}")
+    assert cause in why
+    assert "s3cret" not in why
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    """A wrong port is found by what is told of it."""
+    port = free_port()
+    assert f"Redis at 127.0.0.1:{port}/0 cannot be used" in await why_down(f"redis://127.0.0.1:{port}/0")
+
+
+async def test_a_server_that_quotes_the_password(server_workspace: Path) -> None:
+    """What a server says of a command that it does not know is told without what it was sent."""
+    options = ("--rename-command", "AUTH", "")
+    server = RedisServer(server_workspace / f"redis-no-auth-{next(_numbers)}", options=options)
+    server.start()
+    try:
+        why = await why_down(server.url.replace("//", "//:s3cret@"))
+    finally:
+        server.kill()
+    assert "unknown command" in why
+    assert "s3cret" not in why
 
 
 async def test_a_full_server_refuses_puts_and_still_answers(own_redis: RedisServer) -> None:

@@ -42,6 +42,7 @@ class CountingStore(MemoryStore):
         super().__init__(memory)
         self.asked: list[type[Command]] = []
         self.is_away = False
+        self.why_away = "away"
         self.loses_answers = False
         self.gate: asyncio.Event | None = None
         self.reached = asyncio.Event()
@@ -49,7 +50,7 @@ class CountingStore(MemoryStore):
     async def apply(self, command: Command) -> Result:
         self.asked.append(type(command))
         if self.is_away:
-            raise NotApplied("away")
+            raise NotApplied(self.why_away)
         result = await super().apply(command)
         self.reached.set()
         if self.gate is not None:
@@ -65,7 +66,7 @@ class Gateway:
 
     store: Tiered
     durable: CountingStore
-    tiers: list[tuple[str, bool]]
+    tiers: list[tuple[str, bool, str]]
     clock: list[float] = field(default_factory=lambda: [0.0])
 
     def advance(self, seconds: float) -> None:
@@ -88,7 +89,7 @@ async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTE
         cache_bytes=cache_bytes,
         cache_max_age_seconds=AGE_SECONDS,
         clock=now,
-        on_tier=lambda tier, up: tiers.append((tier, up)),
+        on_tier=lambda *told: tiers.append(told),
     )
     await store.start()
     try:
@@ -201,8 +202,21 @@ async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, ther
     assert is_replay(await repeat(there.store, hand), hand)
     with pytest.raises(NotApplied):
         await here.store.apply(Hand().claim())
-    assert ("durable", False) in here.tiers
+    assert ("durable", False, "away") in here.tiers
     assert not here.store.durable_up
+
+
+async def test_why_a_tier_is_down_is_told_when_that_changes(here: Gateway) -> None:
+    """The cause comes with the change, and another cause of the same outage is told too; the same one is not."""
+    del here.tiers[:]
+    here.durable.is_away = True
+    for why in ("refused", "refused", "no answer", "no answer"):
+        here.durable.why_away = why
+        with pytest.raises(NotApplied):
+            await here.store.apply(Hand().claim())
+    here.durable.is_away = False
+    await here.store.apply(Hand().claim())
+    assert here.tiers == [("durable", False, "refused"), ("durable", False, "no answer"), ("durable", True, "")]
 
 
 async def test_a_new_key_is_granted_by_the_durable_store(here: Gateway) -> None:
@@ -355,13 +369,12 @@ async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redi
         for hand in hands:
             assert is_replay(await repeat(here.store, hand), hand)
             assert is_replay(await repeat(there.store, hand), hand)
-        assert here.tiers[-1] == ("fast", False)
+        assert here.tiers[-1][:2] == ("fast", False)
         own_redis.resume()
         await eventually(lambda: here.store.fast_up, what="Redis is used again here")
         await eventually(lambda: there.store.fast_up, what="Redis is used again there")
         await in_redis(own_redis.url, await complete(here.store))
-    assert ("fast", False) in here.tiers
-    assert here.tiers.count(("fast", True)) >= 2
+    assert here.tiers.count(("fast", True, "")) >= 2
 
 
 async def test_a_flush_at_any_moment_costs_a_question(here: Gateway, there: Gateway, redis_url: str) -> None:

@@ -25,9 +25,8 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        self._set_durable_up(True)\n        self._learn(result",
-                "        self._set_durable_up(True)\n"
-                "        started_seconds = self._clock()\n        self._learn(result",
+                "        self._set_durable_up()\n        self._learn(result",
+                "        self._set_durable_up()\n        started_seconds = self._clock()\n        self._learn(result",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
@@ -100,7 +99,8 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "            result = await self._durable.apply(command)\n        except (NotApplied, Indefinite):\n",
+                "            result = await self._durable.apply(command)\n"
+                "        except (NotApplied, Indefinite) as error:\n",
                 "            result = await self._durable.apply(command)\n"
                 "            _HELD[operation_id_of(command)] = result.snapshot\n"
                 "        except (NotApplied, Indefinite) as error:\n"

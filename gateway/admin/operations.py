@@ -55,7 +55,7 @@ from gateway.core.operation import (
 )
 from gateway.core.scope import Scope, scope_of
 from gateway.proxy.structured_fields import unquote
-from gateway.store.base import AuditEntry, Indefinite, NotApplied, Query, Store
+from gateway.store.base import AuditEntry, Indefinite, NotApplied, Query, Store, Withheld
 from gateway.store.journal_base import OF_ONE_MAX, JournalView
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Operations:
     ) -> Changed | Refused:
         """End the doubt about an operation. `token`: only if it is still this one that is in doubt.
 
-        Raises `NotApplied`, `Indefinite` (give the same command again), `Rejected`.
+        Raises `NotApplied`, `Withheld`, `Indefinite` (give the same command again), `Rejected`.
         """
         snapshot = await self._read(operation_id)
         record = snapshot.record
@@ -290,7 +290,7 @@ class Operations:
         return await _bounded(self._store.read(operation_id))
 
     async def _say(self, command: Command) -> tuple[Result, bool]:
-        """Apply, again and again where no answer comes; and whether one did not. Raises `NotApplied`, `Indefinite`."""
+        """Apply, again and again where no answer comes; and whether one did not. Raises as `resolve`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_seconds
         was_lost = False
@@ -300,7 +300,7 @@ class Operations:
                     return await self._store.apply(command), was_lost
             except (Indefinite, TimeoutError):
                 was_lost = True
-            except NotApplied:
+            except (NotApplied, Withheld):
                 # After a lost answer this says nothing of the try before.
                 if not was_lost:
                     raise
@@ -330,7 +330,7 @@ def audit_by(who: str, why: str) -> Audit:
 
 
 async def _bounded(call: Awaitable[T]) -> T:
-    """A read within its time. Raises `NotApplied`."""
+    """A read within its time. Raises `NotApplied`, `Withheld`."""
     try:
         async with asyncio.timeout(_CALL_SECONDS):
             return await call

@@ -41,7 +41,7 @@ from gateway.core.operation import (
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
 from gateway.proxy.timing import TimeLimit
-from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, Store, StoreError, boot_seconds
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, Store, StoreError, Withheld, boot_seconds
 
 _LOG = logging.getLogger("gateway")
 
@@ -216,10 +216,11 @@ class Claiming:
                 result = await self._store.apply(pursuit.command)
             except Indefinite as error:
                 is_definite, is_refused, detail = False, False, str(error)
-            except Amnesic as error:
+            except (Amnesic, Withheld) as error:
                 if not is_definite:
                     self._pursue(pursuit.unexecuted())
-                return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
+                is_amnesic = isinstance(error, Amnesic)
+                return Unavailable(str(error), is_definite=is_definite, is_amnesic=is_amnesic, is_refused=True)
             except (NotApplied, Rejected) as error:
                 is_refused, detail = isinstance(error, Rejected), str(error)
                 if is_definite:

@@ -78,6 +78,13 @@ class Amnesic(StoreError):
     """The store lost its memory and this key is absent: whether it was used is not known, and nothing was changed."""
 
 
+class Withheld(StoreError):
+    """This key has a record, which cannot be shown: a newer program wrote it. Definitely nothing was changed.
+
+    It says nothing of the store, which is there, and of the key that it is known: whoever wants to execute must not.
+    """
+
+
 class Rejected(StoreError):
     """This command can never be stored as it is; nothing was changed, and repeating it is useless."""
 
@@ -178,7 +185,8 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """Every verb may raise `NotApplied` or `Indefinite`; see each for more."""
+    """Every verb may raise `NotApplied` or `Indefinite`, and each that is about one operation `Withheld`; see each for
+    more."""
 
     async def start(self) -> None:
         """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.

@@ -46,6 +46,7 @@ from gateway.store.base import (
     Swept,
     Tally,
     Watch,
+    Withheld,
 )
 from gateway.store.batching import Batcher
 from gateway.store.postgres_batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
@@ -235,7 +236,7 @@ class PostgresStore:
                 record = record_of(row[1 : 1 + WIDTH])
                 if record is not None and record.state is State.COMPLETED:
                     record = with_answer(record, *row[1 + WIDTH :])
-            except NotApplied as error:
+            except Withheld as error:
                 found[row[1]] = error
             else:
                 found[row[1]] = Snapshot(settle(record, now_us), now_us)

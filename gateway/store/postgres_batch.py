@@ -36,7 +36,7 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import Indefinite, NotApplied, Rejected
+from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
 from gateway.store.postgres_link import Refused
 from gateway.store.postgres_rows import WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
@@ -184,7 +184,7 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
         grant, there = grants.get(number), seen.get(number)
         try:
             before = None if there is None else record_of(there[4:])
-        except NotApplied as error:
+        except Withheld as error:
             answers.append(error)
             continue
         if grant is not None:
@@ -215,7 +215,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | E
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
             record = record_of(row[2:]) if row is not None else command.granted if is_changed else None
-        except NotApplied as error:
+        except Withheld as error:
             answers.append(error)
             continue
         settled = settle(record, now_us)
@@ -236,7 +236,7 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exce
         row = before.get(operation_id_of(command))
         try:
             settled = settle(record_of(row[2 : 2 + WIDTH]), now_us) if row is not None else None
-        except NotApplied as error:
+        except Withheld as error:
             answers.append(error)
             continue
         # A takeover's row ends with the token that was drawn.

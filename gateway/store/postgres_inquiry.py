@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, RecoveryLease
+from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, Withheld
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_statements import load
 
@@ -78,7 +78,7 @@ class Inquiry:
         try:
             return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in rows]
         except ValueError:
-            raise NotApplied(
+            raise Withheld(
                 f"operation {operation_id} was resolved by a newer program in a way unknown to this"
             ) from None
 
@@ -94,6 +94,6 @@ def _record_of(row: Sequence[Any]) -> Record | None:
         if record is not None and record.state is State.COMPLETED:
             reason, headers = row[2 + WIDTH :]
             return with_answer(record, reason, headers, None)
-    except NotApplied:
+    except Withheld:
         return None
     return record

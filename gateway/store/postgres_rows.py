@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.core.lifecycle import epitaph
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
-from gateway.store.base import NotApplied
+from gateway.store.base import Withheld
 
 RECORD_VERSION: Final = 1
 
@@ -47,9 +47,9 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(packed: bytes) -> Headers:
-    """Undo `pack_headers`. Raises `NotApplied` for another format."""
+    """Undo `pack_headers`. Raises `Withheld` for another format."""
     if packed[:1] != _FORMAT:
-        raise NotApplied("an answer in the store is in a format that this program does not know")
+        raise Withheld("an answer in the store is in a format that this program does not know")
     fields = []
     offset, end = 1, len(packed)
     while offset < end:
@@ -71,7 +71,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
     """The record in the columns of `RECORD`, None when they are all null.
 
     Of an answer it has what the row itself has, status and `Location`: enough to go on with, not to replay.
-    Raises `NotApplied` for a record that a newer program wrote.
+    Raises `Withheld` for a record that a newer program wrote.
     """
     (
         operation_id, attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us,
@@ -82,7 +82,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
     if operation_id is None:
         return None
     if version != RECORD_VERSION or state not in _STATES or last_event not in _EVENTS:
-        raise NotApplied(f"operation {operation_id} was written by a newer program; this one must not touch it")
+        raise Withheld(f"operation {operation_id} was written by a newer program; this one must not touch it")
     response = None
     if status is not None:
         response = StoredResponse(status, b"", unpack_headers(location) if location is not None else (), None)

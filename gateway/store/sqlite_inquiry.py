@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, NotApplied, Query, RecoveryLease
+from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, Withheld
 from gateway.store.sqlite_rows import VERSION, Row, decode
 from gateway.store.sqlite_statements import RECOVERY_CHECK_US, Cursor, statements
 
@@ -68,7 +68,7 @@ def _decoded(row: Row) -> Record | None:
     """The record, its answer without the body; None when this program cannot read it."""
     try:
         record = decode(row)
-    except NotApplied:
+    except Withheld:
         return None
     return record if record.response is None else replace(record, response=replace(record.response, body=None))
 
@@ -104,9 +104,9 @@ def put_off(cursor: Cursor, lease: RecoveryLease, until_us: int) -> None:
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
-    """The last of what was done to the operation. Raises `NotApplied` for what a newer program wrote."""
+    """The last of what was done to the operation. Raises `Withheld` for what a newer program wrote."""
     rows = cursor.execute(statements()["select_audits"], (operation_id.bytes, AUDITS_MAX)).fetchall()
     try:
         return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in reversed(rows)]
     except ValueError:
-        raise NotApplied(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None
+        raise Withheld(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
-from gateway.store.base import NotApplied
+from gateway.store.base import Withheld
 
 VERSION: Final = 1
 
@@ -101,7 +101,7 @@ def encode_identity(identity: Identity) -> Row:
 
 
 def decode(columns: Row) -> Record:
-    """The record of a row as `select_operation.sql` gives it. Raises `NotApplied` when this program cannot read it."""
+    """The record of a row as `select_operation.sql` gives it. Raises `Withheld` when this program cannot read it."""
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id,
@@ -110,7 +110,7 @@ def decode(columns: Row) -> Record:
         probe_target, probe_host, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
-        raise NotApplied(
+        raise Withheld(
             f"operation {UUID(bytes=operation_id)} was written by another version of this program "
             f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"
         )

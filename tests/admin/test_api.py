@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -313,3 +314,17 @@ async def test_store_that_is_away(desk: tuple[Desk, Admin, ManualClock]) -> None
         assert (response.status, response.json()["code"]) == (503, "store-unavailable")
         assert response.header("Retry-After") == "5"
         assert "nothing was changed" in response.json()["detail"]
+
+
+async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
+    """A record that only a newer program can read is told as such, and left as it is."""
+    durable = f"sqlite://{tmp_path}/store/operations.db"
+    async with served({"durable": durable}, tmp_path) as (home, admin):
+        await home.send()
+        with closing(sqlite3.connect(tmp_path / "store" / "operations.db")) as database:
+            database.execute("UPDATE operation SET version = 2")
+            database.commit()
+        path = f"/operations/{home.upstream.requests[0].values('Idempotency-Operation')[0].decode()}"
+        for response in (await admin("GET", path), await admin("POST", f"{path}/purge", {"why": "x"})):
+            assert (response.status, response.json()["code"]) == (503, "store-unavailable")
+            assert "another version of this program" in response.json()["detail"]

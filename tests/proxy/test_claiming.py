@@ -15,7 +15,7 @@ from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Un
 from gateway.store.base import Amnesic, Rejected
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
 from tests.support.coordination import LEASE_SECONDS, claiming_on
-from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused
+from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
 
@@ -211,6 +211,23 @@ async def test_a_refusal_for_good_after_a_lost_answer() -> None:
     it.store.mend()
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.RELEASED
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_definite", "state"),
+    [([], True, State.ABSENT), ([lost()], False, State.RELEASED)],
+    ids=["at-once", "after-a-lost-answer"],
+)
+@in_virtual_time
+async def test_a_record_that_cannot_be_shown(losses: list[Fault], is_definite: bool, state: State) -> None:
+    """A route that does without a store that is away does not do without one that knows the key."""
+    it = await bench()
+    it.store.on("claim", *losses, withheld(), *losses)
+    answer = await it.claim(is_executed_anyway=True)
+    assert isinstance(answer, Unavailable)
+    assert (answer.is_refused, answer.is_definite) == (True, is_definite)
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is state
 
 
 @in_virtual_time

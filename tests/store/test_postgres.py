@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError
+from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
 from gateway.store.postgres import PostgresStore, migrate
 from tests.conformance.hand import LEASE_SECONDS, Hand, do, state
 from tests.store.postgres_pooler import Pooler
@@ -218,10 +218,10 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
         await do(store, hand, Hand.claim)
         await connection.execute(f"UPDATE idempotency_gateway.operation SET {change}")
         before = await connection.fetchrow("SELECT * FROM idempotency_gateway.operation")
-        with pytest.raises(NotApplied, match="newer program"):
+        with pytest.raises(Withheld, match="newer program"):
             await store.read(hand.operation_id)
         for command in (hand.claim(), hand.retry(), hand.complete(), hand.renew(), hand.erase()):
-            with pytest.raises(NotApplied, match="newer program"):
+            with pytest.raises(Withheld, match="newer program"):
                 await store.apply(command)
         assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
 

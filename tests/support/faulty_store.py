@@ -28,6 +28,7 @@ from gateway.store.base import (
     Swept,
     Tally,
     Watch,
+    Withheld,
 )
 
 T = TypeVar("T")
@@ -74,6 +75,11 @@ def dropped() -> Fault:
 def refused() -> Fault:
     """The store could not be asked."""
     return Fault(NotApplied("the store is away"), has_effect=False)
+
+
+def withheld() -> Fault:
+    """The store has a record that it cannot show."""
+    return Fault(Withheld("a newer program wrote the record"), has_effect=False)
 
 
 class FaultyStore:

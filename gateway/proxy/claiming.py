@@ -41,7 +41,17 @@ from gateway.core.operation import (
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
 from gateway.proxy.timing import TimeLimit
-from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, Store, StoreError, Withheld, boot_seconds
+from gateway.store.base import (
+    KNOWN,
+    Amnesic,
+    Indefinite,
+    NotApplied,
+    Rejected,
+    Store,
+    StoreError,
+    Withheld,
+    boot_seconds,
+)
 
 _LOG = logging.getLogger("gateway")
 
@@ -196,10 +206,11 @@ class Claiming:
         try:
             with TimeLimit(self._loop, pursuit.until):
                 return await self._say_until_known(pursuit)
-        except TimeoutError:
+        except TimeoutError as over:
             # Cut off inside a statement, or in the pause after one that was lost.
-            self._pursue(pursuit)
-            return Unavailable("the store did not answer in time", is_definite=False)
+            is_known = over.__cause__ is not None and KNOWN in over.__cause__.args
+            self._pursue(pursuit.unexecuted() if is_known else pursuit)
+            return Unavailable("the store did not answer in time", is_definite=False, is_refused=is_known)
         except BaseException:
             # Cancelled, or a defect: neither forwards anything.
             self._pursue(pursuit.unexecuted())

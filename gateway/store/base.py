@@ -23,7 +23,8 @@ ever. A recovery lease (`recover`) is no part of the record, and one that a cras
 question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
 
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
-caller.
+caller. One that had found a record and was fetching the answer under it says so: its `CancelledError` carries `KNOWN`,
+and whoever gave it up knows what `Withheld` says.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 AUDITS_MAX: Final = 200
 # While more claims than this wait for a sweep, a lapse among them may be found only after it.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
+
+
+# What a cancelled `apply` says when it had found a record.
+KNOWN: Final = "the key is known"
 
 
 boot_seconds: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -79,7 +84,8 @@ class Amnesic(StoreError):
 
 
 class Withheld(StoreError):
-    """This key has a record, which cannot be shown: a newer program wrote it. Definitely nothing was changed.
+    """This key has a record, which cannot be shown: a newer program wrote it, or the answer under it cannot be had now.
+    Definitely nothing was changed.
 
     It says nothing of the store, which is there, and of the key that it is known: whoever wants to execute must not.
     """

@@ -307,7 +307,8 @@ class Front:
         error: str | None = None
         if isinstance(failure, StoreError):
             error = type(failure).__name__
-            if isinstance(failure, EpochChanged):
+            # Also where it was met behind what a statement had found.
+            if isinstance(failure, EpochChanged) or isinstance(failure.__cause__, EpochChanged):
                 self._reopen(str(failure))
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"

@@ -36,6 +36,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
+    KNOWN,
     AuditEntry,
     Epoch,
     NotApplied,
@@ -43,6 +44,7 @@ from gateway.store.base import (
     RecipeConflict,
     RecoveryLease,
     StartRefused,
+    StoreError,
     Swept,
     Tally,
     Watch,
@@ -162,7 +164,7 @@ class PostgresStore:
         for _ in range(_TRIES):
             answer: BatchAnswer = await running.batcher_of(command).submit(command)
             if isinstance(answer, Unclear):
-                answer = result_of_read(await self.read(operation_id_of(command)), command, has_answer=True)
+                answer = result_of_read(await self._look_again(command), command, has_answer=True)
             if not isinstance(answer, Unclear):
                 if isinstance(answer, Applied):
                     record, dialer = answer.snapshot.record, self._dialer
@@ -172,7 +174,16 @@ class PostgresStore:
                         running.news.tell(operation_id_of(command))
                 return answer
         # Every try was answered, and changed nothing.
-        raise NotApplied("the operation changed each time between two looks at it")
+        raise Withheld("the operation changed each time between two looks at it")
+
+    async def _look_again(self, command: Command) -> Snapshot:
+        """The record that a statement has met. That it is there stays known where it cannot be read."""
+        try:
+            return await self.read(operation_id_of(command))
+        except StoreError as error:
+            raise Withheld(f"the key is known, and its record cannot be read: {error}") from error
+        except asyncio.CancelledError as cancelled:
+            raise asyncio.CancelledError(KNOWN) from cancelled
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)

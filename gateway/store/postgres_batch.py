@@ -54,7 +54,7 @@ _OTHER_CHANGES: Final = "PostgreSQL changed other records than the table says: w
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """The statement could not show what the command came to: read the record."""
+    """The statement changed nothing, and could not show what the command came to: read the record, which is there."""
 
 
 BatchAnswer = Result | Unclear
@@ -197,12 +197,12 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
     return answers
 
 
-def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> BatchAnswer:
+def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Result | Indefinite:
     """The answer to a claim that was granted: the first attempt found nothing, a later one a released record."""
     if attempts == 1:
         before = None
     elif before is None or before.attempts + 1 != attempts:
-        return Unclear()
+        return Indefinite("PostgreSQL granted a claim on a record that its statement has not seen")
     return step(before, command, now_us, lambda: token)[0]
 
 

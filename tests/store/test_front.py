@@ -14,7 +14,7 @@ import pytest
 from gateway.core.operation import Applied, Claim, Command, Fenced, Fingerprint, Identity, Release, Result, Snapshot
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store import front as front_module
-from gateway.store.base import Amnesic, Epoch, EpochChanged, Indefinite, NotApplied, StartRefused
+from gateway.store.base import Amnesic, Epoch, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Withheld
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
@@ -198,8 +198,10 @@ async def released(front: Front) -> int:
     return record.token
 
 
-async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:
-    """A store that meets another memory while in use lets nothing through until that was compared, and goes on then."""
+@pytest.mark.parametrize("meets", [EpochChanged, Withheld], ids=["command", "answer"])
+async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[StoreError]) -> None:
+    """A store that meets another memory while in use, with a command or while it fetches the answer under one, lets
+    nothing through until that was compared, and goes on then."""
     memory = Memory()
 
     class Switched(MemoryStore):
@@ -207,7 +209,7 @@ async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:
 
         async def apply(self, command):  # type: ignore[no-untyped-def]
             if self.is_switched:
-                raise EpochChanged("another memory")
+                raise meets("another memory") from EpochChanged("another memory")
             return await super().apply(command)
 
         async def start(self) -> None:
@@ -219,7 +221,7 @@ async def test_another_memory_behind_the_connection(tmp_path: Path) -> None:
         assert isinstance(await front.apply(claim(1)), Applied)
         store.is_switched = True
         memory.identity = "another"
-        with pytest.raises(EpochChanged):
+        with pytest.raises(meets):
             await front.apply(claim(2))
         with pytest.raises(NotApplied, match="another memory"):
             await front.apply(claim(2))

@@ -19,8 +19,10 @@ from gateway.store.journal import Journal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, dropped, lost, refused
-from tests.support.house import House, house, status_of
-from tests.support.upstream import Answer
+from tests.support.house import House, house, neighbour, status_of
+from tests.support.postgres import PostgresServer
+from tests.support.relay import Relay
+from tests.support.upstream import Answer, RecordingUpstream
 
 
 @asynccontextmanager
@@ -114,3 +116,21 @@ async def test_a_superseded_holder_tells_what_the_record_says(monkeypatch: pytes
         response = await first
         assert (status_of(response), response.body) == ((200, "recovered"), b"found")
         assert len(home.upstream.requests) == 1
+
+
+async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """A retry in another gateway, which finds its key and gets no connection to read the answer over, is refused also
+    where the route does without a store that is away."""
+    async with Relay(own_postgres.port) as relay, RecordingUpstream() as upstream:
+        route = {"store_unavailable": "forward"}
+        relayed = {"durable": f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"}
+        async with (
+            neighbour({"durable": own_postgres.url}, tmp_path / "one", upstream, route=route) as one,
+            neighbour(relayed, tmp_path / "two", upstream, route=route) as two,
+        ):
+            assert status_of(await one.send("k1")) == (200, "stored")
+            # What a claim and an answer need is connected, and nothing was read yet.
+            assert status_of(await two.send("k2")) == (200, "stored")
+            relay.refuse()
+            assert status_of(await two.send("k1")) == (503, "store-unavailable")
+            assert len(upstream.requests) == 2

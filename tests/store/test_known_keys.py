@@ -1,0 +1,61 @@
+"""A key that the store knows, where the answer under it cannot be had: nobody may take it for one that is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.operation import State
+from gateway.proxy.claiming import Terms, Unavailable
+from gateway.store.base import Withheld
+from tests.conformance.hand import REMEMBER_US, SAME, Hand, do
+from tests.store.postgres_sessions import opened
+from tests.support.coordination import claiming_on
+from tests.support.postgres import PostgresServer
+from tests.support.relay import Relay
+
+
+def relayed(relay: Relay) -> str:
+    return f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
+
+
+def refuse(relay: Relay) -> None:
+    """As many connections as the server allows are open."""
+    relay.refuse()
+
+
+def swallow(relay: Relay) -> None:
+    """A connection is made, and then nothing comes over it."""
+    relay.black_hole = True
+
+
+@pytest.mark.parametrize("fail", [refuse, swallow])
+async def test_a_known_key_is_not_free_for_want_of_its_answer(
+    fail: Callable[[Relay], None], own_postgres: PostgresServer
+) -> None:
+    """Where a claim has found a completed record and no connection is left to read the answer over, a route that does
+    without a store that is away does not execute the request, however long the store takes to say so."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay), connect_seconds=2.0) as store:
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.complete)
+        assert hand.snapshot.state is State.COMPLETED
+        # Nothing was read yet: what claims and answers need is connected, and the reads are not.
+        fail(relay)
+        claiming = claiming_on(store)
+        terms = Terms(REMEMBER_US, is_executed_anyway=True, patience_seconds=1.0)
+        admission = await claiming.claim(hand.script.identity, [SAME], terms)
+        assert isinstance(admission, Unavailable)
+        assert admission.is_refused
+        await claiming.close()
+
+
+async def test_a_command_on_a_known_key_changed_nothing(own_postgres: PostgresServer) -> None:
+    """Whoever says anything of such a record hears that it is there, and that nothing was changed."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay)) as store:
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.renew, Hand.complete)
+        relay.refuse()
+        for command in (hand.claim(), hand.complete(), hand.renew()):
+            with pytest.raises(Withheld):
+                await store.apply(command)

@@ -31,6 +31,7 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
     return Front(
         bare_store(config),
         herald,
+        config.service,
         recipes,
         accepted,
         seen_file=SeenFile(config.state_dir / "store-seen.json"),

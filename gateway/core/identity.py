@@ -29,7 +29,12 @@ def operation_id_of(service: str, operation: str, scope_digest: bytes, key_diges
 @lru_cache(1024)
 def _before_key(service: str, operation: str, scope_digest: bytes) -> bytes:
     """The frames before the key's: the same for all operations of a caller."""
-    return framed(b"operation", _utf8(service), _utf8(operation), scope_digest)
+    return derivation_of(service, operation) + framed(scope_digest)
+
+
+def derivation_of(service: str, operation: str) -> bytes:
+    """What the ids of an operation name are the digest of, up to the frames of scope and key."""
+    return framed(b"operation", _utf8(service), _utf8(operation))
 
 
 def identity_of(
@@ -44,6 +49,16 @@ def identity_of(
         key_digest=key.digest,
         key=key.text if keeps_clear_key else None,
     )
+
+
+def is_of(identity: Identity, service: str, operation: str) -> bool:
+    """Whether this is an operation of this name of this service.
+
+    The name alone does not say: services that share a store may use the same ones, and what was one operation's is
+    another's after a change of the configuration. Only the id is of one service, so it is derived again.
+    """
+    derived = operation_id_of(service, operation, identity.scope_digest, identity.key_digest)
+    return identity.operation == operation and identity.operation_id == derived
 
 
 def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec) -> bytes:

@@ -119,10 +119,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RecipeConflict:
-    """An operation name whose identity is made otherwise than before, with `alive` keys of the old making."""
+    """An operation name whose identity is made otherwise than before, with `alive` keys of the old making.
+
+    Where the service itself is new to the store, `others` are those that have an operation of this name.
+    """
 
     operation: str
     alive: int
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +223,14 @@ class Store(Protocol):
     async def tally(self) -> Tally:
         """Count what is in doubt, settled as of now."""
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        """Remember each operation name's identity recipe, and return the conflicts.
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        """Remember the identity recipe of each of the service's operation names, and return the conflicts.
 
         A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
-        name is in `accept`. With any conflict nothing is remembered.
+        name is in `accept`. So is one of a service that is new to the store, while other services have living keys of
+        an operation of that name: it may be one of them under another name. With any conflict nothing is remembered.
         """
 
     async def find(self, query: Query) -> list[Snapshot]:

@@ -59,13 +59,15 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 class Front:
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
-    `recipes` are this gateway's by operation name; `accept` names those whose change is an accepted loss.
+    `recipes` are those of this gateway's `service` by operation name; `accept` names those whose change is an accepted
+    loss.
     """
 
     def __init__(
         self,
         store: Store,
         herald: Herald,
+        service: str,
         recipes: Mapping[str, bytes],
         accept: frozenset[str],
         *,
@@ -75,6 +77,7 @@ class Front:
     ) -> None:
         self._store = store
         self._herald = herald
+        self._service = service
         self._recipes = recipes
         self._accept = accept
         self._seen_file = seen_file
@@ -104,9 +107,11 @@ class Front:
     async def _start(self) -> None:
         await self._told("start", self._store.start)
         try:
-            conflicts = await self._told("agree_recipes", self._store.agree_recipes, self._recipes, self._accept)
+            conflicts = await self._told(
+                "agree_recipes", self._store.agree_recipes, self._service, self._recipes, self._accept
+            )
             if conflicts:
-                raise StartRefused(_what_would_be_lost(conflicts))
+                raise StartRefused(_what_would_be_lost(self._service, conflicts))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._meet(self._told)
@@ -155,8 +160,10 @@ class Front:
         await self._meet(self._asked)
         return tally
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        return await self._asked("agree_recipes", self._store.agree_recipes, recipes, accept)
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        return await self._asked("agree_recipes", self._store.agree_recipes, service, recipes, accept)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked("find", self._store.find, query)
@@ -329,8 +336,17 @@ def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool
     return Seen(epoch.identity, max(tokens), is_compared=is_read or was_compared)
 
 
-def _what_would_be_lost(conflicts: list[RecipeConflict]) -> str:
+def _what_would_be_lost(service: str, conflicts: list[RecipeConflict]) -> str:
     named = "; ".join(f"{conflict.operation} with {conflict.alive} living keys" for conflict in conflicts)
+    others = ", ".join(sorted({other for conflict in conflicts for other in conflict.others}))
+    if others:
+        return (
+            f"the store does not know the service {service}, and others have operations of the same name ({others}): "
+            f"{named}. If one of these is now called {service}, its keys are unknown, so that retries of them would "
+            "run again: undo the change, or wait until the keys are forgotten (retention.remember). If this is another "
+            "service that is to share the store, say so with `identity_change: accept` on the routes concerned, for "
+            "one start."
+        )
     return (
         f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "
         "keys are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "

@@ -194,8 +194,10 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        return await self._started().upkeep.agree_recipes(recipes, accept)
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        return await self._started().upkeep.agree_recipes(service, recipes, accept)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._started().inquiry.find(query)

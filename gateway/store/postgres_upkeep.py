@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
 from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch
 from gateway.store.postgres_statements import RECIPE_LOCK, load
+from gateway.store.recipes import compare
 
 # One statement of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
@@ -88,35 +90,45 @@ class Upkeep:
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
         async def agree(connection: Connection) -> list[RecipeConflict]:
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-                rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
-                known = {row["operation"]: row["recipe"] for row in rows}
-                changed = sorted(name for name, recipe in recipes.items() if known.get(name) != recipe)
-                doubtful = [name for name in changed if name in known and name not in accept]
+                comparison = compare(await _known(connection), service, recipes, accept)
                 alive: dict[str, int] = {}
-                if doubtful:
-                    # Counted by going through all of them, which no index serves: recipes change once in a blue moon.
-                    await connection.execute("SET LOCAL enable_seqscan = on")
+                if comparison.doubtful:
                     await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
-                    found = await connection.fetch(_ALIVE, self._clock_us(), doubtful)
-                    alive = {row["operation"]: row["alive"] for row in found}
-                conflicts = [RecipeConflict(name, alive[name]) for name in doubtful if alive.get(name)]
-                if not conflicts and changed:
+                    alive = await self._count_alive(connection, service, comparison.doubtful)
+                conflicts = comparison.conflicts(alive)
+                if not conflicts and comparison.written:
                     await connection.execute(
                         """
                         INSERT INTO idempotency_gateway.recipe (operation, recipe)
                         SELECT * FROM unnest($1::text[], $2::bytea[])
                         ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
                         """,
-                        changed,
-                        [recipes[name] for name in changed],
+                        list(comparison.written),
+                        list(comparison.written.values()),
+                    )
+                if not conflicts and comparison.removed:
+                    await connection.execute(
+                        "DELETE FROM idempotency_gateway.recipe WHERE operation = ANY($1::text[])", comparison.removed
                     )
                 return conflicts
 
         return await self._link.run(agree, MIGRATE_SECONDS)
+
+    async def _count_alive(self, connection: Connection, service: str, asked: Mapping[str, bool]) -> dict[str, int]:
+        """The living keys by operation name, where asked those of this service alone; in a transaction.
+
+        Counted by going through all of them, which no index serves: it is asked once in a blue moon.
+        """
+        await connection.execute("SET LOCAL enable_seqscan = on")
+        derivations = [derivation_of(service, operation) if is_own else None for operation, is_own in asked.items()]
+        rows = await connection.fetch(_ALIVE, self._clock_us(), list(asked), derivations)
+        return {row["operation"]: row["alive"] for row in rows}
 
     async def _drop_past(self) -> None:
         """Now and then, let one day's answers go."""
@@ -135,3 +147,9 @@ class Upkeep:
             return
         if dropped:
             self._next_drop_at = 0.0
+
+
+async def _known(connection: Connection) -> dict[str, bytes]:
+    """The recipes, as `recipes` reads them."""
+    rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
+    return {row["operation"]: row["recipe"] for row in rows}

@@ -31,6 +31,7 @@ from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
 from gateway.store import sqlite_files
 from gateway.store import sqlite_inquiry as inquiry
+from gateway.store import sqlite_recipes as recipe
 from gateway.store import sqlite_statements as sql
 from gateway.store.base import (
     AuditEntry,
@@ -174,9 +175,11 @@ class SqliteStore:
     async def tally(self) -> Tally:
         return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
         return await self._started().writing.run(
-            self._writer.transact, lambda cursor: sql.agree_recipes(cursor, recipes, accept, self._clock_us())
+            self._writer.transact, lambda cursor: recipe.agree(cursor, service, recipes, accept, self._clock_us())
         )
 
     async def find(self, query: Query) -> list[Snapshot]:

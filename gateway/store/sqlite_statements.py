@@ -28,7 +28,7 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import AUDIT_KEEP_US, Epoch, RecipeConflict, StartRefused, StoreError, Swept, Tally
+from gateway.store.base import AUDIT_KEEP_US, Epoch, StartRefused, StoreError, Swept, Tally
 from gateway.store.sqlite_rows import VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
@@ -340,22 +340,3 @@ def tally(cursor: Cursor, now_us: int) -> Tally:
         in_doubt[route] += number
         oldest_us = min(oldest_us, claimed_us)
     return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS)
-
-
-def agree_recipes(
-    cursor: Cursor, recipes: Mapping[str, bytes], accept: frozenset[str], now_us: int
-) -> list[RecipeConflict]:
-    """Remember the recipes, or find who objects."""
-    sql = statements()
-    known = dict(cursor.execute(sql["select_recipes"]).fetchall())
-    conflicts = []
-    for operation, recipe in sorted(recipes.items()):
-        if known.get(operation, recipe) != recipe and operation not in accept:
-            alive = cursor.execute(sql["count_alive"], (operation, now_us)).fetchone()[0]
-            if alive:
-                conflicts.append(RecipeConflict(operation, alive))
-    if not conflicts:
-        for operation, recipe in recipes.items():
-            if known.get(operation) != recipe:
-                cursor.execute(sql["upsert_recipe"], (operation, recipe))
-    return conflicts

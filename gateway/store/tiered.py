@@ -229,8 +229,10 @@ class Tiered:
     async def tally(self) -> Tally:
         return await self._asked(self._durable.tally())
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        return await self._asked(self._durable.agree_recipes(recipes, accept))
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        return await self._asked(self._durable.agree_recipes(service, recipes, accept))
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked(self._durable.find(query))

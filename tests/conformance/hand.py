@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from uuid import UUID, uuid4
 
+from gateway.core.identity import operation_id_of
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -38,6 +39,8 @@ from gateway.core.operation import (
 )
 from gateway.store.base import AuditEntry, Store
 
+SERVICE = "shop"
+
 # Far apart, so that a store whose clock runs while the test runs never comes near the wrong one.
 LEASE_SECONDS = 60.0
 REPLAY_SECONDS = 1_000.0
@@ -63,10 +66,13 @@ ANSWER = StoredResponse(
 OTHER_ANSWER = StoredResponse(200, b"OK", ((b"Content-Type", b"text/plain"),), b"another")
 
 
-def new_identity(route: str = "create_payment", operation: str = "charges", key: str | None = "key") -> Identity:
+def new_identity(
+    route: str = "create_payment", operation: str = "charges", key: str | None = "key", service: str = SERVICE
+) -> Identity:
     """An operation that no other test has."""
-    operation_id = uuid4()
-    return Identity(operation_id, route, operation, b"scope" + operation_id.bytes, b"key" + operation_id.bytes, key)
+    scope_digest, key_digest = b"scope" + uuid4().bytes, b"key" + uuid4().bytes
+    operation_id = operation_id_of(service, operation, scope_digest, key_digest)
+    return Identity(operation_id, route, operation, scope_digest, key_digest, key)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
     REMEMBER_SECONDS,
+    SERVICE,
     Hand,
     Script,
     do,
@@ -30,7 +31,7 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "read": lambda store: store.read(Hand().operation_id),
     "sweep": lambda store: store.sweep(10),
     "tally": lambda store: store.tally(),
-    "agree_recipes": lambda store: store.agree_recipes({}, frozenset()),
+    "agree_recipes": lambda store: store.agree_recipes(SERVICE, {}, frozenset()),
     "find": lambda store: store.find(Query(frozenset(State))),
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
     "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1),
@@ -168,38 +169,61 @@ async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: St
     """A first recipe is remembered, the same is fine again, and another one is a conflict while keys are alive."""
     operation = "charges"
     hand, neighbour = Hand(), Hand(Script(new_identity(operation="refunds")))
-    assert await store.agree_recipes({operation: b"one", "refunds": b"r"}, frozenset()) == []
+    assert await store.agree_recipes(SERVICE, {operation: b"one", "refunds": b"r"}, frozenset()) == []
     await do(store, hand, Hand.claim, Hand.complete)
     await do(store, neighbour, Hand.claim)
-    assert await store.agree_recipes({operation: b"one"}, frozenset()) == []
+    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset()) == []
     conflict = [RecipeConflict(operation, 1)]
-    assert await store.agree_recipes({operation: b"two", "new": b"n"}, frozenset()) == conflict
+    assert await store.agree_recipes(SERVICE, {operation: b"two", "new": b"n"}, frozenset()) == conflict
     # Nothing of a refused agreement was remembered.
-    assert await store.agree_recipes({"new": b"another", operation: b"one"}, frozenset()) == []
-    assert await store.agree_recipes({operation: b"two"}, frozenset((operation,))) == []
-    assert await store.agree_recipes({operation: b"one"}, frozenset(("refunds",))) == conflict
+    assert await store.agree_recipes(SERVICE, {"new": b"another", operation: b"one"}, frozenset()) == []
+    assert await store.agree_recipes(SERVICE, {operation: b"two"}, frozenset((operation,))) == []
+    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset(("refunds",))) == conflict
     await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.agree_recipes({operation: b"one"}, frozenset()) == []
+    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset()) == []
 
 
 async def test_what_is_in_doubt_keeps_its_recipe_alive(database: Database, store: Store) -> None:
     """A key in doubt is never too old to be lost by another way of making identities."""
     hand = Hand()
-    await store.agree_recipes({"charges": b"one"}, frozenset())
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
     await do(store, hand, Hand.claim)
     await database.advance(100 * LEASE_SECONDS)
-    assert await store.agree_recipes({"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
+    assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
 
 
 async def test_recipes_outlive_a_restart(database: Database) -> None:
     """The next start is held to what the last one agreed on."""
     store = database.open_store()
     await store.start()
-    await store.agree_recipes({"charges": b"one"}, frozenset())
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
     await do(store, Hand(), Hand.claim)
     await store.close()
     await store.start()
     try:
-        assert await store.agree_recipes({"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
+        assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
     finally:
         await store.close()
+
+
+async def test_services_agree_each_for_itself(database: Database, store: Store) -> None:
+    """Services with an operation of one name have a recipe each, and of living keys only their own speak against it."""
+    books = Hand(Script(new_identity(service="books")))
+    for service in (SERVICE, "books"):
+        assert await store.agree_recipes(service, {"charges": service.encode()}, frozenset()) == []
+    await do(store, books, Hand.claim)
+    for service in (SERVICE, "books"):
+        assert await store.agree_recipes(service, {"charges": service.encode()}, frozenset()) == []
+    assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == []
+    assert await store.agree_recipes("books", {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
+
+
+async def test_a_service_that_may_be_another_under_a_new_name(store: Store) -> None:
+    """Living keys of an operation speak against a service that nobody knows, until somebody accepts it."""
+    await store.agree_recipes(SERVICE, {"charges": b"one", "refunds": b"one"}, frozenset())
+    await do(store, Hand(), Hand.claim)
+    recipes = {"charges": b"two", "refunds": b"two"}
+    conflict = [RecipeConflict("charges", 1, (SERVICE,))]
+    assert await store.agree_recipes("store", recipes, frozenset()) == conflict
+    assert await store.agree_recipes("store", recipes, frozenset(("charges",))) == []
+    assert await store.agree_recipes("store", recipes, frozenset()) == []

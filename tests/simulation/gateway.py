@@ -231,6 +231,7 @@ class GatewayLife:
             Front(
                 durable,
                 herald,
+                config.service,
                 recipes(config),
                 frozenset(),
                 seen_file=cast(SeenFile, SeenNote(house.disk)),

@@ -278,8 +278,10 @@ class Durable:
     async def tally(self) -> Tally:
         return await self._ask_model("tally", self._database.store.tally)
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, recipes, accept)
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, service, recipes, accept)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask_model("find", self._database.store.find, query)

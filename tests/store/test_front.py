@@ -37,6 +37,7 @@ def a_front(
     return Front(
         store,
         Herald(*([facts.append] if facts is not None else [])),
+        "shop",
         {"route": b"recipe"},
         frozenset(),
         seen_file=SeenFile(directory / "seen.json"),

@@ -280,8 +280,8 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)
             await store.tally()
-            assert await store.agree_recipes({"charges": b"one"}, frozenset()) == []
-            assert len(await store.agree_recipes({"charges": b"two"}, frozenset())) == 1
+            assert await store.agree_recipes("shop", {"charges": b"one"}, frozenset()) == []
+            assert len(await store.agree_recipes("shop", {"charges": b"two"}, frozenset())) == 1
             async with store.watch(hands[0].operation_id) as watch:
                 assert await watch.wait_changed(0.01) is False
         assert pooler.transactions > 20

@@ -451,7 +451,7 @@ async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, pa
 HOT = (
     "select_operation", "select_due", "update_operation", "delete_operation", "insert_response", "delete_response",
     "update_granted", "insert_response_of",
-    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe",
+    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "delete_recipe",
     "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
     "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",
     "select_horizon", "select_horizon_in_doubt",

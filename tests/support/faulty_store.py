@@ -135,8 +135,10 @@ class FaultyStore:
     async def tally(self) -> Tally:
         return await self._ask("tally", self._store.tally)
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
-        return await self._ask("agree_recipes", self._store.agree_recipes, recipes, accept)
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
+        return await self._ask("agree_recipes", self._store.agree_recipes, service, recipes, accept)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)

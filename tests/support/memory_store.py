@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
+from gateway.core.identity import is_of
 from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
     EVENT_OF,
@@ -84,7 +85,7 @@ class Memory:
     token: int = 0
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
-    recipes: dict[str, bytes] = field(default_factory=dict)
+    recipes: dict[tuple[str, str], bytes] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
@@ -182,20 +183,31 @@ class MemoryStore:
         oldest_us = max((now_us - record.claimed_us for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
-    async def agree_recipes(self, recipes: Mapping[str, bytes], accept: frozenset[str]) -> list[RecipeConflict]:
+    async def agree_recipes(
+        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+    ) -> list[RecipeConflict]:
         self._check_started()
-        now_us, known = self.memory.clock(), self.memory.recipes
-        alive = Counter(
-            record.identity.operation for record in self.memory.records.values() if settle(record, now_us) is not None
-        )
-        conflicts = [
-            RecipeConflict(operation, alive[operation])
-            for operation, recipe in sorted(recipes.items())
-            if known.get(operation, recipe) != recipe and alive[operation] and operation not in accept
-        ]
+        known = self.memory.recipes
+        is_new = service not in {other for other, _ in known}
+        conflicts = []
+        for operation, recipe in sorted(recipes.items()):
+            others = tuple(sorted(other for other, name in known if name == operation)) if is_new else ()
+            alive = self._alive(operation, None if others else service)
+            is_other = known.get((service, operation), recipe) != recipe or bool(others)
+            if is_other and alive and operation not in accept:
+                conflicts.append(RecipeConflict(operation, alive, others))
         if not conflicts:
-            known.update(recipes)
+            known.update({(service, operation): recipe for operation, recipe in recipes.items()})
         return conflicts
+
+    def _alive(self, operation: str, service: str | None) -> int:
+        """The living keys of an operation name, of one service or of all."""
+        settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
+        identities = [record.identity for record in settled if record is not None]
+        return sum(
+            identity.operation == operation and (service is None or is_of(identity, service, operation))
+            for identity in identities
+        )
 
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()

@@ -5,14 +5,20 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 IDENTITY = "core/identity.py"
-_ID = 'framed(b"operation", _utf8(service), _utf8(operation), scope_digest)'
+_ID = 'framed(b"operation", _utf8(service), _utf8(operation))'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
 
 DEFECTS = (
     Defect(
         "scope-left-out",
         "callers share their keys",
-        (Edit(IDENTITY, _ID, _ID.replace(", scope_digest", "")),),
+        (
+            Edit(
+                IDENTITY,
+                "derivation_of(service, operation) + framed(scope_digest)",
+                "derivation_of(service, operation)",
+            ),
+        ),
         (
             "tests/core/test_identity.py::test_operation_ids_differ",
             "tests/http/gateway/test_verdicts.py::test_scopes_never_meet[sqlite]",
@@ -27,7 +33,7 @@ DEFECTS = (
     Defect(
         "operation-left-out",
         "a key on another operation is the same operation",
-        (Edit(IDENTITY, _ID, _ID.replace("_utf8(operation), ", "")),),
+        (Edit(IDENTITY, _ID, _ID.replace(", _utf8(operation)", "")),),
         ("tests/core/test_identity.py::test_operation_ids_differ",),
     ),
     Defect(

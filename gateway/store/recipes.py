@@ -1,0 +1,70 @@
+"""How identity recipes stand in a store, and what an agreement on them comes to. Pure: values in, values out.
+
+A recipe stands under a text of service and operation name. Programs before this one wrote the operation name alone.
+What stands there and equals ours is ours, because a recipe has the service in it; what differs may be ours from before
+a change.
+
+A service that the store has no recipe of may be one that joins others, or one of them under a new name, and then none
+of its keys would be known any more. Nobody but its operator can tell, so that is a conflict like every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.store.base import RecipeConflict
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What to do if nobody objects, and the operation names that have no objection only without living keys."""
+
+    written: dict[str, bytes] = field(default_factory=dict)
+    """By the text under which it stands from now on."""
+    removed: list[str] = field(default_factory=list)
+    doubtful: dict[str, bool] = field(default_factory=dict)
+    """By operation name: whether the keys of this service alone count, or those of all."""
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def conflicts(self, alive: Mapping[str, int]) -> list[RecipeConflict]:
+        """Those of the doubtful names that have living keys."""
+        return [
+            RecipeConflict(operation, alive[operation], self.others.get(operation, ()))
+            for operation in self.doubtful
+            if alive.get(operation)
+        ]
+
+
+def text_of(service: str, operation: str) -> str:
+    """What the recipe stands under. Neither name can have a slash."""
+    return f"{service}/{operation}"
+
+
+def compare(
+    known: Mapping[str, bytes], service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
+) -> Comparison:
+    """Compare what the store has with this service's recipes; what changed and is in `accept` is no question."""
+    comparison = Comparison()
+    is_new = not any(text.startswith(text_of(service, "")) for text in known)
+    for operation, recipe in sorted(recipes.items()):
+        text = text_of(service, operation)
+        own, nameless = known.get(text), known.get(operation)
+        if own != recipe:
+            comparison.written[text] = recipe
+        if nameless == recipe:
+            comparison.removed.append(operation)
+        before = nameless if own is None else own
+        if before == recipe or operation in accept:
+            continue
+        others = _others(known, operation) if is_new else ()
+        if before is not None or others:
+            comparison.doubtful[operation] = own is not None
+            comparison.others[operation] = others
+    return comparison
+
+
+def _others(known: Mapping[str, bytes], operation: str) -> tuple[str, ...]:
+    """The services with an operation of this name."""
+    pairs = (text.partition("/") for text in sorted(known))
+    return tuple(service for service, slash, name in pairs if slash and name == operation)

@@ -1,0 +1,2 @@
+-- no row of the table: a recipe that stands under another name now
+DELETE FROM recipe WHERE operation = ?

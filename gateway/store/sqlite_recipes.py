@@ -1,0 +1,37 @@
+"""The agreement on identity recipes in SQLite, inside a transaction that somebody else began and will end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.identity import operation_id_of
+from gateway.store.base import RecipeConflict
+from gateway.store.recipes import compare
+from gateway.store.sqlite_statements import Cursor, statements
+
+
+def agree(
+    cursor: Cursor, service: str, recipes: Mapping[str, bytes], accept: frozenset[str], now_us: int
+) -> list[RecipeConflict]:
+    """Remember the recipes, or find who objects."""
+    sql = statements()
+    comparison = compare(dict(cursor.execute(sql["select_recipes"]).fetchall()), service, recipes, accept)
+    conflicts = comparison.conflicts(_count_alive(cursor, service, comparison.doubtful, now_us))
+    if not conflicts:
+        for text, recipe in comparison.written.items():
+            cursor.execute(sql["upsert_recipe"], (text, recipe))
+        for text in comparison.removed:
+            cursor.execute(sql["delete_recipe"], (text,))
+    return conflicts
+
+
+def _count_alive(cursor: Cursor, service: str, asked: Mapping[str, bool], now_us: int) -> dict[str, int]:
+    """The living keys by operation name, where asked those of this service alone."""
+    alive = {}
+    for operation, is_own in asked.items():
+        rows = cursor.execute(statements()["select_alive"], (operation, now_us))
+        alive[operation] = sum(
+            not is_own or operation_id_of(service, operation, scope_digest, key_digest).bytes == operation_id
+            for operation_id, scope_digest, key_digest in rows
+        )
+    return alive

@@ -61,6 +61,7 @@ _STATUS_OF: Final[Mapping[Refusal, int]] = {
     Refusal.EARLY: 409,
     Refusal.ANSWER: 409,
     Refusal.UNSURE: 409,
+    Refusal.SERVICE: 409,
 }
 
 Action = Callable[[UUID, Mapping[str, Any]], Awaitable[Changed | Refused]]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.admin.journal import advice_of, kept, sentence
 from gateway.admin.operations import Inspected
-from gateway.admin.view import advice, ago, audited, described, location_of, moment, printable, span, times_of
+from gateway.admin.view import advice, ago, audited, described, foreign, location_of, moment, printable, span, times_of
 from gateway.core.operation import Snapshot
 
 # Columns of a table that is written while it is read: widths cannot depend on what comes later.
@@ -112,6 +112,8 @@ def _advice(inspected: Inspected) -> str:
     known = advice_of(inspected.snapshot.record, inspected.journal)
     if known is not None:
         return known
+    if inspected.snapshot.record is not None and inspected.treatment is None:
+        return foreign()
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
     return advice(inspected.operation_id, inspected.snapshot, settle_us)
 

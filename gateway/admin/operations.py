@@ -36,7 +36,7 @@ from gateway.admin.resolution import (
     unknown,
     when,
 )
-from gateway.admin.view import moment
+from gateway.admin.view import foreign, moment
 from gateway.core.identity import operation_id_of
 from gateway.core.key import Key, KeyFault, find_key, needs_body
 from gateway.core.message import Headers
@@ -78,6 +78,7 @@ class Inspected:
     snapshot: Snapshot
     audits: tuple[AuditEntry, ...]
     treatment: Treatment | None
+    """None where nothing is remembered, or of an operation of another service."""
     journal: JournalView
     """What the journals of this host hold of it."""
 
@@ -138,7 +139,8 @@ class Operations:
         """Everything known of one operation."""
         snapshot = await self._read(operation_id)
         audits = await _bounded(self._store.audits(operation_id))
-        treatment = None if snapshot.record is None else self.policies.treatment_of(snapshot.record)
+        record = snapshot.record
+        treatment = self.policies.treatment_of(record) if record is not None and self.policies.is_own(record) else None
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
         return Inspected(operation_id, snapshot, tuple(audits), treatment, journal)
 
@@ -178,6 +180,8 @@ class Operations:
         record = snapshot.record
         if record is None:
             return unknown(operation_id, snapshot)
+        if not self.policies.is_own(record):
+            return Refused(Refusal.SERVICE, foreign(), snapshot)
         treatment = self.policies.treatment_of(record)
         command = resolution(record, ruling, audit, treatment)
         if record.resolution_id == command.resolution_id:
@@ -203,7 +207,7 @@ class Operations:
 
     def _notes_on(self, record: Record, command: Prove | Disprove) -> tuple[str, ...]:
         notes = []
-        if self.policies.named(record.identity.route) is None:
+        if self.policies.route_of(record) is None:
             notes.append(
                 f"Its route {record.identity.route} is not in the configuration: the longest times of the routes that "
                 "it may have belonged to were used."

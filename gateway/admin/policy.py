@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gateway.core.identity import is_of
 from gateway.core.key import KeySpec
 from gateway.core.operation import Record
 from gateway.core.outcome import StatusPolicy
@@ -52,9 +53,18 @@ class Policies:
         """The route of that name."""
         return next((route for route in self.routes if route.name == name), None)
 
+    def is_own(self, record: Record) -> bool:
+        """Whether it is an operation of this service: those of others may have the same names."""
+        return is_of(record.identity, self.service, record.identity.operation)
+
+    def route_of(self, record: Record) -> RoutePolicy | None:
+        """Its route, unless that is gone, or its name is another operation's now."""
+        route = self.named(record.identity.route)
+        return route if route is not None and route.operation == record.identity.operation else None
+
     def treatment_of(self, record: Record) -> Treatment:
         """Those of its route; of the routes with its operation name when that is gone; else of all of them."""
-        route = self.named(record.identity.route)
+        route = self.route_of(record)
         if route is not None:
             return route.treatment
         alike = [route.treatment for route in self.routes if route.operation == record.identity.operation]

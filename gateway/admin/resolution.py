@@ -31,6 +31,7 @@ class Refusal(StrEnum):
     EARLY = "early"  # it cannot be known yet
     ANSWER = "answer"  # by the route's rules this answer ends nothing
     UNSURE = "unsure"  # what it means has to be confirmed
+    SERVICE = "service"  # it is another service's
 
 
 @dataclass(frozen=True, slots=True)

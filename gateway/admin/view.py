@@ -140,6 +140,14 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
             assert_never(record.state)
 
 
+def foreign() -> str:
+    """What there is to say of an operation of another service."""
+    return (
+        "It is an operation of another service that shares the store. How it is treated stands in that service's "
+        "configuration: give the command with that one."
+    )
+
+
 def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us: int) -> str:
     settled_us = record.lease_until_us + settle_us
     when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""

@@ -113,6 +113,7 @@ class Gateway:
         prober = Prober(
             self._store,
             self.herald,
+            service=config.service,
             may_recover=claiming.may_recover,
             who=f"probe by {holder}",
             steady_seconds=lambda: self._store.durable_steady_seconds,

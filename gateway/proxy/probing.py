@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
+from gateway.core.identity import is_of
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.core.operation import (
     Audit,
@@ -63,7 +64,7 @@ class _Heard:
 
 
 class Prober:
-    """The probes of one process.
+    """The probes of one process, for operations of its own service alone: nobody else's upstream knows of the others.
 
     `may_recover` says whether a record in doubt may be touched now, `steady_seconds` for how long the store's clock has
     surely not been set ahead.
@@ -74,12 +75,14 @@ class Prober:
         store: Store,
         herald: Herald,
         *,
+        service: str,
         may_recover: Callable[[Snapshot], bool],
         who: str,
         steady_seconds: Callable[[], float],
     ) -> None:
         self._store = store
         self._herald = herald
+        self._service = service
         self._may_recover = may_recover
         self._steady_seconds = steady_seconds
         self._who = who
@@ -116,13 +119,16 @@ class Prober:
         return None
 
     async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> Snapshot | None:
-        """Probe an operation, if somebody may. Returns the record when it is not, or no longer, in doubt.
+        """Probe an operation, if somebody may and it is one of this service and route. Returns the record when it is
+        not, or no longer, in doubt.
 
         Raises `StoreError`. If it is cancelled or fails, its recovery lease expires by itself.
         """
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT:
             return snapshot
+        if not is_of(record.identity, self._service, route.operation):
+            return None
         policy = route.recovery
         if not isinstance(policy, Probe) or record.probe is None or not self._may_recover(snapshot):
             return None

@@ -1,6 +1,7 @@
 """Counts what is in doubt, so that somebody is called: an operation in doubt stays so until it is resolved.
 
-Every gateway counts the whole store, because none can know that another does.
+Every gateway counts the whole store, because none can know that another does: also what other services have in it, for
+the names of their routes do not say whose they are.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from gateway.admin.console import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.policy import Policies, RoutePolicy
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
@@ -513,3 +514,23 @@ def test_audit_is_a_line(who: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"who|why"):
         audit_by(who, why)
     assert audit_by(" alice ", " ticket 7 ") == AUDIT
+
+
+async def test_an_operation_of_another_service() -> None:
+    """What shares the store and the names of ours is shown, and resolved by nobody who does not know how to treat it."""
+    desk = Desk(Policies("books", [CHARGE]))
+    operation_id = await settled_doubt(desk)
+    for ruling in (NothingHappened(), CREATED_ONCE):
+        outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
+        assert outcome.reason is Refusal.SERVICE
+    inspected = await desk.operations.inspect(operation_id)
+    assert inspected.treatment is None
+    assert full_json(inspected)["next"].startswith("It is an operation of another service that shares the store.")
+
+
+async def test_a_route_whose_name_is_another_operations_now() -> None:
+    """A record is not treated by what a route says that only has the name of its own."""
+    policies = Policies("shop", [route("charge", "refund", 10), route("pay", "charge", 99)])
+    desk = Desk(policies)
+    record = await desk.in_state(State.IN_DOUBT)
+    assert policies.treatment_of(record) == route("pay", "charge", 99).treatment

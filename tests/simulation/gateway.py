@@ -259,6 +259,7 @@ class GatewayLife:
         prober = Prober(
             store,
             herald,
+            service=config.service,
             may_recover=self._claiming.may_recover,
             who=self._holder,
             steady_seconds=lambda: store.durable_steady_seconds,

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.app.life import StartError
-from tests.support.house import house, status_of
+from tests.http.gateway.test_recovery import FAST, LOST, charges, probed, probes, told
+from tests.support.eventually import eventually
+from tests.support.house import House, house, status_of
+from tests.support.upstream import Answer
+
+PATIENCE_SECONDS = 30.0
+
+
+def is_asked_about(home: House, key: str) -> bool:
+    return any(f"key={key}".encode() in each.target for each in probes(home))
 
 
 async def test_services_that_share_a_database_start_again(postgres_url: str, tmp_path: Path) -> None:
@@ -34,3 +45,35 @@ async def test_a_service_that_is_new_beside_living_keys_is_asked_about(postgres_
     for route in ({"identity_change": "accept"}, {}):
         async with house(store, tmp_path / "books", service="books", route=route) as books:
             await books.send("k2")
+
+
+@pytest.mark.parametrize(
+    ("service", "operation"), [("books", "charge"), ("shop", "refund")], ids=["another-service", "another-operation"]
+)
+async def test_a_service_asks_about_its_own_operations_alone(
+    postgres_url: str, tmp_path: Path, service: str, operation: str
+) -> None:
+    """An upstream is not asked about an operation that only has the route's name, and its answer is not recorded."""
+    store = {"durable": postgres_url}
+    ours: dict[str, Any] = {"route": probed(), "upstream": FAST}
+    theirs: dict[str, Any] = {"service": service, "route": probed() | {"operation": operation}, "upstream": FAST}
+    # Known to the store before there is a key.
+    async with house(store, tmp_path / "ours", **ours):
+        pass
+    async with house(store, tmp_path / "theirs", **theirs) as other:
+        other.upstream.on("/charges", LOST)
+        other.upstream.on(None, Answer(500, effect=False))
+        assert status_of(await other.send("k1")) == (502, "in-doubt")
+    async with house(store, tmp_path / "ours", **ours) as home:
+        home.upstream.on(None, told("succeeded"))
+        # The pass that comes to the second of these has come to everything that was in doubt before it.
+        for key in ("k2", "k3"):
+            home.upstream.on("/charges", LOST)
+            assert status_of(await home.send(key)) == (502, "in-doubt")
+            await eventually(partial(is_asked_about, home, key), PATIENCE_SECONDS)
+        assert not is_asked_about(home, "k1")
+    async with house(store, tmp_path / "theirs", **theirs) as other:
+        other.upstream.on(None, Answer(500, effect=False))
+        again = await other.send("k1", headers=[("Prefer", "wait=0")])
+        assert status_of(again) == (409, "in-doubt")
+        assert not charges(other)

@@ -30,7 +30,7 @@ and whoever gave it up knows what `Withheld` says.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -231,6 +231,12 @@ class Store(Protocol):
         A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
         name is in `accept`. So is one of a service that is new to the store, while other services have living keys of
         an operation of that name: it may be one of them under another name. With any conflict nothing is remembered.
+        """
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        """The living keys of the service's operation names that recipes are remembered of, but for these `operations`.
+
+        Names without living keys are left out. Where there is such a name it goes through all records.
         """
 
     async def find(self, query: Query) -> list[Snapshot]:

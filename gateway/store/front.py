@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -103,6 +103,7 @@ class Front:
             self._why_shut = str(error)
             raise
         self._is_open = True
+        await self._warn_of_strays()
 
     async def _start(self) -> None:
         await self._told("start", self._store.start)
@@ -118,6 +119,22 @@ class Front:
         except BaseException:
             await self._store.close()
             raise
+
+    async def _warn_of_strays(self) -> None:
+        """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
+        try:
+            strays = await self._told("strays", self._store.strays, self._service, self._recipes.keys())
+        except StoreError as error:
+            _LOG.warning("whether keys of operations without a route are alive could not be counted: %s", error)
+            return
+        for operation, alive in sorted(strays.items()):
+            _LOG.warning(
+                "operation %s has %d living keys and no route: a repeat of an old request runs again; where a route "
+                'replaced it, give that one "operation: %s"',
+                operation,
+                alive,
+                operation,
+            )
 
     async def close(self) -> None:
         self._is_open = False
@@ -164,6 +181,9 @@ class Front:
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
         return await self._asked("agree_recipes", self._store.agree_recipes, service, recipes, accept)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._asked("strays", self._store.strays, service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked("find", self._store.find, query)

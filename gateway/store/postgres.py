@@ -14,7 +14,7 @@ goes over a seventh, which is opened when the first of them asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -198,6 +198,9 @@ class PostgresStore:
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
         return await self._started().upkeep.agree_recipes(service, recipes, accept)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._started().upkeep.strays(service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._started().inquiry.find(query)

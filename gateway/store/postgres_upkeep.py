@@ -7,7 +7,7 @@ the one link that it is given, so that it never holds up a command.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from gateway.core.identity import derivation_of
@@ -16,7 +16,7 @@ from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
 from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch
 from gateway.store.postgres_statements import RECIPE_LOCK, load
-from gateway.store.recipes import compare
+from gateway.store.recipes import compare, strays
 
 # One statement of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
@@ -119,6 +119,16 @@ class Upkeep:
                 return conflicts
 
         return await self._link.run(agree, MIGRATE_SECONDS)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        async def count(connection: Connection) -> dict[str, int]:
+            names = strays(await _known(connection), service, operations)
+            if not names:
+                return {}
+            async with connection.transaction():
+                return await self._count_alive(connection, service, dict.fromkeys(names, True))
+
+        return await self._link.run(count)
 
     async def _count_alive(self, connection: Connection, service: str, asked: Mapping[str, bool]) -> dict[str, int]:
         """The living keys by operation name, where asked those of this service alone; in a transaction.

@@ -10,7 +10,7 @@ of its keys would be known any more. Nobody but its operator can tell, so that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from gateway.store.base import RecipeConflict
@@ -62,6 +62,12 @@ def compare(
             comparison.doubtful[operation] = own is not None
             comparison.others[operation] = others
     return comparison
+
+
+def strays(known: Collection[str], service: str, operations: Collection[str]) -> list[str]:
+    """The operation names that recipes of this service stand under, or nobody's, but for these `operations`."""
+    found = {text.removeprefix(text_of(service, "")) for text in known}
+    return sorted(name for name in found if "/" not in name and name not in operations)
 
 
 def _others(known: Mapping[str, bytes], operation: str) -> tuple[str, ...]:

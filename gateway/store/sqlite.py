@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -180,6 +180,11 @@ class SqliteStore:
     ) -> list[RecipeConflict]:
         return await self._started().writing.run(
             self._writer.transact, lambda cursor: recipe.agree(cursor, service, recipes, accept, self._clock_us())
+        )
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: recipe.strays(cursor, service, operations, self._clock_us())
         )
 
     async def find(self, query: Query) -> list[Snapshot]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gateway.core.identity import operation_id_of
 from gateway.store.base import RecipeConflict
 from gateway.store.recipes import compare
+from gateway.store.recipes import strays as strays_of
 from gateway.store.sqlite_statements import Cursor, statements
 
 
@@ -23,6 +24,13 @@ def agree(
         for text in comparison.removed:
             cursor.execute(sql["delete_recipe"], (text,))
     return conflicts
+
+
+def strays(cursor: Cursor, service: str, operations: Collection[str], now_us: int) -> dict[str, int]:
+    """The living keys of the operation names that are none of these."""
+    names = strays_of(dict(cursor.execute(statements()["select_recipes"]).fetchall()), service, operations)
+    alive = _count_alive(cursor, service, dict.fromkeys(names, True), now_us)
+    return {name: number for name, number in alive.items() if number}
 
 
 def _count_alive(cursor: Cursor, service: str, asked: Mapping[str, bool], now_us: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ the fast tier did not take is owed (`drops`), and until it is taken the fast tie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -233,6 +233,9 @@ class Tiered:
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
         return await self._asked(self._durable.agree_recipes(service, recipes, accept))
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._asked(self._durable.strays(service, operations))
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._asked(self._durable.find(query))

@@ -517,7 +517,7 @@ def test_audit_is_a_line(who: str, why: str) -> None:
 
 
 async def test_an_operation_of_another_service() -> None:
-    """What shares the store and the names of ours is shown, and resolved by nobody who does not know how to treat it."""
+    """What shares the store and the names of ours is shown, and not resolved by whoever cannot know how to treat it."""
     desk = Desk(Policies("books", [CHARGE]))
     operation_id = await settled_doubt(desk)
     for ruling in (NothingHappened(), CREATED_ONCE):

@@ -32,6 +32,7 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "sweep": lambda store: store.sweep(10),
     "tally": lambda store: store.tally(),
     "agree_recipes": lambda store: store.agree_recipes(SERVICE, {}, frozenset()),
+    "strays": lambda store: store.strays(SERVICE, ()),
     "find": lambda store: store.find(Query(frozenset(State))),
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
     "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1),
@@ -227,3 +228,18 @@ async def test_a_service_that_may_be_another_under_a_new_name(store: Store) -> N
     assert await store.agree_recipes("store", recipes, frozenset()) == conflict
     assert await store.agree_recipes("store", recipes, frozenset(("charges",))) == []
     assert await store.agree_recipes("store", recipes, frozenset()) == []
+
+
+async def test_strays_are_living_keys_that_nobody_would_find(database: Database, store: Store) -> None:
+    """Of operation names that are gone the service's own living keys are counted, and of no others."""
+    await store.agree_recipes(SERVICE, {"charges": b"one", "refunds": b"one", "payouts": b"one"}, frozenset())
+    await store.agree_recipes("books", {"charges": b"two"}, frozenset())
+    await do(store, Hand(), Hand.claim, Hand.complete)
+    await do(store, Hand(), Hand.claim, Hand.complete)
+    await do(store, Hand(Script(new_identity(service="books"))), Hand.claim)
+    await do(store, Hand(Script(new_identity(operation="refunds"))), Hand.claim, Hand.complete)
+    assert await store.strays(SERVICE, ("refunds",)) == {"charges": 2}
+    assert await store.strays(SERVICE, ("refunds", "charges")) == {}
+    assert await store.strays("books", ()) == {"charges": 1}
+    await database.advance(2 * REMEMBER_SECONDS)
+    assert await store.strays(SERVICE, ("refunds",)) == {}

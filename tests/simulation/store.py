@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -282,6 +282,9 @@ class Durable:
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
         return await self._ask_model("agree_recipes", self._database.store.agree_recipes, service, recipes, accept)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._ask_model("strays", self._database.store.strays, service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask_model("find", self._database.store.find, query)

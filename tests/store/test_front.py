@@ -14,11 +14,23 @@ import pytest
 from gateway.core.operation import Applied, Claim, Command, Fenced, Fingerprint, Identity, Release, Result, Snapshot
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store import front as front_module
-from gateway.store.base import Amnesic, Epoch, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Withheld
+from gateway.store.base import (
+    Amnesic,
+    Epoch,
+    EpochChanged,
+    Indefinite,
+    NotApplied,
+    StartRefused,
+    Store,
+    StoreError,
+    Withheld,
+)
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
+from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 
@@ -30,9 +42,7 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(
-    store: MemoryStore, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None
-) -> Front:
+def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None) -> Front:
     """Not yet started."""
     return Front(
         store,
@@ -51,7 +61,7 @@ async def opened(
     memory: Memory,
     directory: Path,
     facts: list[Fact] | None = None,
-    store: MemoryStore | None = None,
+    store: Store | None = None,
     shared: SharedNote | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
@@ -535,3 +545,29 @@ async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own
         held = await shared.read()
         assert held is not None
         assert (held.identity, held.token) == (memory.identity, 1)
+
+
+async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
+    store = MemoryStore(Memory())
+    await store.start()
+    await store.agree_recipes("shop", {"create_payment": b"recipe", "route": b"recipe"}, frozenset())
+    for _ in range(9):
+        await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
+    await store.close()
+    async with opened(store.memory, tmp_path, store=store):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "operation create_payment has 9 living keys and no route: a repeat of an old request runs again; where a route "
+        'replaced it, give that one "operation: create_payment"'
+    )
+
+
+async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that is too slow to count says nothing about whether it may be used."""
+    store = FaultyStore(MemoryStore(Memory()))
+    store.on("strays", refused())
+    async with opened(Memory(), tmp_path, store=store) as front:
+        assert isinstance(await front.apply(claim(1)), Applied)
+    assert "could not be counted" in caplog.text

@@ -83,3 +83,16 @@ async def test_an_old_recipe_that_differs_is_a_change(left: _Left) -> None:
         assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == []
     finally:
         await store.close()
+
+
+async def test_an_old_recipe_without_a_route_may_be_ours(left: _Left) -> None:
+    """What stands under the operation name alone is looked at by every service, and each counts its own keys."""
+    store = left.store
+    await store.start()
+    try:
+        await left.leave("charges", b"one")
+        await do(store, Hand(), Hand.claim)
+        assert await store.strays(SERVICE, ()) == {"charges": 1}
+        assert await store.strays("books", ()) == {}
+    finally:
+        await store.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -142,6 +142,9 @@ class FaultyStore:
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._ask("strays", self._store.strays, service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask("find", self._store.find, query)

@@ -7,7 +7,7 @@ the `MemoryStore` objects that are opened on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
@@ -208,6 +208,11 @@ class MemoryStore:
             identity.operation == operation and (service is None or is_of(identity, service, operation))
             for identity in identities
         )
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        self._check_started()
+        names = [name for other, name in self.memory.recipes if other == service and name not in operations]
+        return {name: alive for name in names if (alive := self._alive(name, service))}
 
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()

@@ -21,6 +21,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ from gateway.config import Address, Config, ServerTls
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.key import key_fields
 from gateway.core.routing import RouteTable
-from gateway.observe.facts import Herald, Observer
+from gateway.observe.facts import Herald, Observer, UpstreamChanged
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
@@ -51,7 +52,7 @@ from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
 from gateway.proxy.server import Edge
 from gateway.proxy.spool import Spool
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import NotSent, Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 from gateway.store.journal import Journal
@@ -280,10 +281,15 @@ class Gateway:
         same = asked.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
         if same not in self._upstreams:
             try:
-                self._upstreams[same] = Upstream(upstream_settings(self._config, asked))
+                tell = partial(self._tell_upstream, str(asked.url))
+                self._upstreams[same] = Upstream(upstream_settings(self._config, asked), tell)
             except (OSError, ssl.SSLError) as error:
                 raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
         return self._upstreams[same]
+
+    def _tell_upstream(self, url: str, failure: NotSent | None) -> None:
+        reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
+        self.herald.state(UpstreamChanged(url, reason, detail))
 
     async def _start_journal(self) -> None:
         try:

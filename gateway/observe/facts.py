@@ -24,7 +24,8 @@ class RequestAnswered:
 
     `upstream_status` is what the upstream said to this request's own attempt, None when it was not asked or did not
     say; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims of the
-    operation so far, 0 when none is known. `request_id` and `trace_id` are as sent.
+    operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could be
+    sent to the upstream, where that is so.
     """
 
     route: str
@@ -38,6 +39,7 @@ class RequestAnswered:
     request_id: str | None = None
     trace_id: str | None = None
     upstream_seconds: float | None = None
+    why: str | None = None
 
 
 @immutable
@@ -45,7 +47,8 @@ class RequestPassed:
     """A request that nothing protects was passed through.
 
     `word` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
-    field that it carries all the same, if any, and `path` is its normalised path.
+    field that it carries all the same, if any, and `path` is its normalised path. `why` says why there is no answer of
+    the upstream, where that is so.
     """
 
     word: Word | None
@@ -55,6 +58,7 @@ class RequestPassed:
     key_field: str | None = None
     path: str | None = None
     route: str | None = None
+    why: str | None = None
 
     @property
     def reason(self) -> str:
@@ -190,6 +194,18 @@ class TierChanged:
 
 
 @immutable
+class UpstreamChanged:
+    """No connection to an upstream can be made, for this kind of `reason`; without one, they are made again.
+
+    `upstream` is its URL, which has no path.
+    """
+
+    upstream: str
+    reason: str = ""
+    detail: str = ""
+
+
+@immutable
 class MemoryChanged:
     """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
 
@@ -238,6 +254,7 @@ Fact = (
     | LeaseLost
     | StoreCalled
     | TierChanged
+    | UpstreamChanged
     | MemoryChanged
     | SweepDone
     | TallyTaken

@@ -35,9 +35,11 @@ from gateway.observe.facts import (
     SweepDone,
     TallyTaken,
     TierChanged,
+    UpstreamChanged,
     WriteRefused,
 )
 from gateway.observe.lines import Entry, Shape, json_line, text_line
+from gateway.observe.outages import Outages
 from gateway.observe.pipe import LinePipe
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -48,8 +50,6 @@ _OURS: Final = "gateway"
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
-# Causes of one outage that are told.
-_CAUSES_MAX: Final = 10
 # W3C Trace Context section 3.2: version, trace id, parent id, flags.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
@@ -80,8 +80,7 @@ class Logs:
         self._shape = shape if worker is None else _numbered(shape, worker)
         self._pipe = (pipe or partial(LinePipe, is_shared=is_shared))(fd, self._tell_dropped)
         self._warned_paths: set[str] = set()
-        # What was told of the tiers that are down.
-        self._causes: dict[str, set[str]] = {}
+        self._outages = Outages(clock)
         self._handler = _Handler(self._write)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
         self._before = (root.handlers, root.level, ours.level)
@@ -154,6 +153,7 @@ class Logs:
         | FlushRefused
         | LeaseLost
         | TierChanged
+        | UpstreamChanged
         | MemoryChanged
         | SweepDone
         | TallyTaken
@@ -187,8 +187,10 @@ class Logs:
                     )
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
-            case TierChanged():
-                self._tier(fact)
+            case TierChanged() | UpstreamChanged():
+                entry = self._outages.line(fact)
+                if entry is not None and self._rank <= _RANKS[entry.level]:
+                    self._write(self._clock(), entry)
             case SweepDone():
                 # Leases lapse when a gateway dies: whoever looks into that wants to find it.
                 self._say(
@@ -242,20 +244,6 @@ class Logs:
                 )
             case _:
                 assert_never(fact)
-
-    def _tier(self, fact: TierChanged) -> None:
-        if fact.up:
-            self._causes.pop(fact.tier, None)
-            self._say("info", f"the {fact.tier} store is up", detail=fact.detail or None)
-            return
-        is_first, told = fact.tier not in self._causes, self._causes.setdefault(fact.tier, set())
-        # Causes may take turns for as long as the outage lasts.
-        if fact.detail in told or len(told) >= _CAUSES_MAX:
-            return
-        told.add(fact.detail)
-        self._say(
-            "warning", f"the {fact.tier} store is {'down' if is_first else 'still down'}", detail=fact.detail or None
-        )
 
     def _settled(self, fact: OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON
@@ -317,6 +305,7 @@ def _answered(fact: RequestAnswered) -> Entry:
             "duration_ms": _milliseconds(fact.duration_seconds),
             "attempt": fact.attempt or None,
             "operation_id": None if fact.operation_id is None else str(fact.operation_id),
+            "why": fact.why,
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
             "trace_id": _trace_id(fact.trace_id),
         },
@@ -325,7 +314,12 @@ def _answered(fact: RequestAnswered) -> Entry:
 
 
 def _passed(fact: RequestPassed) -> dict[str, str | float | None]:
-    return {"reason": fact.reason, "route": fact.route, "duration_ms": _milliseconds(fact.duration_seconds)}
+    return {
+        "reason": fact.reason,
+        "route": fact.route,
+        "duration_ms": _milliseconds(fact.duration_seconds),
+        "why": fact.why,
+    }
 
 
 def _trace_id(traceparent: str | None) -> str | None:

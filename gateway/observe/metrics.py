@@ -40,6 +40,7 @@ from gateway.observe.facts import (
     SweepDone,
     TallyTaken,
     TierChanged,
+    UpstreamChanged,
     WriteRefused,
 )
 from gateway.observe.merging import Rule, Tables
@@ -298,6 +299,7 @@ class Metrics:
         | FlushRefused
         | LeaseLost
         | TierChanged
+        | UpstreamChanged
         | MemoryChanged
         | SweepDone
         | TallyTaken
@@ -312,10 +314,8 @@ class Metrics:
                 self._refused.add((fact.route,))
             case LeaseLost():
                 self._lost.add()
-            case MemoryChanged():
-                self._amnesia.put((), float(fact.is_lost))
-            case TierChanged():
-                self._store_up.put((fact.tier,), float(fact.up))
+            case MemoryChanged() | TierChanged() | UpstreamChanged():
+                self._take_change(fact)
             case SweepDone():
                 self._swept.add((Event.LAPSE,), fact.lapsed)
                 self._swept.add((Event.RETIRE,), fact.retired)
@@ -332,6 +332,16 @@ class Metrics:
                 self._stalls.observe((), fact.lag_seconds)
             case _:
                 assert_never(fact)
+
+    def _take_change(self, fact: MemoryChanged | TierChanged | UpstreamChanged) -> None:
+        match fact:
+            case MemoryChanged():
+                self._amnesia.put((), float(fact.is_lost))
+            case TierChanged():
+                self._store_up.put((fact.tier,), float(fact.up))
+            case UpstreamChanged():
+                # The client counts each exchange that came to nothing.
+                pass
 
     def _take_journal(self, fact: OutcomeJournaled | JournalFailed | FlushRefused) -> None:
         match fact:

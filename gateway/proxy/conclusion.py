@@ -86,8 +86,9 @@ class ClaimedRequest:
         """No byte left."""
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
         status = status_of(reason)
-        reply = self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None)
-        return Conclusion(outcome, self._command(outcome, reason), reply, reply, f"{reason}: {detail}")
+        why = f"{reason}: {detail}"
+        reply = replace(self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None), why=why)
+        return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
 
     def unknown(
         self, reason: Unknown, detail: str, upstream_seconds: float, upstream_status: int | None = None

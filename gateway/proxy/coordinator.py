@@ -155,7 +155,7 @@ class Coordinator:
 
     def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
         if isinstance(answer, Reply) and answer.word is not None:
-            self._herald.state(story.answered(answer.word, answer.status, self._loop.time()))
+            self._herald.state(story.answered(answer.word, answer.status, self._loop.time(), answer.why))
         return answer
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------

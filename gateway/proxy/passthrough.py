@@ -117,6 +117,7 @@ class Passthrough:
                 key_field,
                 path,
                 None if route is None else route.name,
+                None if isinstance(result, Answer) else f"{result.reason}: {result.detail}",
             )
         )
 

@@ -27,7 +27,7 @@ class Story:
     preferred: int | None = None
     """The caller's preference, in seconds, where that decided how long."""
 
-    def answered(self, word: Word, status: int, now: float) -> RequestAnswered:
+    def answered(self, word: Word, status: int, now: float, why: str | None) -> RequestAnswered:
         """The fact that it was answered so, at `now` on the loop's clock."""
         head = self.head
         return RequestAnswered(
@@ -42,4 +42,5 @@ class Story:
             attempt=self.attempt,
             request_id=head.text(b"x-request-id"),
             trace_id=head.text(b"traceparent"),
+            why=why,
         )

@@ -17,6 +17,7 @@ from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import JSON, config_text, house
+from tests.support.ports import free_port
 from tests.support.upstream import Answer, RecordingUpstream
 
 
@@ -94,3 +95,33 @@ async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
         words = [json.loads(line).get("verdict") for line in lines]
         assert [word for word in words if word] == ["stored", "replayed", "key-invalid"]
     assert sum(" 201 " in line and "req-7" in line for line in lines) == 2
+
+
+async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_path: Path) -> None:
+    """Once when that begins and once when it is over, and in the line of each request, protected or not."""
+    file = tmp_path / "log"
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    port = free_port()
+    logs = Logs(requests="all", fd=fd)
+    try:
+        gateway = Gateway(parse(config_text(f"http://127.0.0.1:{port}", store, tmp_path)), (logs,))
+        await gateway.start()
+        try:
+            fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", "k1")]
+            for target in ("/charges", "/charges", "/elsewhere?secret"):
+                assert (await http.request(gateway.address[1], "POST", target, fields, b"{}")).status == 502
+            async with RecordingUpstream(port=port):
+                assert (await http.request(gateway.address[1], "POST", "/charges", fields, b"{}")).status == 200
+        finally:
+            await gateway.stop()
+    finally:
+        logs.close()
+        os.close(fd)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["why"].split(":")[0] for line in lines if "why" in line] == ["refused"] * 3
+    told = [(line["level"], line["message"]) for line in lines if f":{port} " in line["message"]]
+    assert [level for level, _ in told] == ["warning", "info"]
+    assert told[0][1].startswith(f"http://127.0.0.1:{port} cannot be reached: connecting to 127.0.0.1")
+    assert told[1][1] == f"http://127.0.0.1:{port} is reached again"
+    assert "secret" not in file.read_text()

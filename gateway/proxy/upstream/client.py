@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from gateway.core.message import RequestHead, ResponseHead
 from gateway.proxy.upstream.answer import AnswerReceiver
@@ -31,6 +31,18 @@ from gateway.proxy.upstream.result import (
     SentNothing,
 )
 from gateway.proxy.upstream.sending import FileReader
+
+# What keeps a connection from being made, rather than this gateway from asking for one.
+_UNREACHED: Final = frozenset(
+    (
+        SentNothing.DNS,
+        SentNothing.REFUSED,
+        SentNothing.UNREACHABLE,
+        SentNothing.CONNECT_TIMEOUT,
+        SentNothing.TLS,
+        SentNothing.LOCAL,
+    )
+)
 
 
 class Duplex:
@@ -146,9 +158,15 @@ class UnderWay:
 class Upstream:
     """A client for one upstream; lives on one event loop. `close` it."""
 
-    def __init__(self, settings: UpstreamSettings) -> None:
-        """Must be called with the event loop running; opens nothing yet."""
+    def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
+        """Must be called with the event loop running; opens nothing yet.
+
+        `on_change` is told when connections cannot be made any more, or for another reason, and why; and None when they
+        can again.
+        """
         self.settings = settings
+        self._on_change = on_change
+        self._why_unreached: SentNothing | None = None
         self._loop = asyncio.get_running_loop()
         self._pool = UpstreamPool(settings)
 
@@ -196,7 +214,11 @@ class Upstream:
             acquired = await self._pool.acquire(protected=protected)
             if isinstance(acquired, NotSent):
                 self._pool.stats.not_sent += 1
+                if acquired.reason in _UNREACHED:
+                    self._note_change(acquired)
                 return acquired
+            if self._why_unreached is not None:
+                self._note_change(None)
             connection = acquired
         if not isinstance(begun, UnderWay):
             return begun
@@ -264,6 +286,13 @@ class Upstream:
             self._pool.give_back_unused(unused)
         self._pool.stats.not_sent += 1
         return NotSent(reason, detail)
+
+    def _note_change(self, failure: NotSent | None) -> None:
+        why = None if failure is None else failure.reason
+        if why is not self._why_unreached:
+            self._why_unreached = why
+            if self._on_change is not None:
+                self._on_change(failure)
 
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat."""

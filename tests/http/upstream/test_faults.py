@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.proxy.upstream import Answer, BodyLost, Framing, Lost, NotSent, SentNothing, Unknown
+from gateway.proxy.upstream import Upstream, UpstreamSettings
 from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.ports import free_port
@@ -75,6 +76,26 @@ async def test_a_resolver_that_hangs_sent_nothing(monkeypatch: pytest.MonkeyPatc
         assert (await not_sent(1, host="slow.example", connect_timeout_seconds=0.1)).reason is SentNothing.DNS
     finally:
         over.set()
+
+
+async def test_who_asked_is_told_when_connections_cannot_be_made_and_when_they_can() -> None:
+    """Once for each kind of fault, and once when it is over; a connection that is used again changes nothing."""
+    told: list[SentNothing | None] = []
+    port = free_port()
+    client = Upstream(
+        UpstreamSettings(host="127.0.0.1", port=port),
+        lambda failure: told.append(None if failure is None else failure.reason),
+    )
+    try:
+        for _ in range(3):
+            assert isinstance(await send(client), NotSent)
+        assert told == [SentNothing.REFUSED]
+        async with serving(answering(DONE), port=port):
+            for _ in range(3):
+                await (await answer(client)).body.read_all(10)
+        assert told == [SentNothing.REFUSED, None]
+    finally:
+        await client.close()
 
 
 async def test_the_next_address_is_tried_while_nothing_was_sent(

@@ -220,10 +220,13 @@ class MemoryChanged:
 
 @immutable
 class SweepDone:
+    """What a sweep wrote down. `named` are route and operation id of those that lapsed, of the first at least."""
+
     lapsed: int
     retired: int
     collected: int
     duration_seconds: float
+    named: tuple[tuple[str, UUID], ...] = ()
 
 
 @immutable

@@ -192,15 +192,7 @@ class Logs:
                 if entry is not None and self._rank <= _RANKS[entry.level]:
                     self._write(self._clock(), entry)
             case SweepDone():
-                # Leases lapse when a gateway dies: whoever looks into that wants to find it.
-                self._say(
-                    "info" if fact.lapsed else "debug",
-                    "swept",
-                    lapsed=fact.lapsed,
-                    retired=fact.retired,
-                    collected=fact.collected,
-                    duration_ms=_milliseconds(fact.duration_seconds),
-                )
+                self._swept(fact)
             case TallyTaken():
                 if fact.in_doubt:
                     self._say(
@@ -244,6 +236,26 @@ class Logs:
                 )
             case _:
                 assert_never(fact)
+
+    def _swept(self, fact: SweepDone) -> None:
+        for route, operation_id in fact.named:
+            self._say(
+                "warning",
+                "in doubt",
+                route=route,
+                operation_id=str(operation_id),
+                event=Event.LAPSE,
+                detail="its lease lapsed: its gateway died, or was cut off from the store",
+            )
+        # Leases lapse when a gateway dies: whoever looks into that wants to find it.
+        self._say(
+            "info" if fact.lapsed else "debug",
+            "swept",
+            lapsed=fact.lapsed,
+            retired=fact.retired,
+            collected=fact.collected,
+            duration_ms=_milliseconds(fact.duration_seconds),
+        )
 
     def _settled(self, fact: OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON

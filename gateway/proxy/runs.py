@@ -16,9 +16,9 @@ from itertools import count
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import Command, Record
+from gateway.core.operation import EVENT_OF, Applied, Command, Event, Record
 from gateway.core.recovery import Resend
-from gateway.observe.facts import Herald, OperationClaimed
+from gateway.observe.facts import Herald, OperationClaimed, OperationSettled
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
 from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
@@ -164,7 +164,7 @@ class Runs:
         except Exception:
             # Nobody else says it, and a request that was never sent would leave its key in doubt.
             if attempt.last_word is not None:
-                await self._say(record, attempt.last_word, Drained())
+                await self._say(record, attempt.last_word, "the gateway failed", Drained())
             raise
         finally:
             self._leases.drop(lease)
@@ -191,7 +191,8 @@ class Runs:
         await asyncio.gather(*left, return_exceptions=True)
         attempts = [run.attempt for run in left.values() if run.attempt is not None]
         words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
-        await asyncio.gather(self._end_pursuits(drained), *[self._say(record, word, drained) for record, word in words])
+        lasts = [self._say(record, word, "the gateway stopped", drained) for record, word in words]
+        await asyncio.gather(self._end_pursuits(drained), *lasts)
         return drained
 
     async def _end_pursuits(self, drained: Drained) -> None:
@@ -199,23 +200,33 @@ class Runs:
         given_up = await self._claiming.close(_LAST_WORD_SECONDS)
         drained.unsaid += given_up
 
-    async def _say(self, record: Record, word: Command, drained: Drained) -> None:
-        """Say the last word of an attempt to the store or, failing that, to the journal."""
+    async def _say(self, record: Record, word: Command, why: str, drained: Drained) -> None:
+        """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
+        is_late = False
         try:
             async with asyncio.timeout(_LAST_WORD_SECONDS):
                 while True:
                     try:
-                        await self._store.apply(word)
+                        result = await self._store.apply(word)
                     except (NotApplied, Indefinite):
+                        is_late = True
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
                         drained.abandoned += 1
+                        if isinstance(result, Applied):
+                            self._tell_said(record, EVENT_OF[type(word)], why, is_late=is_late)
                         return
         except (TimeoutError, StoreError):
             pass
         try:
-            await self._journaling.keep(record, word, detail="the gateway stopped")
+            await self._journaling.keep(record, word, detail=why)
         except StoreError:
             drained.unsaid += 1
         else:
             drained.journaled += 1
+
+    def _tell_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
+        identity = record.identity
+        self._herald.state(
+            OperationSettled(identity.route, identity.operation_id, record.token, event, why, None, is_late)
+        )

@@ -45,6 +45,8 @@ AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 AUDITS_MAX: Final = 200
 # While more claims than this wait for a sweep, a lapse among them may be found only after it.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
+# How many of those that lapsed a sweep names.
+LAPSES_NAMED_MAX: Final = 100
 
 
 # What a cancelled `apply` says when it had found a record.
@@ -101,12 +103,26 @@ class StartRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one bounded pass of a sweep wrote down, as numbers of records; `more` when the bound was reached."""
+    """What one bounded pass of a sweep wrote down, as numbers of records; `more` when the bound was reached.
+
+    `named` are route and operation id of those that lapsed, of `LAPSES_NAMED_MAX` at most.
+    """
 
     lapsed: int = 0
     retired: int = 0
     collected: int = 0
     more: bool = False
+    named: tuple[tuple[str, UUID], ...] = field(default=(), compare=False)
+
+    def __add__(self, later: Swept) -> Swept:
+        """What both did; whether there is more is for the later one to say."""
+        return Swept(
+            self.lapsed + later.lapsed,
+            self.retired + later.retired,
+            self.collected + later.collected,
+            later.more,
+            (self.named + later.named)[:LAPSES_NAMED_MAX],
+        )
 
 
 @dataclass(frozen=True, slots=True)

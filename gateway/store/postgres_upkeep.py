@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
 
 from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
@@ -55,29 +57,29 @@ class Upkeep:
         await self._link.close()
 
     async def sweep(self, limit: int) -> Swept:
-        lapsed = retired = collected = 0
+        swept = Swept()
         for _ in range(_WALKS_MAX):
-            bound = min(limit - lapsed, _SWEEP_ROWS_MAX)
+            bound = min(limit - swept.lapsed, _SWEEP_ROWS_MAX)
             if bound <= 0:
                 break
             (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
             if not row["mine"]:
-                return Swept(lapsed, retired, collected)
-            lapsed += row["lapsed"]
+                return swept
+            swept += Swept(row["lapsed"], named=_named(row))
             if not row["more"] and row["lapsed"] < bound:
                 break
         full = True
-        while full and (left := limit - lapsed - retired - collected) > 0:
+        while full and (left := limit - _written(swept)) > 0:
             bound = min(left, _SWEEP_ROWS_MAX)
             (row,) = await self._link.fetch(_EXPIRE, self._clock_us(), bound)
-            written = (row["lapsed"], row["retired"], row["collected"])
-            lapsed, retired, collected = lapsed + written[0], retired + written[1], collected + written[2]
-            full = sum(written) >= bound
+            part = Swept(row["lapsed"], row["retired"], row["collected"], named=_named(row))
+            swept += part
+            full = _written(part) >= bound
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._link.fetch(_TIDY, self._clock_us(), bound)
-        more = lapsed + retired + collected >= limit or row["looked_at"] >= bound
+        more = _written(swept) >= limit or row["looked_at"] >= bound
         await self._drop_past()
-        return Swept(lapsed, retired, collected, more)
+        return replace(swept, more=more)
 
     async def look_epoch(self) -> Epoch:
         return await self._link.run(look_epoch)
@@ -163,3 +165,11 @@ async def _known(connection: Connection) -> dict[str, bytes]:
     """The recipes, as `recipes` reads them."""
     rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
     return {row["operation"]: row["recipe"] for row in rows}
+
+
+def _written(swept: Swept) -> int:
+    return swept.lapsed + swept.retired + swept.collected
+
+
+def _named(row: Any) -> tuple[tuple[str, UUID], ...]:
+    return tuple(zip(row["routes"], row["operation_ids"], strict=True))

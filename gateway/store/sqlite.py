@@ -150,25 +150,23 @@ class SqliteStore:
 
     async def sweep(self, limit: int) -> Swept:
         running = self._started()
-        lapsed = retired = collected = 0
+        swept = Swept()
         if self._is_sweeping or not await running.reading.run(self._is_due):
-            return Swept()
+            return swept
         self._is_sweeping = True
         try:
             left = limit
-            more = True
-            while more and left > 0:
+            while left > 0:
                 size = min(left, SWEEP_TRANSACTION_MAX)
                 left -= size
                 part, spent_seconds = await running.writing.run(self._sweep_some, size, is_last=left == 0)
                 self._watchers.announce_all(part.operation_ids)
-                lapsed += part.swept.lapsed
-                retired += part.swept.retired
-                collected += part.swept.collected
-                more = part.swept.more
+                swept += part.swept
                 # Or every command would find the writer at it.
                 await asyncio.sleep(spent_seconds)
-            return Swept(lapsed, retired, collected, more)
+                if not swept.more:
+                    break
+            return swept
         finally:
             self._is_sweeping = False
 

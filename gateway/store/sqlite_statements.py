@@ -28,7 +28,15 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import AUDIT_KEEP_US, Epoch, StartRefused, StoreError, Swept, Tally
+from gateway.store.base import (
+    AUDIT_KEEP_US,
+    LAPSES_NAMED_MAX,
+    Epoch,
+    StartRefused,
+    StoreError,
+    Swept,
+    Tally,
+)
 from gateway.store.sqlite_rows import VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
@@ -297,6 +305,7 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
     """Write down at most `limit` rows of the clock, unless it is another's turn. `more` when it was that many."""
     sql, part, written = statements(), SweptPart(), Counter[State]()
+    lapsed: list[tuple[str, UUID]] = []
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
     if cursor.execute("SELECT changes()").fetchone()[0] == 0:
         return part
@@ -308,8 +317,11 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
             _write(cursor, kept, settled)
             written[State.ABSENT if settled is None else settled.state] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
+            if settled is not None and settled.state is State.IN_DOUBT:
+                lapsed.append((settled.identity.route, settled.identity.operation_id))
     more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
-    part.swept = Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more)
+    in_doubt, tombstone, absent = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
+    part.swept = Swept(in_doubt, tombstone, absent, more, tuple(lapsed[:LAPSES_NAMED_MAX]))
     if is_last or not more:
         cursor.execute(sql["leave_sweeper"], (owner,))
     return part

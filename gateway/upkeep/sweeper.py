@@ -61,7 +61,7 @@ class Sweeper:
         try:
             while not self._is_stopped:
                 batch_started = self._clock()
-                total = _sum(total, await self._store.sweep(self._limit))
+                total += await self._store.sweep(self._limit)
                 batches += 1
                 if not total.more or batches == _BATCHES_MAX:
                     break
@@ -70,7 +70,8 @@ class Sweeper:
         finally:
             if batches:
                 duration_seconds = self._clock() - started
-                self._herald.state(SweepDone(total.lapsed, total.retired, total.collected, duration_seconds))
+                done = SweepDone(total.lapsed, total.retired, total.collected, duration_seconds, total.named)
+                self._herald.state(done)
         return total
 
     async def run(self) -> NoReturn:
@@ -80,12 +81,3 @@ class Sweeper:
     async def _pass(self) -> float:
         swept = await self.run_once()
         return min(_BRISK_PAUSE_SECONDS, self._pass_seconds) if swept.more else self._pass_seconds
-
-
-def _sum(before: Swept, batch: Swept) -> Swept:
-    return Swept(
-        before.lapsed + batch.lapsed,
-        before.retired + batch.retired,
-        before.collected + batch.collected,
-        batch.more,
-    )

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.core.operation import Claim, Lapsed, State, microseconds
-from gateway.store.base import Store, Swept
+from gateway.store.base import LAPSES_NAMED_MAX, Store, Swept
 from tests.conformance.hand import (
     LEASE_SECONDS,
     OTHER,
@@ -147,6 +147,25 @@ async def test_a_swept_lapse_is_still_its_holders(store: Store, database: Databa
     assert isinstance(await store.apply(first), Lapsed)
     assert claim is Hand.claim
     await do(store, hand, Hand.complete)
+
+
+async def test_a_sweep_names_what_lapsed(store: Store, database: Database) -> None:
+    """Route and id of each claim that it found over, up to a bound, and of nothing else."""
+    lapsed, retired = [Hand() for _ in range(LAPSES_NAMED_MAX + 20)], Hand()
+    await do(store, retired, Hand.claim, Hand.complete)
+    for hand in lapsed[:3]:
+        await do(store, hand, Hand.claim)
+    await database.advance(REPLAY_SECONDS + 60)
+    swept = await store.sweep(500)
+    assert set(swept.named) == {("create_payment", hand.operation_id) for hand in lapsed[:3]}
+    for hand in lapsed[3:]:
+        await do(store, hand, Hand.claim)
+    await database.advance(2 * LEASE_SECONDS)
+    swept = await store.sweep(500)
+    while swept.more:
+        swept += await store.sweep(500)
+    assert (swept.lapsed, len(swept.named)) == (len(lapsed) - 3, LAPSES_NAMED_MAX)
+    assert {operation_id for _, operation_id in swept.named} <= {hand.operation_id for hand in lapsed[3:]}
 
 
 async def test_a_sweep_is_bounded(store: Store, database: Database) -> None:

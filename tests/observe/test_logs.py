@@ -200,6 +200,16 @@ def test_a_fact_has_its_level(paper: Paper, logs: Callable[..., Logs], fact: Fac
     assert paper.urgent == [level in ("warning", "error")]
 
 
+def test_what_lapsed_is_named(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """Whoever is called because of an operation that a dead gateway left in doubt finds it in the log."""
+    logs()(SweepDone(1, 0, 0, 0.5, (("create_payment", OPERATION),)))
+    named, swept = paper.objects()
+    assert (named["level"], named["message"], named["route"]) == ("warning", "in doubt", "create_payment")
+    assert named["operation_id"] == str(OPERATION)
+    assert "lapsed" in named["detail"]
+    assert (swept["message"], swept["lapsed"]) == ("swept", 1)
+
+
 def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., Logs]) -> None:
     """Each cause of an outage is told once, of so many causes; the next outage begins anew."""
     observer = logs()

@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Claim, State
+from gateway.core.operation import Claim, Event, State
 from gateway.core.verdict import Word
+from gateway.observe.facts import OperationSettled
 from gateway.proxy import runs
 from gateway.proxy.runs import Drained
 from gateway.proxy.reply import Reply, Untouched
@@ -137,6 +138,19 @@ async def test_in_the_exchange(tmp_path: Path) -> None:
         assert heard(await task) == (503, Word.IN_DOUBT)
         assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
         await eventually(lambda: office.open_connections == 0)
+
+
+async def test_what_was_said_for_an_attempt_is_told(tmp_path: Path) -> None:
+    """Whoever asks why an operation is in doubt finds that its gateway was stopped."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        await office.coordinator.drain(0)
+        await task
+        (told,) = office.told(OperationSettled)
+        assert (told.event, told.detail) == (Event.ABANDON, "the gateway stopped")
+        assert told.operation_id == office.record.identity.operation_id
 
 
 async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:

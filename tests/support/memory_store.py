@@ -28,6 +28,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     AUDIT_KEEP_US,
+    LAPSES_NAMED_MAX,
     AUDITS_MAX,
     AuditEntry,
     Epoch,
@@ -147,15 +148,18 @@ class MemoryStore:
     async def sweep(self, limit: int) -> Swept:
         self._check_started()
         memory, written = self.memory, Counter[State]()
+        lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
             settled = settle(record, memory.clock())
             if settled is record:
                 continue
             if written.total() == limit:
-                return _swept(written, more=True)
+                return _swept(written, lapsed, more=True)
             memory.keep(operation_id, settled)
+            if settled is not None and settled.state is State.IN_DOUBT:
+                lapsed.append((settled.identity.route, operation_id))
             written[State.ABSENT if settled is None else settled.state] += 1
-        return _swept(written, more=not self._tidy(limit - written.total()))
+        return _swept(written, lapsed, more=not self._tidy(limit - written.total()))
 
     def _tidy(self, limit: int) -> bool:
         """Clear away what is kept beside records and needed no more; False when the limit was reached."""
@@ -295,5 +299,6 @@ class MemoryStore:
             raise NotApplied("the store is not open")
 
 
-def _swept(written: Counter[State], *, more: bool) -> Swept:
-    return Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more)
+def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
+    named = tuple(lapsed[:LAPSES_NAMED_MAX])
+    return Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more, named)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.operation import Claim, Complete, Event, Release, State
 from gateway.observe.facts import Herald, SweepDone
-from gateway.store.base import Indefinite, NotApplied, StoreError, Swept
+from gateway.store.base import LAPSES_NAMED_MAX, Indefinite, NotApplied, StoreError, Swept
 from gateway.upkeep.sweeper import Sweeper
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_SECONDS, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.memory_store import ManualClock
@@ -61,6 +61,8 @@ async def test_what_time_has_done_is_written_down_and_told(store: Scripted, swee
     (told,) = ear.facts
     assert isinstance(told, SweepDone)
     assert (told.lapsed, told.retired, told.collected) == (swept.lapsed, swept.retired, swept.collected)
+    assert len(told.named) == LAPSES_NAMED_MAX
+    assert {operation_id for _, operation_id in told.named} <= store.memory.records.keys()
 
 
 async def test_a_pass_that_finds_nothing_is_told_too(sweeper: Sweeper, store: Scripted, ear: Ear) -> None:

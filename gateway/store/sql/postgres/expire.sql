@@ -31,7 +31,7 @@ WITH turn AS MATERIALIZED (
         attention_us = coalesce(o.attention_us, c.now_us)
     FROM due d CROSS JOIN clock c
     WHERE o.operation_id = d.operation_id AND d.state = 'claimed'
-    RETURNING 1
+    RETURNING o.route, o.operation_id
 ), retired AS (
     UPDATE idempotency_gateway.operation o SET
         state = 'tombstone',
@@ -49,5 +49,7 @@ WITH turn AS MATERIALIZED (
 )
 SELECT
     (SELECT count(*) FROM lapsed) AS lapsed,
+    ARRAY(SELECT l.route FROM lapsed l ORDER BY l.operation_id) AS routes,
+    ARRAY(SELECT l.operation_id FROM lapsed l ORDER BY l.operation_id) AS operation_ids,
     (SELECT count(*) FROM retired) AS retired,
     (SELECT count(*) FROM collected) AS collected

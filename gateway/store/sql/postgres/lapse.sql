@@ -48,7 +48,7 @@ WITH turn AS MATERIALIZED (
         attention_us = coalesce(o.attention_us, s.now_us)
     FROM due d CROSS JOIN start s
     WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
-    RETURNING o.token
+    RETURNING o.token, o.route, o.operation_id
 ), held AS MATERIALIZED (
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
     FROM young y CROSS JOIN start s
@@ -63,5 +63,7 @@ WITH turn AS MATERIALIZED (
 SELECT
     t.mine,
     (SELECT count(*) FROM lapsed) AS lapsed,
+    ARRAY(SELECT l.route FROM lapsed l ORDER BY l.operation_id) AS routes,
+    ARRAY(SELECT l.operation_id FROM lapsed l ORDER BY l.operation_id) AS operation_ids,
     (SELECT count(*) FROM young) >= $3::bigint AND EXISTS (SELECT FROM moved) AS more
 FROM turn t

@@ -41,7 +41,7 @@ from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import Audit, Snapshot, State, microseconds
 from gateway.observe.side_port import SidePort
-from gateway.store.base import Indefinite, NotApplied, Query, Rejected, Withheld, boot_seconds
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Query, Rejected, Withheld, boot_seconds
 
 _LOG = logging.getLogger("gateway")
 
@@ -117,6 +117,8 @@ class AdminApi:
             return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
         except NotApplied as error:
             return _unavailable(f"The store cannot be asked; nothing was changed: {error}")
+        except Amnesic as error:
+            return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
         except Withheld as error:
             return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
         except Indefinite as error:

@@ -20,7 +20,7 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, name_
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused, Withheld
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld
 from gateway.store.journal_view import Desk, look
 from gateway.store.tiered import Tiered
 
@@ -101,7 +101,7 @@ async def operate(config: Config, job: Job) -> int:
             return await job.run(operations, desk)
         finally:
             await store.close()
-    except (NotApplied, StartRefused, Rejected, Withheld) as error:
+    except (NotApplied, StartRefused, Rejected, Amnesic, Withheld) as error:
         raise OperatingError(f"nothing was changed: {error}") from error
     except Indefinite as error:
         raise OperatingError(str(error)) from error

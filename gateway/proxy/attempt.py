@@ -273,6 +273,7 @@ class Attempt:
     def _ending_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> Ending:
         request, token = self._claimed.request, self.record.token
         identity, event = request.identity, EVENT_OF[type(conclusion.command)]
+        others: Reply | Snapshot | None
         match result:
             case Applied(snapshot):
                 self._herald.state(
@@ -291,7 +292,7 @@ class Attempt:
                 if reply.word is Word.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
                     headers = (*reply.headers, expires_field(snapshot.record))
                     reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
-                others: Reply | Snapshot | None = conclusion.shared
+                others = conclusion.shared
                 if others is None:
                     # Held up here, others may have come when what the store saw was over.
                     now_us = snapshot.now_us + waited_us
@@ -310,9 +311,10 @@ class Attempt:
                     identity.operation_id,
                     free_word=Word.IN_DOUBT,
                 )
-                return Ending(
-                    reply, snapshot, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
-                )
+                # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
+                is_forgotten = snapshot.record is None or snapshot.record.token < token
+                others = reply if is_forgotten else snapshot
+                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True)
             case _:
                 assert_never(result)
 

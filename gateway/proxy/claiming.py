@@ -284,7 +284,11 @@ class Claiming:
             return (await self._store.apply(command)).snapshot.record
         except Amnesic:
             # Refused, and its connection is gone; a memory that nobody had compared may have granted it before.
-            return (await self._store.read(operation_id_of(command))).record
+            try:
+                return (await self._store.read(operation_id_of(command))).record
+            except Amnesic:
+                # What there is, is no claim.
+                return None
 
     async def wait_pursuits_ended(self) -> None:
         """Return when no claim is being pursued."""

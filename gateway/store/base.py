@@ -82,7 +82,8 @@ class EpochChanged(NotApplied):
 
 
 class Amnesic(StoreError):
-    """The store lost its memory and this key is absent: whether it was used is not known, and nothing was changed."""
+    """The store lost its memory, and of this key it has nothing, or a release from before: whether it was used since is
+    not known, and nothing was changed."""
 
 
 class Withheld(StoreError):
@@ -211,8 +212,8 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """Every verb may raise `NotApplied` or `Indefinite`, and each that is about one operation `Withheld`; see each for
-    more."""
+    """Every verb may raise `NotApplied` or `Indefinite`, each that is about one operation `Withheld`, and a claim and
+    `read` `Amnesic`; see each for more."""
 
     async def start(self) -> None:
         """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.

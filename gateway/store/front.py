@@ -6,7 +6,7 @@ looked for under another identity is a request that runs again; and whether it i
 
 A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
 keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,
-unless an operator accepts the loss.
+unless an operator accepts the loss. Nor is anybody told that such a key is free: to read it is refused alike.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Front:
     async def apply(self, command: Command) -> Result:
         memories = self._memories
         if self._is_amnesic and isinstance(command, Claim):
-            await self._check_known(command)
+            snapshot = await self._asked("read", self._store.read, command.identity.operation_id)
+            self._check_known(snapshot, command.attempt_id)
         self._check_open()
         # As `_told`, without a coroutine more: every claim and every answer comes here.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
@@ -166,7 +167,10 @@ class Front:
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        return await self._asked("read", self._store.read, operation_id)
+        snapshot = await self._asked("read", self._store.read, operation_id)
+        if self._is_amnesic:
+            self._check_known(snapshot)
+        return snapshot
 
     async def sweep(self, limit: int) -> Swept:
         return await self._asked("sweep", self._store.sweep, limit)
@@ -259,17 +263,16 @@ class Front:
             self._memories += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
-    async def _check_known(self, claim: Claim) -> None:
+    def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
         """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
 
         A released record is the only other one that a claim is granted on. One whose token is from before the loss may
         be older than a retry that was executed; and a claim of that time, said again, may have been granted by a memory
-        that had forgotten the key, before anybody compared it.
+        that had forgotten the key, before anybody compared it. `claim_id` is the attempt of which that is asked.
         """
-        snapshot = await self._asked("read", self._store.read, claim.identity.operation_id)
         record, amnesia = snapshot.record, self._amnesia
         is_doubtful = record is None or (
-            record.token <= amnesia.beyond and (record.state is State.RELEASED or record.attempt_id == claim.attempt_id)
+            record.token <= amnesia.beyond and (record.state is State.RELEASED or record.attempt_id == claim_id)
         )
         if is_doubtful and snapshot.now_us < amnesia.until_us:
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")

@@ -56,6 +56,10 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
 
             port = home.gateway.admin_address[1]
             fields = [("Authorization", f"Bearer {TOKEN}"), ("Content-Type", "application/json")]
+            forgotten = upstream.requests[1].values("Idempotency-Operation")[0].decode()
+            answer = await http.request(port, "GET", f"/operations/{forgotten}", fields)
+            assert (answer.status, answer.json()["code"]) == (503, "store-amnesia")
+            assert "lost its memory" in answer.json()["detail"]
             answer = await http.request(
                 port, "POST", "/memory/accept-loss", fields, b'{"why":"no retries are left","by":"ann"}'
             )

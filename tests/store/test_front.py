@@ -11,7 +11,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Claim, Command, Fenced, Fingerprint, Identity, Release, Result, Snapshot
+from gateway.core.operation import (
+    Applied,
+    Claim,
+    Command,
+    Fenced,
+    Fingerprint,
+    Identity,
+    Release,
+    Result,
+    Snapshot,
+    State,
+)
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store import front as front_module
 from gateway.store.base import (
@@ -177,6 +188,23 @@ async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) ->
         assert isinstance(await front.apply(claim(1, token)), Applied)
 
 
+async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
+    """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as front:
+        await released(front)
+        await front.apply(claim(2))
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as front:
+        for number in (1, 99):
+            with pytest.raises(Amnesic):
+                await front.read(UUID(int=number))
+        assert (await front.read(UUID(int=2))).state is State.CLAIMED
+        memory.clock.advance(WINDOW_US / 1e6)
+        assert (await front.read(UUID(int=1))).state is State.RELEASED
+        assert (await front.read(UUID(int=99))).state is State.ABSENT
+
+
 async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None:
     """What was claimed since the loss is known whole: its retry runs."""
     memory = Memory()
@@ -195,6 +223,8 @@ async def is_back(front: Front) -> bool:
     """Whether it lets somebody through."""
     try:
         await front.read(UUID(int=1))
+    except Amnesic:
+        return True
     except NotApplied:
         return False
     return True

@@ -182,11 +182,12 @@ async def coordination(
     memory: Memory | None = None,
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
+    store_on: Callable[[Memory], Store] = MemoryStore,
     look: Callable[[UUID], asyncio.Future[Snapshot | None] | None] = lambda _: None,
     **changes: Any,
 ) -> AsyncIterator[Office]:
     """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`,
-    and `Coordinator` for `look`.
+    and `Coordinator` for `look`. `store_on` makes the durable store.
 
     At the end it is drained, and nothing is left.
     """
@@ -194,7 +195,13 @@ async def coordination(
         async with (
             RecordingUpstream() as own,
             coordination(
-                directory, memory=memory, behind=own, in_flight_max=in_flight_max, look=look, **changes
+                directory,
+                memory=memory,
+                behind=own,
+                in_flight_max=in_flight_max,
+                store_on=store_on,
+                look=look,
+                **changes,
             ) as office,
         ):
             yield office
@@ -202,7 +209,7 @@ async def coordination(
     config = parse(config_text(behind.url, {"durable": "sqlite:///nowhere.db"}, directory, **changes))
     client = Upstream(upstream_settings(config, config.upstream))
     memory = memory or Memory()
-    store = FaultyStore(MemoryStore(memory))
+    store = FaultyStore(store_on(memory))
     facts: list[Fact] = []
     herald = Herald(facts.append)
     now = [1000.0]

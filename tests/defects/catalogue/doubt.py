@@ -186,7 +186,7 @@ DEFECTS = (
         (
             Edit(
                 "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim.attempt_id)",
+                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
                 "record.state is State.RELEASED",
             ),
         ),
@@ -226,13 +226,22 @@ DEFECTS = (
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
+        "forgotten-key-reads-as-free",
+        "who waits for what a lost memory has forgotten is told that it had no effect",
+        (Edit("store/front.py", "        if self._is_amnesic:\n            self._check_known(snapshot)\n", ""),),
+        (
+            "tests/store/test_front.py::test_what_may_be_forgotten_is_not_read_as_free",
+            "tests/proxy/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",
+        ),
+    ),
+    Defect(
         "old-release-is-believed",
         "a release from before the loss frees the key although a later retry may be forgotten",
         (
             Edit(
                 "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim.attempt_id)",
-                "record.attempt_id == claim.attempt_id",
+                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
+                "record.attempt_id == claim_id",
             ),
         ),
         ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),

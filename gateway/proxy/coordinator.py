@@ -137,10 +137,14 @@ class Coordinator:
             return Repeatable(reply, partial(self._again, request))
         answer: Coming[Found] = self._loop.create_future()
         looked = self._looked_up(request)
-        if looked is None:
-            self._execute(request, story, answer, partial(self._give, request, story, answer))
-        else:
+        if looked is not None:
             looked.add_done_callback(partial(self._looked, request, story, answer))
+            return answer
+        refusal = self._overload(route, begins_claim=True)
+        if refusal is not None:
+            request.body.close()
+            return self._tell(story, refusal)
+        self._execute(request, story, answer, partial(self._give, request, story, answer))
         return answer
 
     def _again(self, request: KeyedRequest) -> Reply | None:
@@ -175,13 +179,14 @@ class Coordinator:
         story.operation_id = request.identity.operation_id
         return await (self._join if self._is_worked_on(request) else self._look_and_join)(request, story)
 
-    def _overload(self, route: Route) -> Reply | None:
-        """Rule 3."""
+    def _overload(self, route: Route, *, begins_claim: bool = False) -> Reply | None:
+        """Rule 3. Claims that are pursued keep others from being begun, and no repeat from an answer that is here."""
+        pursued = self._claiming.pursued if begins_claim else 0
         if self._is_draining:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was held up and is catching up."
-        elif len(self._runs) + len(self._looks) + self._claiming.pursued >= self._in_flight_max:
+        elif len(self._runs) + len(self._looks) + pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
@@ -220,7 +225,7 @@ class Coordinator:
             if self._is_worked_on(request):
                 answer.set_result(self._join(request, story))
                 return
-            reply = self._by_copy(request, story, looked) or self._overload(request.route)
+            reply = self._by_copy(request, story, looked) or self._overload(request.route, begins_claim=True)
         except Exception as error:  # noqa: BLE001 - it is the caller's answer
             request.body.close()
             answer.set_exception(error)
@@ -294,7 +299,7 @@ class Coordinator:
             reply = self._by_copy(request, story, looked)
         if reply is None and not self._is_worked_on(request):
             # Others began while the body came, or whoever looked first was refused and this one is the first now.
-            reply = self._overload(request.route)
+            reply = self._overload(request.route, begins_claim=True)
         if reply is not None:
             request.body.close()
             return self._repeatable(request, self._tell(story, reply))
@@ -311,6 +316,9 @@ class Coordinator:
         try:
             for _ in range(_JOINS_MAX):
                 if found is None and not self._is_worked_on(request) and not self._is_draining:
+                    refusal = self._overload(request.route, begins_claim=True)
+                    if refusal is not None:
+                        return refusal
                     is_lent = True
                     found = await self._led(request, story)
                     is_lent = not isinstance(found, Seen)

@@ -14,6 +14,7 @@ from gateway.proxy.reply import Reply
 from gateway.store.base import Indefinite
 from tests.support.coordination import LEASE_SECONDS, coordination
 from tests.support.eventually import eventually
+from tests.support.faulty_store import dropped, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.upstream import Answer
 
@@ -144,6 +145,29 @@ async def test_who_looks_takes_a_place(tmp_path: Path) -> None:
         await fast.wait_asked(2)
         fast.asked[1].set_result(None)
         assert heard(await task) == (200, Word.STORED)
+
+
+@BODIES
+async def test_claims_without_an_answer_keep_no_copy_back(tmp_path: Path, body: bytes) -> None:
+    """However many are pursued on a store that says nothing, what needs no claim is replayed, and no more are begun."""
+    memory, copies = Memory(), list[Snapshot]()
+
+    def look(_: UUID) -> asyncio.Future[Snapshot | None]:
+        looked: asyncio.Future[Snapshot | None] = asyncio.get_running_loop().create_future()
+        looked.set_result(copies[0] if copies else None)
+        return looked
+
+    snapshot = await completed(tmp_path / "other", memory, body)
+    async with coordination(tmp_path, memory=memory, look=look, in_flight_max=3) as office:
+        office.store.break_("claim", fault=dropped())
+        for key in ("a", "b", "c"):
+            # Given up at once, and pursued for the first answer.
+            office.store.on("claim", dropped(), withheld())
+            assert heard(await office.reply(key, body)) == (503, Word.STORE_UNAVAILABLE)
+        assert (office.claiming.pursued, office.coordinator.in_flight) == (3, 0)
+        assert heard(await office.reply("d", body)) == (503, Word.OVERLOADED)
+        copies.append(snapshot)
+        assert heard(await office.reply(body=body)) == (200, Word.REPLAYED)
 
 
 @BODIES

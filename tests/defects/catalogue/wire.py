@@ -169,8 +169,8 @@ DEFECTS = (
             ),
             Edit(
                 "proxy/coordinator.py",
-                "add_done_callback(partial(self._looked, request, story, answer))\n        return answer",
-                "add_done_callback(partial(self._looked, request, story, answer))\n"
+                "partial(self._give, request, story, answer))\n        return answer",
+                "partial(self._give, request, story, answer))\n"
                 "        runs = self._runs._tasks\n"
                 "        answer.add_done_callback(\n"
                 "            lambda answer: [\n"

@@ -22,6 +22,10 @@ grants.
 Doubt is joined over attempts. A takeover carries the doubt of the attempts before it, and while it does neither
 `release` nor `forget` has a row: one attempt that did nothing says nothing about the earlier one. `in_doubt` has no
 time row.
+
+A store's clock may be set back, and then a claim from before is leased for as much longer as the step. No lease that
+was granted can end later than the longest one that begins now, so a sweep lets it end then (`written_down`). That is no
+row: the state stays, and so does the holder, who if it lives was granted no more.
 """
 
 from __future__ import annotations
@@ -61,6 +65,9 @@ from gateway.core.operation import (
 
 # How long a forgotten claim is remembered. Long enough for its late holder to be fenced, too short to be worth filling.
 FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
+
+# The longest lease that a configuration may ask for.
+LEASE_US_MAX: Final = 600 * MICROSECONDS
 
 LAPSED_DOUBT: Final = "lapsed"
 
@@ -193,6 +200,20 @@ def _after_time(record: Record, event: Event) -> Record | None:
     if row.next is State.TOMBSTONE:
         return replace(record, state=row.next, response=epitaph(record.response), replay_until_us=0)
     return None
+
+
+def written_down(record: Record, now_us: int) -> Record | None:
+    """What a sweep at `now_us` writes down: the settled record, its lease no longer than any that begins now."""
+    settled = settle(record, now_us)
+    if settled is None or settled.state is not _CLAIMED or settled.lease_until_us <= now_us + LEASE_US_MAX:
+        return settled
+    # Nor was it claimed later than now: whoever looks for old claims would not find it.
+    return replace(
+        settled,
+        first_claimed_us=min(settled.first_claimed_us, now_us),
+        claimed_us=min(settled.claimed_us, now_us),
+        lease_until_us=now_us + LEASE_US_MAX,
+    )
 
 
 def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:

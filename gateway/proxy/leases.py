@@ -156,6 +156,7 @@ class Leases:
                 self._herald.state(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
 
     def _trust(self, lease: Lease, record: Record, now_us: int, started_seconds: float) -> None:
-        remaining_seconds = (record.lease_until_us - now_us) / MICROSECONDS
+        # No more was asked for. A store's clock that was set back since shows more, and a sweep takes that away.
+        remaining_seconds = min((record.lease_until_us - now_us) / MICROSECONDS, self.lease_seconds)
         lease.trusted_until_seconds = started_seconds + remaining_seconds - self.margin_seconds
         lease.renew_at_seconds = started_seconds + self.lease_seconds / 3

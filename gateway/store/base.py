@@ -10,7 +10,8 @@ serialised by the store, wherever they come from; a token is drawn only after th
 
 *The store's clock rules.* Leases and windows are set and judged by the store's clock. What it answers carries its own
 `now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never
-compares a store's time with a clock of its own.
+compares a store's time with a clock of its own. When the store's clock was set back, the next sweep sees to it that no
+claim is leased for longer than `LEASE_US_MAX` from then.
 
 *Indefinite is ordinary.* An answer can be lost after the command took effect. `Indefinite` says so; the way to know is
 to apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was
@@ -231,7 +232,7 @@ class Store(Protocol):
         """The settled record as the durable truth has it, response body included."""
 
     async def sweep(self, limit: int) -> Swept:
-        """Write down time rows that are due, for at most `limit` records.
+        """Write down what time has done (`lifecycle.written_down`) to at most `limit` records.
 
         One sweeper works at a time among all gateways; a pass that finds another at work does nothing. It holds no
         lock that a command waits for longer than one record's.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US
+from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US, LEASE_US_MAX
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -58,6 +58,7 @@ _MARKS: Final = {
     "{audit_keep_us}": str(AUDIT_KEEP_US),
     "{commit_us}": str(_COMMIT_US),
     "{due_slack_us}": str(DUE_SLACK_US),
+    "{lease_us_max}": str(LEASE_US_MAX),
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
 }

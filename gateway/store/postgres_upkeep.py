@@ -57,19 +57,20 @@ class Upkeep:
         await self._link.close()
 
     async def sweep(self, limit: int) -> Swept:
-        swept = Swept()
+        swept, shortened = Swept(), 0
         for _ in range(_WALKS_MAX):
-            bound = min(limit - swept.lapsed, _SWEEP_ROWS_MAX)
+            bound = min(limit - swept.lapsed - shortened, _SWEEP_ROWS_MAX)
             if bound <= 0:
                 break
             (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
             if not row["mine"]:
                 return swept
             swept += Swept(row["lapsed"], named=_named(row))
-            if not row["more"] and row["lapsed"] < bound:
+            shortened += row["shortened"]
+            if not row["more"] and row["lapsed"] + row["shortened"] < bound:
                 break
         full = True
-        while full and (left := limit - _written(swept)) > 0:
+        while full and (left := limit - shortened - _written(swept)) > 0:
             bound = min(left, _SWEEP_ROWS_MAX)
             (row,) = await self._link.fetch(_EXPIRE, self._clock_us(), bound)
             part = Swept(row["lapsed"], row["retired"], row["collected"], named=_named(row))
@@ -77,7 +78,7 @@ class Upkeep:
             full = _written(part) >= bound
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._link.fetch(_TIDY, self._clock_us(), bound)
-        more = _written(swept) >= limit or row["looked_at"] >= bound
+        more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
         await self._drop_past()
         return replace(swept, more=more)
 

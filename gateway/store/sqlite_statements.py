@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.lifecycle import settle, step
+from gateway.core.lifecycle import LEASE_US_MAX, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -47,8 +47,12 @@ SWEEP_TURN_US: Final = 60 * MICROSECONDS
 # How often a sweep looks whether a recovery lease is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
-# Those that have a row of the clock.
-_SWEPT_STATES: Final = (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)
+# What a sweep looks for: which statement, of which state, and how far from now. First the states that have a row of the
+# clock, then the leases that a clock left which was set back.
+_SWEPT: Final = (
+    *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
+    ("select_ahead", State.CLAIMED, LEASE_US_MAX),
+)
 
 
 class Cursor(Protocol):
@@ -294,8 +298,8 @@ class SweptPart:
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
     return any(
-        cursor.execute(statements()["select_due"], (state.value, now_us, VERSION, 1)).fetchone()
-        for state in _SWEPT_STATES
+        cursor.execute(statements()[name], (state.value, now_us + ahead_us, VERSION, 1)).fetchone()
+        for name, state, ahead_us in _SWEPT
     ) or any(
         cursor.execute(statements()[name], (now_us, 1)).fetchone()
         for name in ("select_old_audits", "select_old_recoveries")
@@ -303,17 +307,17 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
 
 
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
-    """Write down at most `limit` rows of the clock, unless it is another's turn. `more` when it was that many."""
+    """Write down what time did to `limit` records at most, unless it is another's turn. `more` when it was so many."""
     sql, part, written = statements(), SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
     if cursor.execute("SELECT changes()").fetchone()[0] == 0:
         return part
-    for state in _SWEPT_STATES:
-        due = cursor.execute(sql["select_due"], (state.value, now_us, VERSION, limit - written.total())).fetchall()
-        for columns in due:
+    for name, state, ahead_us in _SWEPT:
+        bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())
+        for columns in cursor.execute(sql[name], bounds).fetchall():
             kept = _kept(columns)
-            settled = settle(kept.record, now_us)
+            settled = None if kept.record is None else written_down(kept.record, now_us)
             _write(cursor, kept, settled)
             written[State.ABSENT if settled is None else settled.state] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import ConfigError, load
+from gateway.core.lifecycle import LEASE_US_MAX
+from gateway.core.operation import microseconds
 from tests.config.support import GLOBAL, MINIMAL, ROUTE_LINE, read, report, with_global, with_route
 
 DURATION = "expected a duration such as 300ms, 5s, 2m, 24h or 7d"
@@ -467,6 +469,13 @@ def test_lease_bounds() -> None:
     """A lease too short to be renewed in time is refused."""
     text = MINIMAL.replace("operations.db}", "operations.db, lease: 1s}")
     assert report(text) == ["2:66: store.lease: expected a duration from 3s to 10m, found '1s'"]
+
+
+def test_the_longest_lease() -> None:
+    """What may be configured is what every store takes for the longest that there is."""
+    text = MINIMAL.replace("operations.db}", "operations.db, lease: 10m}")
+    assert microseconds(read(text).store.lease) == LEASE_US_MAX
+    assert report(text.replace("10m", "601s"))
 
 
 @pytest.mark.parametrize(

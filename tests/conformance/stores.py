@@ -35,6 +35,9 @@ class Database(Protocol):
     async def advance(self, seconds: float) -> None:
         """Let the store's clock, and every cache's, be so much later for all store objects on this data."""
 
+    def set_back(self, seconds: float) -> None:
+        """Set the store's clock back for all store objects on this data; no other clock notices."""
+
 
 Opener = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Database]]
 
@@ -49,6 +52,9 @@ class MemoryDatabase:
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
+
+    def set_back(self, seconds: float) -> None:
+        self.memory.clock.advance(-seconds)
 
 
 @contextmanager
@@ -68,6 +74,9 @@ class SqliteDatabase:
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
+    def set_back(self, seconds: float) -> None:
+        self.clock.advance(-seconds)
+
 
 @contextmanager
 def sqlite(_request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
@@ -85,6 +94,9 @@ class PostgresDatabase:
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+    def set_back(self, seconds: float) -> None:
+        self.clock.advance(-seconds)
 
 
 @contextmanager
@@ -117,6 +129,9 @@ class TieredDatabase:
         await self.durable.advance(seconds)
         self.ahead_seconds += seconds
         self.redis.flush()
+
+    def set_back(self, seconds: float) -> None:
+        self.durable.set_back(seconds)
 
     def _now(self) -> float:
         return boot_seconds() + self.ahead_seconds

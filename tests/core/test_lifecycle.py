@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.core.lifecycle import (
     FORGOTTEN_REMEMBER_US,
     LAPSED_DOUBT,
+    LEASE_US_MAX,
     ROWS,
     TABLE,
     Fence,
@@ -20,6 +21,7 @@ from gateway.core.lifecycle import (
     later,
     settle,
     step,
+    written_down,
 )
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -347,6 +349,29 @@ def test_a_lease_ends_at_its_moment(moment: int) -> None:
     assert settled is not None
     assert settled.state is (State.CLAIMED if moment < 0 else State.IN_DOUBT)
     assert memory.clock() == ManualClock()()
+
+
+@pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
+def test_no_lease_that_is_written_down_is_longer_than_the_longest(moment: int) -> None:
+    """A claim of later than now, by a clock that was set back since, becomes one of now, for as long as any can be."""
+    hand, _ = play(("claim",))
+    record = hand.record
+    assert record is not None
+    now_us = record.lease_until_us - LEASE_US_MAX + moment
+    after = written_down(record, now_us)
+    if moment >= 0:
+        assert after is record
+        return
+    assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US_MAX)
+    assert written_down(after, now_us) is after
+
+
+@given(histories(), durations)
+def test_what_is_written_down_is_what_everybody_sees(history: tuple[Hand, Memory], elapsed: int) -> None:
+    """By a clock that only went on, a sweep does nothing but settle."""
+    record, now_us = kept(*history), history[1].clock() + elapsed
+    if record is not None:
+        assert written_down(record, now_us) == settle(record, now_us)
 
 
 def test_a_tombstone_keeps_the_status_and_every_location() -> None:

@@ -106,6 +106,36 @@ async def test_a_slow_operation_keeps_its_lease() -> None:
 
 
 @in_virtual_time
+async def test_a_store_clock_that_is_set_back_takes_no_lease() -> None:
+    """Who holds a claim while the store's clock goes back by a day holds it on, and renews it by the new time."""
+    it = Bench()
+    lease = await it.hold()
+    it.memory.clock.advance(-86_400.0)
+    await it.store.sweep(100)
+    for _ in range(20):
+        await it.beat(it.leases.pass_seconds)
+        assert lease.is_trusted()
+    assert it.losses == 0
+    assert it.memory.clock() < it.record.lease_until_us <= it.memory.clock() + LEASE_SECONDS * 1e6
+
+
+@in_virtual_time
+async def test_a_store_clock_that_is_set_back_stretches_no_lease() -> None:
+    """A claim whose answer was lost, repeated after the step, is trusted for no longer than was asked for."""
+    it = Bench()
+    await it.store.start()
+    claim = Claim(it.identity, new_identity().operation_id, "here", SAME, int(LEASE_SECONDS * 1e6))
+    await it.store.apply(claim)
+    it.memory.clock.advance(-3600.0)
+    result = await it.store.apply(claim)
+    assert isinstance(result, Applied)
+    assert result.snapshot.record is not None
+    lease = it.leases.hold(result.snapshot.record, result.snapshot.now_us, it.now_seconds)
+    it.pass_time(TRUST_SECONDS + 0.001)
+    assert not lease.is_trusted()
+
+
+@in_virtual_time
 async def test_a_slow_renewal_stretches_no_lease() -> None:
     """The answer to a renewal counts from before it was asked for."""
     it = Bench()

@@ -60,8 +60,11 @@ class Operator:
             return
         retention = self._routes[record.identity.route].retention
         # What was before the record came into being is another window's.
-        born = max(change.at for change in granted if change.at_us == record.first_claimed_us)
-        done = [one for one in sent if one.effect is not None and one.sent >= born]
+        born = [change.at for change in granted if change.at_us == record.first_claimed_us]
+        if not born:
+            # It was claimed by a clock that was set back since: he cannot tell when, and leaves it listed.
+            return
+        done = [one for one in sent if one.effect is not None and one.sent >= max(born)]
         command: Command
         if done:
             command = Prove(

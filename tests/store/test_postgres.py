@@ -241,6 +241,17 @@ async def test_a_takeover_that_the_walk_has_passed(postgres_url: str) -> None:
         assert (await store.sweep(100)).lapsed == 1
 
 
+async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:
+    """What was claimed later than now does not hold up the walk, whatever came of it."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        await do(store, Hand(), Hand.claim)
+        await do(store, done := Hand(), Hand.claim, Hand.complete)
+        clock.advance(-86_400.0)
+        await store.sweep(100)
+        assert await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep") == done.token
+
+
 async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresServer) -> None:
     """No connection is lost by that, and no claim is granted."""
     async with (

@@ -445,12 +445,22 @@ async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, pa
     assert (await store.sweep(10)).lapsed == 1
 
 
+async def test_a_dead_sweepers_turn_of_a_clock_that_was_set_back(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    """A turn that ends later than any that begins now is over."""
+    await do(store, Hand(), Hand.claim)
+    clock.advance(2 * LEASE_SECONDS)
+    tamper(path, f"UPDATE sweeper SET owner = x'01', until_us = {clock() + SWEEP_TURN_US + 1}")
+    assert (await store.sweep(10)).lapsed == 1
+
+
 # Statements
 
 
 HOT = (
-    "select_operation", "select_due", "update_operation", "delete_operation", "insert_response", "delete_response",
-    "update_granted", "insert_response_of",
+    "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
+    "delete_response", "update_granted", "insert_response_of",
     "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "delete_recipe",
     "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
     "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",

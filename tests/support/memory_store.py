@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from gateway.core.identity import is_of
-from gateway.core.lifecycle import settle, step
+from gateway.core.lifecycle import settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -150,15 +150,15 @@ class MemoryStore:
         memory, written = self.memory, Counter[State]()
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
-            settled = settle(record, memory.clock())
-            if settled is record:
+            after = written_down(record, memory.clock())
+            if after is record:
                 continue
             if written.total() == limit:
                 return _swept(written, lapsed, more=True)
-            memory.keep(operation_id, settled)
-            if settled is not None and settled.state is State.IN_DOUBT:
-                lapsed.append((settled.identity.route, operation_id))
-            written[State.ABSENT if settled is None else settled.state] += 1
+            memory.keep(operation_id, after)
+            if after is not None and after.state is State.IN_DOUBT:
+                lapsed.append((after.identity.route, operation_id))
+            written[State.ABSENT if after is None else after.state] += 1
         return _swept(written, lapsed, more=not self._tidy(limit - written.total()))
 
     def _tidy(self, limit: int) -> bool:

@@ -124,10 +124,9 @@ DEFECTS = (
         (
             Edit(
                 "store/sqlite_statements.py",
-                "            settled = settle(kept.record, now_us)\n            _write(",
-                "            settled = settle(kept.record, now_us)\n"
-                "            settled = None if kept.record.state is State.CLAIMED else settled\n"
-                "            _write(",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
+                "            settled = None if kept.record.state is State.CLAIMED else settled\n",
             ),
         ),
         (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[sqlite]",),

@@ -1,5 +1,8 @@
 -- claimed --lapse--> in_doubt (the lease is over)
 --
+-- A claim whose lease ends later than any that begins now is of a time before the clock was set back: it ends no later than
+-- those, and stays claimed until then.
+--
 -- Walks the claims in the order of their tokens from where the last walk ended, and looks at those that were renewed. The
 -- walk ends before the first claim that must be looked at again, and before what may still be followed by a lower token
 -- of a statement that has not committed.
@@ -21,7 +24,7 @@ WITH turn AS MATERIALIZED (
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
     FROM young y CROSS JOIN start s
-    WHERE y.state = 'claimed' AND y.lease_until_us <= s.now_us
+    WHERE y.state = 'claimed' AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + {lease_us_max})
     UNION
     SELECT o.operation_id
     FROM start s CROSS JOIN LATERAL (
@@ -29,14 +32,15 @@ WITH turn AS MATERIALIZED (
         FROM idempotency_gateway.operation
         WHERE attention_us IS NOT NULL AND state = 'claimed'
     ) o
-    WHERE o.lease_until_us <= s.now_us
+    WHERE o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max}
     LIMIT $2::bigint
 ), due AS MATERIALIZED (
     SELECT o.operation_id
     FROM (SELECT operation_id FROM candidate ORDER BY operation_id) d CROSS JOIN start s CROSS JOIN LATERAL (
         SELECT operation_id
         FROM idempotency_gateway.operation o
-        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+        WHERE o.operation_id = d.operation_id AND o.state = 'claimed'
+            AND (o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max})
             AND o.version = {record_version}
         FOR NO KEY UPDATE SKIP LOCKED
     ) o
@@ -49,11 +53,22 @@ WITH turn AS MATERIALIZED (
     FROM due d CROSS JOIN start s
     WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
     RETURNING o.token, o.route, o.operation_id
+), shortened AS (
+    UPDATE idempotency_gateway.operation o SET
+        first_claimed_us = least(o.first_claimed_us, s.now_us),
+        claimed_us = least(o.claimed_us, s.now_us),
+        lease_until_us = s.now_us + {lease_us_max},
+        attention_us = coalesce(o.attention_us, s.now_us)
+    FROM due d CROSS JOIN start s
+    WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us > s.now_us + {lease_us_max}
+    RETURNING o.token
 ), held AS MATERIALIZED (
+    -- What was claimed later than now does not tell when; to wait for it would take as long as the clock was set back.
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
     FROM young y CROSS JOIN start s
-    WHERE y.claimed_us > s.now_us - {commit_us}
-        OR y.state = 'claimed' AND y.attention_us IS NULL AND y.token NOT IN (SELECT token FROM lapsed)
+    WHERE y.claimed_us BETWEEN s.now_us - {commit_us} AND s.now_us + {commit_us}
+        OR y.state = 'claimed' AND y.attention_us IS NULL
+            AND y.token NOT IN (SELECT token FROM lapsed UNION ALL SELECT token FROM shortened)
 ), moved AS (
     UPDATE idempotency_gateway.upkeep u SET passed_token = p.token
     FROM (SELECT max(y.token) AS token FROM young y CROSS JOIN held h WHERE y.token < h.token) p
@@ -65,5 +80,6 @@ SELECT
     (SELECT count(*) FROM lapsed) AS lapsed,
     ARRAY(SELECT l.route FROM lapsed l ORDER BY l.operation_id) AS routes,
     ARRAY(SELECT l.operation_id FROM lapsed l ORDER BY l.operation_id) AS operation_ids,
+    (SELECT count(*) FROM shortened) AS shortened,
     (SELECT count(*) FROM young) >= $3::bigint AND EXISTS (SELECT FROM moved) AS more
 FROM turn t

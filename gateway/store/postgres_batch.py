@@ -1,7 +1,8 @@
 """Batches of commands, one statement for each verb in them, and what the answers mean by the table.
 
 It owns the road from a list of commands to a list of results over one link: grouping, repeating what lost to
-contention, splitting what holds a value that cannot be stored. It reads no clock and knows no driver.
+contention, splitting what holds a value that cannot be stored or an operation that somebody has locked. It reads no
+clock and knows no driver.
 
 Theory of operation
 -------------------
@@ -46,6 +47,8 @@ Rows = Sequence[Any]
 Fetch = Callable[..., Awaitable[Rows]]
 
 _CONTENTION_TRIES: Final = 5
+# Of operations that somebody has locked in one batch. At one more the rest is given up, for others wait behind it.
+_LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
 _OPERATIONS_MAX: Final = 10_000
@@ -103,17 +106,30 @@ class Executor:
 
     async def _execute_kind(self, commands: list[Any]) -> Sequence[BatchAnswer | Exception]:
         """One verb. Never raises: an error is the answer of those whom it concerns."""
-        try:
-            return await self._persist(commands)
-        except Refused as refused:
-            if not refused.is_data:
-                return [NotApplied(*refused.args) for _ in commands]
-            if len(commands) == 1:
-                return [Rejected(*refused.args)]
-            half = len(commands) // 2
-            return [*await self._execute_kind(commands[:half]), *await self._execute_kind(commands[half:])]
-        except (NotApplied, Indefinite) as fault:
-            return [type(fault)(*fault.args) for _ in commands]
+        answers: list[BatchAnswer | Exception] = []
+        # The next part is the last one here.
+        parts, locked = [commands], 0
+        while parts:
+            part = parts.pop()
+            try:
+                answers += await self._persist(part)
+            except Refused as refused:
+                locked += refused.is_locked and len(part) == 1
+                if len(part) > 1 and refused.is_data:
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                elif len(part) > 1 and refused.is_locked:
+                    # One by one: each statement with the one that somebody holds takes the whole time again.
+                    parts += [[command] for command in reversed(part)]
+                else:
+                    refusal = Rejected if refused.is_data else NotApplied
+                    answers += [refusal(*refused.args) for _ in part]
+                    if locked > _LOCKED_MAX:
+                        answers += [NotApplied(*refused.args) for rest in parts for _ in rest]
+                        break
+            except (NotApplied, Indefinite) as fault:
+                answers += [type(fault)(*fault.args) for _ in part]
+        return answers
 
     async def _persist(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         """The statement, said again as long as it was refused for something that passes."""

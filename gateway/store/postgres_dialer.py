@@ -40,6 +40,7 @@ class Dialer:
         self._dsn = parts._replace(query=urlencode(options)).geturl()
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
+        self._limits = _limits(command_seconds)
         self.epoch: Epoch | None = None
         """The memory that was there at the start. A connection to another one is not used."""
         self.seen_token = 0
@@ -95,16 +96,13 @@ class Dialer:
         return await link.run(compare_and_fetch)
 
     async def _connect(self) -> Connection:
-        limit_ms = str(round(self._command_seconds * 1000))
         settings = {
             # By index and once, see above; compiling a plan costs more than running it.
             "enable_seqscan": "off",
             "plan_cache_mode": "force_generic_plan",
             "jit": "off",
             # A backend whose client is gone must not hold its locks for long.
-            "statement_timeout": limit_ms,
-            "lock_timeout": limit_ms,
-            "idle_in_transaction_session_timeout": limit_ms,
+            **dict(self._limits),
         }
         connection: Any = await asyncpg.connect(
             self._dsn,
@@ -123,6 +121,20 @@ async def _compare(connection: Connection, known: Epoch | None, seen_token: int)
     """
     if known is not None:
         check_epoch(await look_epoch(connection), known, seen_token)
+
+
+def _limits(command_seconds: float) -> list[tuple[str, str]]:
+    """For how many milliseconds the server may be at what.
+
+    A little shorter than a command may take, so that the server's word comes, which says that nothing was done. It
+    waits for a lock for much less: a batch holds many up that have nothing to do with it.
+    """
+    command_ms, lock_ms = round(command_seconds * 900), round(command_seconds * 200)
+    return [
+        ("statement_timeout", str(command_ms)),
+        ("idle_in_transaction_session_timeout", str(command_ms)),
+        ("lock_timeout", str(lock_ms)),
+    ]
 
 
 async def _learn_types(connection: Connection) -> None:

@@ -93,6 +93,11 @@ class Refused(NotApplied):
         return self.sqlstate in _CONTENTION_CODES
 
     @property
+    def is_locked(self) -> bool:
+        """The statement waited for too long for what somebody else holds."""
+        return self.sqlstate == "55P03"
+
+    @property
     def is_misconfigured(self) -> bool:
         """The server does not know our user, password or database."""
         return self.sqlstate[:2] in _MISCONFIGURED_CLASSES

@@ -98,6 +98,7 @@ class Upkeep:
     ) -> list[RecipeConflict]:
         async def agree(connection: Connection) -> list[RecipeConflict]:
             async with connection.transaction():
+                await connection.execute("SET LOCAL lock_timeout = '5s'")
                 await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
                 comparison = compare(await _known(connection), service, recipes, accept)
                 alive: dict[str, int] = {}

@@ -1,0 +1,71 @@
+"""A gateway that vanishes in the middle of a batch: what it was about to lock, and whoever shares a batch with that."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from gateway.core.operation import Applied
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.postgres import PostgresStore
+from tests.conformance.hand import Hand, do
+from tests.store.postgres_sessions import opened, session
+from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer
+from tests.support.relay import Fault, Relay, Rule
+
+# Longer than anything that a store waits for.
+PATIENCE_SECONDS = 15.0
+COMMAND_SECONDS = 0.5
+# Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
+EXECUTE = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
+
+
+async def is_neighbour_served(store: PostgresStore, hand: Hand) -> bool:
+    """Whether a claim is granted that goes in one batch with another one of this operation."""
+    _, told = await asyncio.gather(store.apply(hand.claim()), store.apply(Hand().claim()), return_exceptions=True)
+    return isinstance(told, Applied)
+
+
+async def test_within_a_message_nobody_is_held_up(own_postgres: PostgresServer) -> None:
+    """Whoever shares a batch with a repeat of what it was about to claim is served in time."""
+    async with Relay(own_postgres.port) as relay:
+        cut = f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
+        async with (
+            opened(own_postgres.url, command_seconds=COMMAND_SECONDS) as store,
+            opened(cut, command_seconds=COMMAND_SECONDS) as gone,
+        ):
+            await do(gone, Hand(), Hand.claim)
+            relay.to_target.rule = Rule(EXECUTE, Fault.SWALLOW)
+            hand = Hand()
+            with pytest.raises((NotApplied, Indefinite)):
+                await gone.apply(hand.claim())
+            await eventually(partial(is_neighbour_served, store, hand), PATIENCE_SECONDS, "a neighbour is served")
+
+
+@pytest.mark.parametrize("locked", [1, 2])
+async def test_of_a_batch_only_the_locked_are_refused(postgres_url: str, locked: int) -> None:
+    """Operations that somebody has locked are given up, knowing that nothing was done; all others are done."""
+    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+        hands = [Hand() for _ in range(12)]
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+        async with holder.transaction():
+            lock = "SELECT FROM idempotency_gateway.operation WHERE operation_id = ANY($1) FOR UPDATE"
+            await holder.fetch(lock, [hand.operation_id for hand in hands[2 : 2 + locked]])
+            told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
+        assert [index for index, each in enumerate(told) if isinstance(each, NotApplied)] == [*range(2, 2 + locked)]
+        assert sum(isinstance(each, Applied) for each in told) == len(hands) - locked
+
+
+async def test_a_batch_waits_for_few_locks_only(postgres_url: str) -> None:
+    """Where many are locked the rest of a batch is refused too, so that those who wait behind it have their turn."""
+    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+        hands = [Hand() for _ in range(50)]
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+        async with holder.transaction():
+            await holder.fetch("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
+        assert {type(each) for each in told} == {NotApplied}

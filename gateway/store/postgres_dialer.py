@@ -9,6 +9,9 @@ A plain connection is told at its start to plan every statement once and by inde
 the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
 noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
 go over to another server without a word, each batch of claims compares there which memory it is about to change.
+
+The server is told for how long it may be at one thing, the session or, behind a pooler, each transaction of more than
+one statement: a gateway that vanishes in the middle must not hold locks for longer.
 """
 
 from __future__ import annotations
@@ -89,9 +92,16 @@ class Dialer:
 
         async def compare_and_fetch(connection: Connection) -> Sequence[Any]:
             known, seen_token = self.epoch, self.seen_token
-            async with connection.transaction():
+            # In one message: it costs no turn more, and the transaction is never without its limits.
+            await connection.execute("; ".join(["BEGIN", *(f"SET LOCAL {name} = {ms}" for name, ms in self._limits)]))
+            try:
                 await _compare(connection, known, seen_token)
-                return await connection.fetch(query, *arguments)
+                rows = await connection.fetch(query, *arguments)
+            except BaseException:
+                await connection.execute("ROLLBACK")
+                raise
+            await connection.execute("COMMIT")
+            return rows
 
         return await link.run(compare_and_fetch)
 
@@ -101,8 +111,12 @@ class Dialer:
             "enable_seqscan": "off",
             "plan_cache_mode": "force_generic_plan",
             "jit": "off",
-            # A backend whose client is gone must not hold its locks for long.
             **dict(self._limits),
+            # A backend whose client is gone must not hold its locks for long; while it waits for the rest of a message
+            # no other limit ends it.
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
         }
         connection: Any = await asyncpg.connect(
             self._dsn,

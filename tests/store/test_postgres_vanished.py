@@ -10,7 +10,9 @@ import pytest
 from gateway.core.operation import Applied
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.postgres import PostgresStore
+from gateway.store.postgres_dialer import Dialer
 from tests.conformance.hand import Hand, do
+from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
@@ -27,6 +29,32 @@ async def is_neighbour_served(store: PostgresStore, hand: Hand) -> bool:
     """Whether a claim is granted that goes in one batch with another one of this operation."""
     _, told = await asyncio.gather(store.apply(hand.claim()), store.apply(Hand().claim()), return_exceptions=True)
     return isinstance(told, Applied)
+
+
+async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -> None:
+    """What was about to be claimed is free again in time, and whoever shares a batch with a repeat is served."""
+    async with Pooler(own_postgres.port, "gateway", "postgres", sessions=8) as pooler, Relay(pooler.port) as relay:
+        own = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true"
+        cut = f"postgresql://gateway@127.0.0.1:{relay.port}/postgres?pgbouncer=true"
+        async with (
+            opened(own, command_seconds=COMMAND_SECONDS) as store,
+            opened(cut, command_seconds=COMMAND_SECONDS) as gone,
+        ):
+            await do(gone, Hand(), Hand.claim)
+            # From here on nothing of a commit arrives: the host is off the net, and its peer does not hear so.
+            relay.to_target.rule = Rule(b"COMMIT", Fault.SWALLOW)
+            hand = Hand()
+            with pytest.raises((NotApplied, Indefinite)):
+                await gone.apply(hand.claim())
+            await eventually(partial(is_neighbour_served, store, hand), PATIENCE_SECONDS, "a neighbour is served")
+
+            async def is_free() -> bool:
+                try:
+                    return isinstance(await store.apply(hand.claim()), Applied)
+                except (NotApplied, Indefinite):
+                    return False
+
+            await eventually(is_free, PATIENCE_SECONDS, "the key is free")
 
 
 async def test_within_a_message_nobody_is_held_up(own_postgres: PostgresServer) -> None:
@@ -69,3 +97,18 @@ async def test_a_batch_waits_for_few_locks_only(postgres_url: str) -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
         assert {type(each) for each in told} == {NotApplied}
+
+
+async def test_a_session_of_its_own_notices_that_its_client_is_gone(postgres_url: str) -> None:
+    """The server is told to look whether the client is still there, and finds out within a quarter of a minute."""
+    link = Dialer(postgres_url).link()
+    try:
+        (row,) = await link.fetch(
+            "SELECT current_setting('tcp_keepalives_idle')::int AS idle,"
+            " current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int AS asking"
+        )
+    finally:
+        await link.close()
+    assert row["idle"] > 0
+    assert row["asking"] > 0
+    assert row["idle"] + row["asking"] <= 15

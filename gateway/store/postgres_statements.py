@@ -39,6 +39,7 @@ MIGRATE_LOCK: Final = f"{_LOCK_SPACE}, 1"
 PARTITION_LOCK: Final = f"{_LOCK_SPACE}, 2"
 RECIPE_LOCK: Final = f"{_LOCK_SPACE}, 3"
 SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
+EPOCH_LOCK: Final = f"{_LOCK_SPACE}, 5"
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
@@ -46,6 +47,8 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000
 DUE_SLACK_US: Final = 5_000_000
 # For how long a claim may have a lower token beside it whose statement has yet to commit.
 _COMMIT_US: Final = 5_000_000
+# More than all gateways together draw while a statement runs.
+_TOKENS_DRAWN_MAX: Final = 200_000
 # How often upkeep looks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
@@ -60,6 +63,7 @@ _MARKS: Final = {
     "{due_slack_us}": str(DUE_SLACK_US),
     "{lease_us_max}": str(LEASE_US_MAX),
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),
+    "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
 }
 

@@ -17,7 +17,7 @@ from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
 from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch
-from gateway.store.postgres_statements import RECIPE_LOCK, load
+from gateway.store.postgres_statements import EPOCH_LOCK, RECIPE_LOCK, load
 from gateway.store.recipes import compare, strays
 
 # One statement of a sweep: its row locks are held until it commits.
@@ -86,7 +86,12 @@ class Upkeep:
         return await self._link.run(look_epoch)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._link.fetch(_BEGIN_EPOCH, memo, beyond_token)
+        async def begin(connection: Connection) -> None:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
+                await connection.fetch(_BEGIN_EPOCH, memo, beyond_token)
+
+        await self._link.run(begin)
 
     async def tally(self) -> Tally:
         rows = await self._link.fetch(_TALLY, self._clock_us())

@@ -1,0 +1,57 @@
+"""Tokens while somebody writes down what became of the store's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gateway.store.epoch import TOKENS_SKIPPED
+from tests.store.postgres_sessions import opened, session
+
+# Draws, and how many of them were given what this session was given before, or less.
+_DRAW = """
+    SELECT count(*) FILTER (WHERE token <= before) FROM (
+        SELECT token, lag(token) OVER (ORDER BY number) AS before FROM (
+            SELECT number, nextval('idempotency_gateway.token') AS token FROM generate_series(1, 400000) AS number
+        ) drawn
+    ) compared
+"""
+
+
+def nowhere(_: int) -> int:
+    return 0
+
+
+def a_little_further(token: int) -> int:
+    return token + 100
+
+
+def far_away(token: int) -> int:
+    return token + TOKENS_SKIPPED
+
+
+@pytest.mark.parametrize("beyond", [nowhere, a_little_further, far_away])
+async def test_what_is_noted_takes_no_token_back(postgres_url: str, beyond: Callable[[int], int]) -> None:
+    """However many gateways note something of the memory, and draw tokens in that moment, each token is a new one."""
+    async with (
+        opened(postgres_url) as store,
+        opened(postgres_url) as other,
+        session(postgres_url) as one,
+        session(postgres_url) as two,
+    ):
+        drawing = asyncio.gather(one.fetchval(_DRAW), two.fetchval(_DRAW))
+        while not drawing.done():
+            token = beyond((await store.look_epoch()).token)
+            await asyncio.gather(*(each.begin_epoch(b"accepted", token) for each in (store, other)))
+            assert (await store.look_epoch()).token >= token
+        assert await drawing == [0, 0]
+
+
+@pytest.mark.parametrize("beyond", [1, 2, 1_000_000])
+async def test_the_first_token_is_beyond_what_was_noted(postgres_url: str, beyond: int) -> None:
+    """Also where nobody has drawn a token yet, the next one is higher than the one that was noted."""
+    async with opened(postgres_url) as store, session(postgres_url) as beside:
+        await store.begin_epoch(b"", beyond)
+        assert await beside.fetchval("SELECT nextval('idempotency_gateway.token')") > beyond

@@ -11,6 +11,8 @@ a second item of a key keeps its place for a later batch, so what is submitted f
 
 A submitter that is cancelled while its item still waits takes the item with it. One whose item is under way loses the
 answer only. Every submitter gets an answer: a result, the exception that its batch ended with, or `NotApplied`.
+
+An executor may leave items for `LATER`, as long as it executes one. They are the first of the next batch.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.store.base import Indefinite, NotApplied, StoreError
 
@@ -27,6 +29,13 @@ R = TypeVar("R")
 
 BATCH_SIZE_MAX = 256
 QUEUE_MAX = 10_000
+
+
+class Later:
+    """In place of a result: the item was not executed yet."""
+
+
+LATER: Final = Later()
 
 # An item, where its answer goes, and its key. A plain tuple: every statement of the program passes through here.
 Entry = tuple[I, asyncio.Future[R], Any]
@@ -41,7 +50,7 @@ class Batcher(Generic[I, R]):
 
     def __init__(
         self,
-        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception]]],
+        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception | Later]]],
         *,
         key: Callable[[I], Any] | None = None,
         size_max: int = BATCH_SIZE_MAX,
@@ -112,13 +121,20 @@ class Batcher(Generic[I, R]):
     async def _run(self, batch: list[Entry[I, R]]) -> None:
         try:
             results = await self._execute([item for item, _, _ in batch])
-            for (_, answer, _), result in zip(batch, results, strict=True):
+            later: list[Entry[I, R]] = []
+            for entry, result in zip(batch, results, strict=True):
+                answer = entry[1]
                 if answer.done():
                     continue
-                if isinstance(result, Exception):
+                if isinstance(result, Later):
+                    later.append(entry)
+                elif isinstance(result, Exception):
                     answer.set_exception(result)
                 else:
                     answer.set_result(result)
+            self._queue.extendleft(reversed(later))
+            if self._closed:
+                self._refuse_waiting()
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is the answer of every member
             _fail(batch, error)
         except BaseException:

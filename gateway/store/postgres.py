@@ -50,7 +50,7 @@ from gateway.store.base import (
     Watch,
     Withheld,
 )
-from gateway.store.batching import Batcher
+from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.postgres_batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
 from gateway.store.postgres_dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
 from gateway.store.postgres_inquiry import Inquiry
@@ -70,7 +70,7 @@ from gateway.store.postgres_upkeep import Upkeep
 from gateway.store.watching import Watchers
 
 _BATCH_SIZE_MAX: Final = 256
-# A batch of reads may bring as many bodies.
+# A batch of reads may bring as many bodies; the statement bounds how long they are together.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
 
@@ -243,15 +243,18 @@ class PostgresStore:
         # As integers operation ids have the same order, and are hashed and compared much faster.
         return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
 
-    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception]:
-        rows = await link.fetch(_READ, self._clock_us(), list(set(operation_ids)))
+    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
+        rows = await link.fetch(_READ, self._clock_us(), list(dict.fromkeys(operation_ids)))
         now_us = rows[0][0]
-        found: dict[UUID, Snapshot | Exception] = {}
+        found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:
+            if row[-1]:
+                found[row[1]] = LATER
+                continue
             try:
                 record = record_of(row[1 : 1 + WIDTH])
                 if record is not None and record.state is State.COMPLETED:
-                    record = with_answer(record, *row[1 + WIDTH :])
+                    record = with_answer(record, *row[1 + WIDTH : -1])
             except Withheld as error:
                 found[row[1]] = error
             else:

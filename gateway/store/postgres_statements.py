@@ -49,6 +49,8 @@ DUE_SLACK_US: Final = 5_000_000
 _COMMIT_US: Final = 5_000_000
 # More than all gateways together draw while a statement runs.
 _TOKENS_DRAWN_MAX: Final = 200_000
+# Answers are read in one statement until so many bytes are together, and then the one that comes over it.
+_READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # How often upkeep looks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
@@ -60,6 +62,7 @@ _MARKS: Final = {
     "{sweep_lock}": SWEEP_LOCK,
     "{audit_keep_us}": str(AUDIT_KEEP_US),
     "{commit_us}": str(_COMMIT_US),
+    "{read_bytes_max}": str(_READ_BYTES_MAX),
     "{due_slack_us}": str(DUE_SLACK_US),
     "{lease_us_max}": str(LEASE_US_MAX),
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),

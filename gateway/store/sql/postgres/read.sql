@@ -1,10 +1,15 @@
--- Reads records with their answers. No row of the table: what time has changed is settled by whoever reads.
+-- Reads records with their answers, in the order in which they were asked for. Long bodies are not read all at once: those
+-- that come after so many bytes are `left` for another statement.
+-- No row of the table: what time has changed is settled by whoever reads.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
-SELECT c.now_us, {record}, r.reason, r.headers, r.body
+SELECT
+    c.now_us, {record}, r.reason, r.headers,
+    CASE WHEN coalesce(sum(octet_length(r.body)) OVER earlier, 0) < {read_bytes_max} THEN r.body END AS body,
+    r.body IS NOT NULL AND coalesce(sum(octet_length(r.body)) OVER earlier, 0) >= {read_bytes_max} AS is_left
 FROM clock c LEFT JOIN (
-    unnest($2::uuid[]) AS i (for_id)
+    unnest($2::uuid[]) WITH ORDINALITY AS i (for_id, place)
     CROSS JOIN LATERAL (
         SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
     ) o
@@ -14,3 +19,4 @@ FROM clock c LEFT JOIN (
     WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day
     LIMIT 1
 ) r ON true
+WINDOW earlier AS (ORDER BY i.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)

@@ -326,7 +326,8 @@ class FastTier(Protocol):
         """Keep an acknowledged completed record until its replay window ends, and wake whoever waits for it.
 
         `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
-        from there. Refused silently when a record or a drop with an equal or higher token is there.
+        from there. Refused silently when a record or a drop with an equal or higher token is there, and when anything
+        was dropped since then.
         """
 
     async def drop(self, operation_id: UUID, token: int) -> None:

@@ -11,7 +11,9 @@ counting the window from there can only end it too early. The script compares wi
 in between is refused. A read is answered with the time left, and it asks for `TIME` after the entries, so that the
 time left is never too long.
 
-*Drops.* A drop leaves a marker with its token. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
+*Drops.* The moment of the last drop is kept with the era and forgotten only with it: what was read before, of whatever
+operation, is not put. That costs a copy, which somebody makes again. The server's clock may be set, so a drop leaves a
+marker with its token too, which may be evicted. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
 read, and the marker lives longer than that, so a put that read before the drop finds the marker or comes too late.
 
 *Eras.* A flush, a restart from an old file or a failover can lose a marker or bring back what was dropped. Then the
@@ -242,6 +244,10 @@ class RedisFastTier:
             places.append(put_places)
         replies = await self._exchange(link, commands, PUT_SECONDS)
         errors = [refusal(reply) for reply in replies]
+        for reply in replies[: len(commands) - bool(keys)]:
+            # A drop tells when it was. Without that, what is read next would seem to be from before it.
+            if isinstance(reply, list):
+                link.note_time(reply)
         if keys and not errors[-1]:
             held_era, *time, text = replies[-1]
             errors[-1] = refusal_word(text.decode())
@@ -256,10 +262,13 @@ class RedisFastTier:
 
     def _drop(self, key: str, drop: _Drop) -> Words:
         arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), self._drops_channel, drop.operation_id.hex)
-        return ("EVAL", _DROP_SCRIPT, 1, key, *arguments)
+        return ("EVAL", _DROP_SCRIPT, 2, key, self._era_key, *arguments)
 
-    def _entry(self, put: _Put) -> tuple[bytes, int, int] | None:
-        """The entry's bytes, until when (µs) it may be put, and when (ms) it expires; None if it cannot be put."""
+    def _entry(self, put: _Put) -> tuple[bytes, int, int, int] | None:
+        """The entry's bytes, when it was read and until when it may be put (µs), and when (ms) it expires.
+
+        None if it cannot be put.
+        """
         link, record = self._writer, put.snapshot.record
         if record is None or put.started_seconds < link.era_seconds:
             return None
@@ -272,7 +281,7 @@ class RedisFastTier:
         if len(entry) > ENTRY_BYTES_MAX:
             return None
         until_us = min(expires_us, started_us + _PUT_AGE_US_MAX)
-        return entry, until_us, expires_us // 1000
+        return entry, started_us, until_us, expires_us // 1000
 
     def _tell_drop(self, operation_id: UUID) -> None:
         for listener in self._drop_listeners:

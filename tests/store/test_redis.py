@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -43,7 +44,7 @@ async def tier(redis_url: str) -> AsyncIterator[RedisFastTier]:
 
 
 async def get_anew(tier: RedisFastTier, snapshot: Snapshot) -> Snapshot:
-    """Put until it is found: after a change of era the first puts are refused."""
+    """Put until it is found: after a change of era, or right after a drop elsewhere, the first puts are refused."""
     while True:
         await tier.put(snapshot, boot_seconds())
         if (found := await tier.get(id_of(snapshot))) is not None:
@@ -141,6 +142,42 @@ async def test_a_drop_refuses_what_it_dropped(tier: RedisFastTier) -> None:
         assert await tier.get(id_of(snapshot)) is None
     await tier.put(with_token(snapshot, 8), boot_seconds())
     assert record_of(await tier.get(id_of(snapshot))).token == 8
+
+
+@pytest.mark.parametrize("evicted", ["marker", "era", "both"])
+async def test_a_drop_outlives_an_eviction(evicted: str, tier: RedisFastTier, redis_url: str) -> None:
+    """What was read before a drop is not found after it, whatever Redis made room with in between."""
+    snapshot = completed()
+    await tier.put(snapshot, boot_seconds())
+    read_seconds = boot_seconds()
+    await tier.drop(id_of(snapshot), record_of(snapshot).token)
+    with client(redis_url) as redis:
+        if evicted != "era":
+            redis.delete(key_of(id_of(snapshot)))
+        if evicted != "marker":
+            redis.delete("idempotency-gateway:era")
+    for _ in range(2):
+        # The first finds that the era is another.
+        await tier.put(snapshot, read_seconds)
+        assert await tier.get(id_of(snapshot)) is None
+
+
+async def test_what_is_read_after_a_drop_is_kept(tier: RedisFastTier, redis_url: str) -> None:
+    """A drop keeps nothing else out for long: neither another gateway's copy nor this one's."""
+    async with fast_tier(redis_url) as other:
+        await tier.drop(uuid4(), 1)
+        for each in (tier, other):
+            assert await get_anew(each, completed())
+
+
+async def test_a_drop_of_a_clock_that_was_set_back_keeps_nothing_out(tier: RedisFastTier, redis_url: str) -> None:
+    """A drop that seems to be still to come is none."""
+    with client(redis_url) as redis:
+        held = redis.get("idempotency-gateway:era")
+        redis.set("idempotency-gateway:era", held[:-32] + b"9" * 16 + held[-16:])
+    snapshot = completed()
+    await tier.put(snapshot, boot_seconds())
+    assert await tier.get(id_of(snapshot)) is not None
 
 
 async def test_a_late_drop_leaves_a_later_life_alone(tier: RedisFastTier) -> None:

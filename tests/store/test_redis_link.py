@@ -87,7 +87,7 @@ async def test_an_era_lasts_until_the_server_forgets(link: Link, redis_url: str)
     try:
         assert other.era == link.era
         with client(redis_url) as redis:
-            for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 56), lambda: renew_as_list(redis_url)):
+            for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
                 before, before_seconds = link.era, link.era_seconds
                 forget()
                 await link.look()
@@ -124,7 +124,7 @@ async def test_a_refused_password_is_no_connection(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
-@pytest.mark.parametrize("place", [b"MARK", b"$56", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
+@pytest.mark.parametrize("place", [b"MARK", b"$72", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
 async def test_an_answer_that_is_cut_is_none(relay: Relay, redis_url: str, fault: Fault, place: bytes) -> None:
     """A reply that stops in the middle fails its caller, and what comes afterwards is right."""
     marked, other = completed(b"a body with a MARK in it"), completed(b"another")

@@ -3,13 +3,15 @@
 -- A restart, a failover or a restore may bring back entries that were dropped, or forget drops. The era is bound to the run
 -- of one server process and vanishes with a flush; whoever connects starts a new one when there is none of this run.
 --
+-- Under its key stand the run, the moment of the last drop (µs, 16 digits), and the era: who forgets the one forgets all.
+--
 -- KEYS[1]  the era
 -- ARGV[1]  the run id of this server
 -- ARGV[2]  a new era of 16 bytes, in case
 -- Returns the era, then the server's time.
 local held = redis.pcall('GET', KEYS[1])
-if type(held) ~= 'string' or held:sub(1, -17) ~= ARGV[1] then
-    held = ARGV[1] .. ARGV[2]
+if type(held) ~= 'string' or held:sub(1, -33) ~= ARGV[1] then
+    held = ARGV[1] .. ('0'):rep(16) .. ARGV[2]
     redis.call('SET', KEYS[1], held)
 end
 local time = redis.call('TIME')

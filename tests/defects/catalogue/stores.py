@@ -20,6 +20,12 @@ DEFECTS = (
         ("tests/store/test_redis.py::test_only_a_higher_token_replaces_an_entry",),
     ),
     Defect(
+        "drop-evicted",
+        "a purged answer comes back when Redis has made room with what the purge left behind",
+        (Edit("store/lua/put.lua", "local is_timely = dropped_us < read_us and", "local is_timely ="),),
+        ("tests/store/test_redis.py::test_a_drop_outlives_an_eviction[marker]",),
+    ),
+    Defect(
         "window-from-the-end-of-the-call",
         "a copy lives longer than its record by as long as the store took to answer",
         (

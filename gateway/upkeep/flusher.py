@@ -2,23 +2,27 @@
 
 Owns when that is tried and what becomes of each outcome; where they are kept is the journal's, whether one still holds
 is the durable store's to say. Applied, it is deleted from the journal; refused, it is kept there and told, for somebody
-acted on the operation meanwhile; without an answer it waits. An outcome that was applied and could not be deleted is
-said again, which the store recognises. Outcomes of one operation are said in their order.
+acted on the operation meanwhile; without an answer it waits. One that holds no response and was overtaken by a later
+claim has nothing left to say, and is deleted too. An outcome that was applied and could not be deleted is said again,
+which the store recognises. Outcomes of one operation are said in their order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, Release, Result
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Rejected, Store, StoreError, boot_seconds
-from gateway.store.journal_base import EntryId, Journal, JournalEntry
+from gateway.store.journal_base import EntryId, Journal, JournalEntry, LastWord
 from gateway.upkeep.timer import Sleep, repeat
+
+_LOG = logging.getLogger("gateway")
 
 _BATCH_MAX: Final = 64
 _BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -37,6 +41,7 @@ class _Batch:
     """What became of the outcomes of one batch."""
 
     applied: list[JournalEntry] = field(default_factory=list)
+    overtaken: list[JournalEntry] = field(default_factory=list)
     refused: list[tuple[JournalEntry, str]] = field(default_factory=list)
     left: list[tuple[JournalEntry, StoreError]] = field(default_factory=list)
 
@@ -101,7 +106,7 @@ class Flusher:
                 await self._settle(batch)
                 stuck.update(entry.command.operation_id for entry, _ in batch.left)
                 was_silent = self._is_store_silent
-                self._is_store_silent = bool(batch.left) and not (batch.applied or batch.refused)
+                self._is_store_silent = bool(batch.left) and not (batch.applied or batch.overtaken or batch.refused)
                 if self._is_store_silent:
                     self._silent_at = after, stuck
                     raise batch.left[0][1]
@@ -138,6 +143,8 @@ class Flusher:
             else:
                 if isinstance(result, Applied):
                     batch.applied.append(entry)
+                elif _is_overtaken(entry.command, result):
+                    batch.overtaken.append(entry)
                 else:
                     batch.refused.append((entry, f"the record is {result.snapshot.state} without it"))
 
@@ -146,8 +153,8 @@ class Flusher:
 
     async def _settle(self, batch: _Batch) -> None:
         """Write down in the journal what the store said, then tell."""
-        if batch.applied:
-            await self._journal.forget([entry.entry_id for entry in batch.applied])
+        if done := [entry.entry_id for entry in (*batch.applied, *batch.overtaken)]:
+            await self._journal.forget(done)
         for entry in batch.applied:
             command, event = entry.command, EVENT_OF[type(entry.command)]
             self._herald.state(
@@ -156,12 +163,25 @@ class Flusher:
                 )
             )
             self._on_flushed(command.operation_id, command.token)
+        for entry in batch.overtaken:
+            command, event = entry.command, EVENT_OF[type(entry.command)]
+            _LOG.debug("%s of %s under token %d was overtaken", event, command.operation_id, command.token)
+            self._on_flushed(command.operation_id, command.token)
         if batch.refused:
             await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
         for entry, why in batch.refused:
             command, event = entry.command, EVENT_OF[type(entry.command)]
             self._herald.state(FlushRefused(entry.route, command.operation_id, command.token, event, why))
             self._on_flushed(command.operation_id, command.token)
+
+
+def _is_overtaken(command: LastWord, result: Result) -> bool:
+    """Whether there was a later claim, and no response is lost with what is known of the attempt before.
+
+    The store had taken it, and only its acknowledgement was lost; or the doubt was ended without it.
+    """
+    record = result.snapshot.record
+    return isinstance(command, Release | Forget | Abandon) and record is not None and record.token > command.token
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:

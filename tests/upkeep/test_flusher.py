@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from gateway.core.operation import Command, Complete, Event, Result, State, oper
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
 from gateway.store.journal import Journal
+from gateway.store.journal_base import LastWord
 from gateway.store.journal_view import look
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
@@ -158,6 +159,31 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     said = len(home.store.said)
     await home.flusher.run_once()
     assert len(home.store.said) == said
+
+
+@pytest.mark.parametrize("speech", [Hand.release, Hand.forget, Hand.abandon], ids=["release", "forget", "abandon"])
+async def test_one_without_a_response_that_was_overtaken_is_no_alarm(
+    home: Home, speech: Callable[[Hand], LastWord]
+) -> None:
+    """The store took it although nobody heard, and the key was claimed again: it goes, and nobody has to look at it."""
+    (hand,) = await home.claimed(1)
+    await home.journal.append("charge", speech(hand))
+    token = hand.token
+    await do(home.store, hand, speech, Hand.takeover if speech is Hand.abandon else Hand.retry, Hand.complete)
+    await home.flusher.run_once()
+    assert home.flusher.is_done
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+    assert (home.ear.facts, home.ended) == ([], [(hand.operation_id, token)])
+    assert await state(home.store, hand) is State.COMPLETED
+
+
+async def test_one_without_a_response_that_somebody_gainsaid_is_kept(home: Home) -> None:
+    """That nothing happened, of an attempt that is in the record as done, is for somebody to look at."""
+    (hand,) = await home.claimed(1)
+    await home.journal.append("charge", hand.release())
+    await do(home.store, hand, Hand.abandon, Hand.prove)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
 
 
 async def test_a_silent_store_is_asked_with_one(home: Home) -> None:

@@ -42,6 +42,7 @@ from gateway.store.base import (
     Watch,
 )
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
+from gateway.store.recipes import what_would_be_lost
 
 T = TypeVar("T")
 # A verb's name, the verb and its arguments.
@@ -112,7 +113,7 @@ class Front:
                 "agree_recipes", self._store.agree_recipes, self._service, self._recipes, self._accept
             )
             if conflicts:
-                raise StartRefused(_what_would_be_lost(self._service, conflicts))
+                raise StartRefused(what_would_be_lost(self._service, conflicts))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._meet(self._told)
@@ -357,21 +358,3 @@ def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool
         tokens.append(epoch.token)
     was_compared = own is not None and own.identity == epoch.identity and own.is_compared
     return Seen(epoch.identity, max(tokens), is_compared=is_read or was_compared)
-
-
-def _what_would_be_lost(service: str, conflicts: list[RecipeConflict]) -> str:
-    named = "; ".join(f"{conflict.operation} with {conflict.alive} living keys" for conflict in conflicts)
-    others = ", ".join(sorted({other for conflict in conflicts for other in conflict.others}))
-    if others:
-        return (
-            f"the store does not know the service {service}, and others have operations of the same name ({others}): "
-            f"{named}. If one of these is now called {service}, its keys are unknown, so that retries of them would "
-            "run again: undo the change, or wait until the keys are forgotten (retention.remember). If this is another "
-            "service that is to share the store, say so with `identity_change: accept` on the routes concerned, for "
-            "one start."
-        )
-    return (
-        f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "
-        "keys are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "
-        "(retention.remember), or accept the loss with `identity_change: accept` on the routes concerned."
-    )

@@ -74,3 +74,22 @@ def _others(known: Mapping[str, bytes], operation: str) -> tuple[str, ...]:
     """The services with an operation of this name."""
     pairs = (text.partition("/") for text in sorted(known))
     return tuple(service for service, slash, name in pairs if slash and name == operation)
+
+
+def what_would_be_lost(service: str, conflicts: list[RecipeConflict]) -> str:
+    """Why a service must not start, and what can be done."""
+    named = "; ".join(f"{conflict.operation} with {conflict.alive} living keys" for conflict in conflicts)
+    others = ", ".join(sorted({other for conflict in conflicts for other in conflict.others}))
+    if others:
+        return (
+            f"the store does not know the service {service}, and others have operations of the same name ({others}): "
+            f"{named}. If one of these is now called {service}, its keys are unknown, so that retries of them would "
+            "run again: undo the change, or wait until the keys are forgotten (retention.remember). If this is another "
+            "service that is to share the store, say so with `identity_change: accept` on the routes concerned, for "
+            "one start."
+        )
+    return (
+        f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "
+        "keys are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "
+        "(retention.remember), or accept the loss with `identity_change: accept` on the routes concerned."
+    )

@@ -112,6 +112,8 @@ def _advice(inspected: Inspected) -> str:
     known = advice_of(inspected.snapshot.record, inspected.journal)
     if known is not None:
         return known
+    if inspected.memory is not None:
+        return inspected.memory.text
     if inspected.snapshot.record is not None and inspected.treatment is None:
         return foreign()
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.admin.view import moment, span
-from gateway.core.operation import Audit
+from gateway.core.operation import Audit, Record, State
 from gateway.store.base import Store
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
 
@@ -24,6 +24,12 @@ class MemoryState:
     def is_lost(self) -> bool:
         """Whether keys that the store does not have are refused."""
         return self.now_us < self.amnesia.until_us
+
+    def refuses(self, record: Record | None) -> bool:
+        """Whether a first request with the key of this record, None for an absent one, is refused for the loss."""
+        if not self.is_lost:
+            return False
+        return record is None or (record.state is State.RELEASED and record.token <= self.amnesia.beyond)
 
     @property
     def text(self) -> str:

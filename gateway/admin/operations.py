@@ -81,6 +81,8 @@ class Inspected:
     """None where nothing is remembered, or of an operation of another service."""
     journal: JournalView
     """What the journals of this host hold of it."""
+    memory: MemoryState | None = None
+    """What the store says of its memory, where the next request with this key is refused for what was lost of it."""
 
 
 class CannotIdentify(ValueError):
@@ -142,7 +144,9 @@ class Operations:
         record = snapshot.record
         treatment = self.policies.treatment_of(record) if record is not None and self.policies.is_own(record) else None
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
-        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal)
+        memory = await self.memory()
+        lost = memory if memory.refuses(snapshot.record) else None
+        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost)
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int

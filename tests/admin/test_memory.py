@@ -50,13 +50,14 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
             assert looked.code == 0
             assert looked.out.startswith("The store lost its memory: the store is in an older state")
             assert looked.out.endswith("memory --accept-loss --why TEXT.\n")
+            forgotten = upstream.requests[1].values("Idempotency-Operation")[0].decode()
+            assert looked.out.strip() in (await shell("inspect", forgotten)).out
             refused = await shell("memory", "--accept-loss")
             assert refused.code == 2
             assert len(upstream.requests) == 2
 
             port = home.gateway.admin_address[1]
             fields = [("Authorization", f"Bearer {TOKEN}"), ("Content-Type", "application/json")]
-            forgotten = upstream.requests[1].values("Idempotency-Operation")[0].decode()
             answer = await http.request(port, "GET", f"/operations/{forgotten}", fields)
             assert (answer.status, answer.json()["code"]) == (503, "store-amnesia")
             assert "lost its memory" in answer.json()["detail"]

@@ -11,6 +11,7 @@ OUTCOME = "core/outcome.py"
 _OUTCOMES = "tests/http/gateway/test_outcomes.py::"
 _VERDICTS = "tests/http/gateway/test_verdicts.py::"
 _FAULTS = "tests/http/gateway/test_store_faults.py::"
+_KNOWN = "tests/store/test_known_keys.py::"
 _DRAIN = "tests/http/gateway/test_drain.py::"
 
 DEFECTS = (
@@ -227,6 +228,24 @@ DEFECTS = (
         "what the store refuses is forwarded unprotected, on a route that may do without a store",
         (Edit(COORDINATOR, "if is_wanted and not admission.is_refused:", "if is_wanted:"),),
         ("tests/proxy/test_coordinator.py::test_what_a_store_refuses_is_forwarded_nowhere[rejected]",),
+    ),
+    Defect(
+        "known-key-is-no-refusal",
+        "a key whose answer cannot be read passes for one on a store that is away, and is forwarded unprotected",
+        (
+            Edit(
+                "store/postgres.py",
+                'raise Withheld(f"the key is known, and its record cannot be read: {error}") from error',
+                "raise NotApplied(*error.args) from error",
+            ),
+        ),
+        (_KNOWN + "test_a_known_key_is_not_free_for_want_of_its_answer[refuse]",),
+    ),
+    Defect(
+        "known-key-is-cut-off",
+        "a key whose answer is being read when patience ends is forwarded unprotected",
+        (Edit("store/postgres.py", "raise asyncio.CancelledError(KNOWN) from cancelled", "raise"),),
+        (_KNOWN + "test_a_known_key_is_not_free_for_want_of_its_answer[swallow]",),
     ),
     Defect(
         "no-body-is-an-empty-body",

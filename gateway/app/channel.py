@@ -63,7 +63,12 @@ class Failed:
     text: str
 
 
-ToWorker = LookAfter | Report
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """To a worker: stop without `shutdown.delay`."""
+
+
+ToWorker = LookAfter | Report | Hurry
 FromWorker = Serving | Reported | Failed
 Message = Errand | ToWorker | FromWorker
 

@@ -1,6 +1,7 @@
 """From the start of a process that serves to its exit code: signals, the log, and what to do when the start fails.
 
-Knows nothing of what serves. SIGTERM and SIGINT end it in order, also while it starts.
+Knows nothing of what serves. SIGTERM and SIGINT end it in order, also while it starts; a second one of them says that
+no load balancer needs to be waited for.
 """
 
 from __future__ import annotations
@@ -33,14 +34,21 @@ class House(Protocol):
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
 
+    @property
+    def in_flight(self) -> str:
+        """What a stop waits for, in words."""
+
     async def stop(self) -> int:
         """Stop in order; returns the exit code."""
+
+    def hurry(self) -> None:
+        """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
 
 
 async def live(config: Config, build: Callable[[Logs], House], *, worker: int | None = None) -> int:
     """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`.
 
-    `worker` is the number of this process among several.
+    `worker` is the number of this process among several; its supervisor says when it is to hurry.
     """
     logs = Logs(
         level=config.log.level,
@@ -51,8 +59,16 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
     )
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+    house: House | None = None
+
+    def tell() -> None:
+        if not told.is_set():
+            told.set()
+        elif worker is None and house is not None:
+            house.hurry()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, tell)
     loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
     try:
         house = build(logs)
@@ -62,7 +78,7 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
         _tune_collector()
         await asyncio.wait((asked, house.failed), return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
-            _LOG.info("told to stop: what is in flight is finished first")
+            _LOG.info("told to stop: %s", _what_follows(config, house))
         asked.cancel()
         code = await house.stop()
         if house.failed.done():
@@ -72,6 +88,12 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         logs.close()
+
+
+def _what_follows(config: Config, house: House) -> str:
+    shutdown = config.shutdown
+    serving = f"serving on for {shutdown.delay:g} s, then " if shutdown.delay else ""
+    return f"{serving}up to {shutdown.drain_timeout:g} s for {house.in_flight}"
 
 
 async def _started(house: House, asked: asyncio.Task[Any]) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import Errand, LookAfter
+from gateway.app.channel import Errand, Hurry, LookAfter
 from gateway.app.life import StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
@@ -97,6 +97,17 @@ class Supervisor:
         _LOG.info(
             "serving on %s:%d with %d workers, status on %s:%d", host, port, self._count, address.host, status_port
         )
+
+    @property
+    def in_flight(self) -> str:
+        """What a stop waits for, in words."""
+        return "what the workers have in flight"
+
+    def hurry(self) -> None:
+        """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
+        for worker in self._workers.values():
+            worker.channel.send(Hurry())
+        close_seats(self._seats)
 
     async def stop(self) -> int:
         """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not.

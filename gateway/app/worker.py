@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import Channel, Errand, Failed, LookAfter, Report, Reported, Serving
+from gateway.app.channel import Channel, Errand, Failed, Hurry, LookAfter, Report, Reported, Serving
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, live
 from gateway.app.seats import Handed
@@ -51,6 +51,15 @@ class Worker:
         self._channel.send(Serving())
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
+    @property
+    def in_flight(self) -> str:
+        """See `Gateway`."""
+        return self._gateway.in_flight
+
+    def hurry(self) -> None:
+        """See `Gateway`."""
+        self._gateway.hurry()
+
     async def stop(self) -> int:
         """Stop in order, and say what was counted; returns the exit code."""
         try:
@@ -68,6 +77,8 @@ class Worker:
                     self._report()
                 case LookAfter(seats):
                     await self._look_after(seats)
+                case Hurry():
+                    self.hurry()
                 case _:
                     raise TypeError(f"a supervisor does not say {type(message).__name__}")
         # Nobody is left to speak for this worker.

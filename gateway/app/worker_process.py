@@ -57,6 +57,8 @@ class WorkerProcess:
                 *_command(number, theirs.fileno()),
                 pass_fds=(theirs.fileno(), *inherited),
                 stdin=subprocess.DEVNULL,
+                # A Ctrl-C on the terminal is for the supervisor alone, which tells its workers.
+                start_new_session=True,
             )
         except BaseException:
             ours.close()

@@ -215,3 +215,42 @@ async def test_idle_stop_is_clean(tmp_path: Path, number: signal.Signals) -> Non
         os.kill(gateway.pid, number)
         assert await gateway.wait_exit() == 0
         assert "Traceback" not in gateway.output()
+
+
+async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path) -> None:
+    """Whoever asks twice need not wait for a load balancer that is not there; what is in flight is finished as ever."""
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    shutdown = {"delay": "10m", "drain_timeout": "20s"}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold))
+        request = asyncio.create_task(send(gateway.port, "k1"))
+        await upstream.wait_for_requests(1)
+        gateway.ask_to_stop()
+        said = "told to stop: serving on for 600 s, then up to 20 s for 1 operation in flight"
+        await eventually(lambda: said in gateway.output())
+        gateway.ask_to_stop()
+        await eventually(lambda: no_one_listens(gateway.port), what="the listener is closed")
+        gateway.ask_to_stop()
+        hold.set()
+        assert status_of(await request) == (201, "stored")
+        assert await gateway.wait_exit() == 0
+
+
+async def no_one_listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+async def test_ctrl_c_while_it_is_loaded(tmp_path: Path) -> None:
+    """Before there is anything to end in order the program ends without a word."""
+    gateway = GatewayProcess({}, tmp_path, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    gateway.launch()
+    await eventually(lambda: "gateway.core.operation" in gateway.output(), what="half of it is loaded")
+    os.kill(gateway.pid, signal.SIGINT)
+    await gateway.wait_exit()
+    assert "Traceback" not in gateway.output()

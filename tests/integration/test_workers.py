@@ -211,6 +211,18 @@ async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_pa
         await beside.close()
 
 
+async def test_a_second_signal_skips_the_delay_of_all(sqlite: Store, tmp_path: Path) -> None:
+    """The supervisor tells its workers, and nobody waits for the load balancers."""
+    changes: Any = {**TOLD, "shutdown": {"delay": "10m", "drain_timeout": "20s"}}
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **changes) as gateway:
+        children = processes.descendants(gateway.pid)
+        gateway.ask_to_stop()
+        await eventually(lambda: len(lines(gateway, level="info", worker=1)) > 0 and "told to stop" in gateway.output())
+        gateway.ask_to_stop()
+        assert await gateway.wait_exit() == 0
+        assert not living(children)
+
+
 async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
     """SIGTERM lets every worker finish what it works on; no process is left, and nothing else either."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:

@@ -116,7 +116,8 @@ class AdminApi:
         except Rejected as error:
             return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
         except NotApplied as error:
-            return _unavailable(f"The store cannot be asked; nothing was changed: {error}")
+            what = "nothing could be read" if request.method == "GET" else "nothing was changed"
+            return _unavailable(f"The store cannot be asked; {what}: {error}")
         except Amnesic as error:
             return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
         except Withheld as error:
@@ -203,7 +204,8 @@ class AdminApi:
         operation = {"operation_id": str(operation_id), **_described(outcome.snapshot)}
         if isinstance(outcome, Refused):
             return problem(_STATUS_OF[outcome.reason], outcome.reason, outcome.text, operation=operation)
-        _LOG.info("the admin API did a %s of operation %s", verb, operation_id)
+        audit = _audit_of(asked)
+        _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
         about = {"detail": outcome.text, "notes": list(outcome.notes), "drops_owed": outcome.drops_owed}
         return said(200, {**about, "operation": operation})
 

@@ -101,7 +101,9 @@ async def operate(config: Config, job: Job) -> int:
             return await job.run(operations, desk)
         finally:
             await store.close()
-    except (NotApplied, StartRefused, Rejected, Amnesic, Withheld) as error:
-        raise OperatingError(f"nothing was changed: {error}") from error
-    except Indefinite as error:
-        raise OperatingError(str(error)) from error
+    except (NotApplied, StartRefused, Rejected, Amnesic, Withheld, Indefinite) as error:
+        if not job.changes:
+            raise OperatingError(f"the store could not be read: {error}") from error
+        # Without an answer it is not known.
+        known = "" if isinstance(error, Indefinite) else "nothing was changed: "
+        raise OperatingError(f"{known}{error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -281,6 +282,17 @@ async def test_wrong_wish(desk: tuple[Desk, Admin, ManualClock], asked: object, 
     assert text in response.json()["detail"]
 
 
+async def test_who_did_what_is_logged(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """The log says who acted on which operation, and why."""
+    caplog.set_level(logging.INFO, "gateway")
+    book, admin, _ = desk
+    record = await book.in_state(State.COMPLETED)
+    operation_id = record.identity.operation_id
+    assert (await admin("POST", f"/operations/{operation_id}/purge", {"why": "asked to", "by": "alice"})).status == 200
+    (line,) = [entry.getMessage() for entry in caplog.records]
+    assert line == f"the admin API did a purge of operation {operation_id}, by alice: asked to"
+
+
 async def test_wrong_bodies(desk: tuple[Desk, Admin, ManualClock]) -> None:
     """A form, a coded body and an endless one are refused; a body within the bound is not."""
     _, admin, _ = desk
@@ -307,13 +319,13 @@ async def test_store_that_is_away(desk: tuple[Desk, Admin, ManualClock]) -> None
     """A store that cannot be asked is told as such, and as passing."""
     book, admin, _ = desk
     await book.store.close()
-    for response in (
-        await admin("GET", "/operations"),
-        await admin("POST", f"/operations/{NO_SUCH}/purge", {"why": "x"}),
+    for response, what in (
+        (await admin("GET", "/operations"), "nothing could be read"),
+        (await admin("POST", f"/operations/{NO_SUCH}/purge", {"why": "x"}), "nothing was changed"),
     ):
         assert (response.status, response.json()["code"]) == (503, "store-unavailable")
         assert response.header("Retry-After") == "5"
-        assert "nothing was changed" in response.json()["detail"]
+        assert what in response.json()["detail"]
 
 
 async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:

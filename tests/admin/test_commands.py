@@ -349,10 +349,15 @@ async def test_no_schema(postgres_url: str, tmp_path: Path) -> None:
 
 
 async def test_store_that_is_away(tmp_path: Path) -> None:
-    """A store that cannot be reached is said to be, within bounds, and that nothing was changed."""
+    """A store that cannot be reached is said to be, within bounds, and what that means for the command."""
     durable = f"postgresql://u:hunter2@/d?host={tmp_path}"
     shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
-    said = await shell("purge", NO_SUCH, "--why", "x")
-    assert said.code == 1
-    assert said.err.startswith("idempotency-gateway: nothing was changed: ")
-    assert "hunter2" not in said.err
+    for command, what in (
+        (("purge", NO_SUCH, "--why", "x"), "nothing was changed"),
+        (("inspect", NO_SUCH), "the store could not be read"),
+        (("memory",), "the store could not be read"),
+    ):
+        said = await shell(*command)
+        assert said.code == 1
+        assert said.err.startswith(f"idempotency-gateway: {what}: ")
+        assert "hunter2" not in said.err

@@ -133,7 +133,8 @@ async def _open_at(
     except TimeoutError:
         return NotSent(SentNothing.CONNECT_TIMEOUT, f"{phase} {where} took too long")
     except (OSError, ssl.CertificateError) as error:
-        return NotSent(_connect_fault(error, phase), f"{phase} {where}: {error}")
+        # One that ends in the middle of a handshake is an error without a text.
+        return NotSent(_connect_fault(error, phase), f"{phase} {where}: {str(error) or type(error).__name__}")
     finally:
         if connection is None and made is not None and not made.is_closed:
             # Asyncio would say farewell over TLS first, by a descriptor that is another connection's by then.

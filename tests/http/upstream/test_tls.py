@@ -64,7 +64,7 @@ async def test_an_unknown_authority_sent_nothing(authority: Authority) -> None:
 
 @pytest.mark.parametrize("says", [DONE, b""], ids=["http", "nothing"])
 async def test_a_server_without_tls_sent_nothing(authority: Authority, says: bytes) -> None:
-    """Plain HTTP is no handshake, and neither is an end."""
+    """Plain HTTP is no handshake, and neither is an end; there is always a word on why."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -74,6 +74,7 @@ async def test_a_server_without_tls_sent_nothing(authority: Authority, says: byt
         result = await send(client)
         assert isinstance(result, NotSent)
         assert result.reason is SentNothing.TLS
+        assert not result.detail.endswith(": ")
 
 
 async def test_a_handshake_that_stands_still_sent_nothing(authority: Authority) -> None:

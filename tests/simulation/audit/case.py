@@ -222,9 +222,18 @@ class Case:
         return max(earlier, default=0.0)
 
     def is_stretched(self, operation_id: str, moment: float) -> bool:
-        """Whether the store's clock was set back since the lease of a claim was written, so that it lasts longer."""
-        written = [change.at for change in self.changes.get(operation_id, ()) if change.at <= moment]
+        """Whether the store's clock was set back since the lease of a claim was written, so that it lasts longer.
+
+        A sweep shortens it then, to what is still longer than a run.
+        """
+        changes = self.changes.get(operation_id, ())
+        written = [change.at for change in changes if change.at <= moment and not is_shortening(change)]
         return bool(written) and self.history.offset_us(written[-1]) > self.history.offset_us(moment)
+
+
+def is_shortening(change: Change) -> bool:
+    """Whether a sweep left a claim what it was, and changed when its lease ends."""
+    return change.event == "sweep" and change.after is not None and change.after.state == "claimed"
 
 
 def _named(answer: Answer | None) -> str | None:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import (
@@ -34,6 +34,7 @@ from gateway.core.operation import (
     Release,
     Result,
     Snapshot,
+    State,
     Takeover,
     microseconds,
     operation_id_of,
@@ -171,6 +172,8 @@ class Claiming:
         for _ in range(_STATEMENTS_MAX):
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
             answer = await self._say(_Pursuit(command, terms, until))
+            if isinstance(answer, Unavailable) and terms.is_executed_anyway and not answer.is_refused:
+                answer = await self._unless_known(answer, identity.operation_id, until)
             if isinstance(answer, Granted) and is_forgotten:
                 return replace(answer, is_first=True)
             if not isinstance(answer, Seen):
@@ -189,6 +192,23 @@ class Claiming:
                 case _:
                     return answer
         return Unavailable("others keep changing the record", is_definite=True, is_refused=True)
+
+    async def _unless_known(self, unavailable: Unavailable, operation_id: UUID, until: float) -> Admission:
+        """The same, or what forbids to forward the request without a claim: a record, in a store that can be read.
+
+        A disk that is full takes no claim, and knows all the same what became of this key.
+        """
+        if not unavailable.is_definite:
+            # What is there may be this very claim.
+            return unavailable
+        try:
+            with TimeLimit(self._loop, until):
+                snapshot = await self._store.read(operation_id)
+        except (Amnesic, Withheld) as error:
+            return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
+        except (StoreError, TimeoutError):
+            return unavailable
+        return unavailable if snapshot.state in (State.ABSENT, State.RELEASED) else Seen(snapshot)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Record, Release, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
-from gateway.store.base import Amnesic, Rejected
+from gateway.store.base import Amnesic, Rejected, Withheld
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
 from tests.support.coordination import LEASE_SECONDS, claiming_on
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
@@ -102,6 +102,34 @@ async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault,
     assert answer.is_amnesic
     await it.claiming.wait_pursuits_ended()
     assert it.state() is state
+
+
+@in_virtual_time
+async def test_a_key_that_is_known_is_not_executed_for_want_of_a_claim() -> None:
+    """A store that takes no claim but can be read says what became of the key, which is the answer."""
+    it = await bench()
+    held = granted(await it.claim())
+    for _ in range(2):
+        it.store.on("claim", refused())
+        answer = await it.claim(is_executed_anyway=True)
+        assert isinstance(answer, Seen)
+        assert answer.snapshot.record is not None
+        assert answer.snapshot.record.token == held.token
+        await it.store.apply(Abandon(it.operation_id, held.token, held.attempt_id, "reset"))
+
+
+@pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
+@in_virtual_time
+async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Fault | None) -> None:
+    """Where the store cannot be read either, or has nothing, the request goes on without it; but never where it has."""
+    it = await bench()
+    it.store.on("claim", refused())
+    if read is not None:
+        it.store.on("read", read)
+    answer = await it.claim(is_executed_anyway=True)
+    assert isinstance(answer, Unavailable)
+    assert answer.is_definite
+    assert answer.is_refused == (read is not None and isinstance(read.error, Withheld))
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])

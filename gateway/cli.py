@@ -18,8 +18,8 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
 from gateway.admin.arguments import NAMES as OPERATORS
 from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, job_of
-from gateway.app.operating import OperatingError, operate
 from gateway.app.life import StartError
+from gateway.app.operating import OperatingError, operate
 from gateway.app.serve import migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.config import Config, ConfigError, load, notices

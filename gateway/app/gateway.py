@@ -41,8 +41,8 @@ from gateway.observe.facts import Herald, Observer, UpstreamChanged
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
-from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases

@@ -9,7 +9,6 @@ from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamU
 from gateway.config.section import Section, written
 from gateway.config.unit import Count, Duration
 
-
 # How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0
 

@@ -35,7 +35,7 @@ from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shape, plain, refuse
-from gateway.proxy.reply import Coming, FOUND, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
+from gateway.proxy.reply import FOUND, Coming, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.writer import framed
 

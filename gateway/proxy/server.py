@@ -11,11 +11,11 @@ import ssl
 from functools import partial
 from typing import Final, Generic
 
+from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import ClientConnection
-from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.client_exchange import EdgeState
-from gateway.core.routing import RouteTable
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.unread import Unread

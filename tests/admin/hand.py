@@ -8,8 +8,7 @@ from uuid import UUID, uuid4
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
 from gateway.core.identity import identity_of
-from gateway.core.key import HeaderKey, parse_key
-from gateway.core.key import Key
+from gateway.core.key import HeaderKey, Key, parse_key
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,

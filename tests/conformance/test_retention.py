@@ -23,7 +23,6 @@ from tests.conformance.hand import (
 )
 from tests.conformance.stores import Database
 
-
 LEASE_SECONDS_MAX = LEASE_US_MAX / MICROSECONDS
 DAY_SECONDS = 86_400.0
 

@@ -15,8 +15,8 @@ from gateway.core.operation import Claim, Event, State
 from gateway.core.verdict import Word
 from gateway.observe.facts import OperationSettled
 from gateway.proxy import runs
-from gateway.proxy.runs import Drained
 from gateway.proxy.reply import Reply, Untouched
+from gateway.proxy.runs import Drained
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Gate, lost, refused

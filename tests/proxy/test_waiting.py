@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Abandon, Applied, Claim, Complete, Command, Release, Snapshot, State
+from gateway.core.operation import Abandon, Applied, Claim, Command, Complete, Release, Snapshot, State
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Watch
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from tests.simulation.history import Fault, History
 from tests.simulation.loop import SimulatedLoop
 
-
 # How long the network may hold a request back that left in time.
 REQUEST_LATE_SECONDS_MAX = 9.0
 

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import yaml
 
+from gateway import config as asked
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import policies_of
 from gateway.app.routes import recipes, route_of, target_of
-from gateway import config as asked
 from gateway.config import Config, parse
 from gateway.core.operation import microseconds
 from gateway.core.recovery import Probe
@@ -56,10 +56,10 @@ from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
-from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
-from tests.simulation.fast import FastDriver, FastNote, FastServer
-from tests.simulation.history import History, Life
 from tests.simulation.disk import Disk, DiskJournal, SeenNote
+from tests.simulation.fast import FastDriver, FastNote, FastServer
+from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
+from tests.simulation.history import History, Life
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call

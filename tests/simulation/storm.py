@@ -13,7 +13,6 @@ from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
 
-
 _HOUR_SECONDS = 3600.0
 
 

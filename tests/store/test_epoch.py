@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest

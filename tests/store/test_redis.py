@@ -31,8 +31,8 @@ from tests.store.copies import (
 )
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
-from tests.support.relay import Relay
 from tests.support.redis import RedisServer
+from tests.support.relay import Relay
 
 _numbers = itertools.count(1)
 

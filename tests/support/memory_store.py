@@ -28,8 +28,8 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     AUDIT_KEEP_US,
-    LAPSES_NAMED_MAX,
     AUDITS_MAX,
+    LAPSES_NAMED_MAX,
     AuditEntry,
     Epoch,
     NotApplied,

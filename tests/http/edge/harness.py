@@ -13,8 +13,8 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Word
 from gateway.observe.facts import Fact, Herald
-from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.client_exchange import Client
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.proxy.passthrough import Passthrough
 from gateway.proxy.problem import Shape, plain

@@ -15,7 +15,6 @@ from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection
 
-
 # More than the buffers of two sockets take.
 LONG_BYTES = 16 * 1024 * 1024
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app.life import StartError
 from gateway.app.gateway import Gateway
+from gateway.app.life import StartError
 from gateway.config import parse
 from tests.support import http
 from tests.support.house import BODY, JSON, config_text, neighbour, status_of

@@ -37,7 +37,7 @@ from gateway.admin.resolution import (
     when,
 )
 from gateway.admin.view import foreign, moment
-from gateway.core.identity import operation_id_of
+from gateway.core.identity import derive_operation_id
 from gateway.core.key import Key, KeyFault, find_key, needs_body
 from gateway.core.message import Headers
 from gateway.core.operation import (
@@ -135,7 +135,7 @@ class Operations:
             raise CannotIdentify(f"the caller of route {route_name} is not identified: {scope.detail}")
         if not isinstance(key, Key):
             raise CannotIdentify(f"these headers have no key for route {route_name}")
-        return operation_id_of(self.policies.service, route.operation, scope.digest, key.digest)
+        return derive_operation_id(self.policies.service, route.operation, scope.digest, key.digest)
 
     async def inspect(self, operation_id: UUID) -> Inspected:
         """Everything known of one operation."""

@@ -17,7 +17,7 @@ from gateway.core.operation import Identity
 from gateway.core.scope import Scope, ScopeSpec, scope_fields, scope_recipe
 
 
-def operation_id_of(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
+def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
     """A UUID of version 8 (RFC 9562 section 5.8): 122 bits of a SHA-256."""
     derived = sha256(_before_key(service, operation, scope_digest) + framed(key_digest)).digest()
     bits = int.from_bytes(derived[:16], "big")
@@ -42,7 +42,7 @@ def identity_of(
 ) -> Identity:
     """The identity to claim. `route` is where the request came in; it is kept for people and identifies nothing."""
     return Identity(
-        operation_id=operation_id_of(service, operation, scope.digest, key.digest),
+        operation_id=derive_operation_id(service, operation, scope.digest, key.digest),
         route=route,
         operation=operation,
         scope_digest=scope.digest,
@@ -57,7 +57,7 @@ def is_of(identity: Identity, service: str, operation: str) -> bool:
     The name alone does not say: services that share a store may use the same ones, and what was one operation's is
     another's after a change of the configuration. Only the id is of one service, so it is derived again.
     """
-    derived = operation_id_of(service, operation, identity.scope_digest, identity.key_digest)
+    derived = derive_operation_id(service, operation, identity.scope_digest, identity.key_digest)
     return identity.operation == operation and identity.operation_id == derived
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gateway.core.identity import operation_id_of
+from gateway.core.identity import derive_operation_id
 from gateway.store.base import RecipeConflict
 from gateway.store.recipes import compare
 from gateway.store.recipes import strays as strays_of
@@ -39,7 +39,7 @@ def _count_alive(cursor: Cursor, service: str, asked: Mapping[str, bool], now_us
     for operation, is_own in asked.items():
         rows = cursor.execute(statements()["select_alive"], (operation, now_us))
         alive[operation] = sum(
-            not is_own or operation_id_of(service, operation, scope_digest, key_digest).bytes == operation_id
+            not is_own or derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id
             for operation_id, scope_digest, key_digest in rows
         )
     return alive

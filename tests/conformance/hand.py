@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from uuid import UUID, uuid4
 
-from gateway.core.identity import operation_id_of
+from gateway.core.identity import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -71,7 +71,7 @@ def new_identity(
 ) -> Identity:
     """An operation that no other test has."""
     scope_digest, key_digest = b"scope" + uuid4().bytes, b"key" + uuid4().bytes
-    operation_id = operation_id_of(service, operation, scope_digest, key_digest)
+    operation_id = derive_operation_id(service, operation, scope_digest, key_digest)
     return Identity(operation_id, route, operation, scope_digest, key_digest, key)
 
 

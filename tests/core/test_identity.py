@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity import identity_of, identity_recipe, operation_id_of, single_fields
+from gateway.core.identity import derive_operation_id, identity_of, identity_recipe, single_fields
 from gateway.core.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
 from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
 from gateway.proxy.structured_fields import unquote
@@ -53,12 +53,12 @@ def test_nesting_counts() -> None:
 @given(one=identities, other=identities)
 def test_operation_ids_differ(one: tuple[str, str, bytes, bytes], other: tuple[str, str, bytes, bytes]) -> None:
     """Two operations share an id only when service, name, scope and key are all the same."""
-    assert (operation_id_of(*one) == operation_id_of(*other)) == (one == other)
+    assert (derive_operation_id(*one) == derive_operation_id(*other)) == (one == other)
 
 
 def test_operation_id_layout() -> None:
     """The id is a UUID of version 8 and of the variant of RFC 9562."""
-    operation_id = operation_id_of("billing", "charges", b"scope", b"key")
+    operation_id = derive_operation_id("billing", "charges", b"scope", b"key")
     assert operation_id.version == 8
     assert operation_id.variant == RFC_4122
 

@@ -242,6 +242,9 @@ async def no_one_listens(port: int) -> bool:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        # It was being closed at this moment.
+        return False
     writer.close()
     return False
 

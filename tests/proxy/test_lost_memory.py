@@ -47,7 +47,9 @@ class Fronts:
 
     def __call__(self, memory: Memory) -> Front:
         seen_file = SeenFile(self.directory / f"seen-{len(self.made)}.json")
-        front = Front(FailingOver(memory), Herald(), {}, frozenset(), seen_file=seen_file, amnesia_window_us=WINDOW_US)
+        front = Front(
+            FailingOver(memory), Herald(), "shop", {}, frozenset(), seen_file=seen_file, amnesia_window_us=WINDOW_US
+        )
         self.made.append(front)
         return front
 

@@ -7,6 +7,7 @@ another way, or without regard to case, is refused: whether the service reads it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 from gateway.core.immutable import immutable
@@ -51,8 +52,18 @@ def examine(
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
         return None, Fault(501, "This is not a forward proxy.")
-    for target, other_host in ((head.target, host), *other_readings(head.target, host)):
+    for target, other_host in _readings(head.target, host):
         route = routes.match_in_any_case(head.method, target, other_host)
         if route is not None:
             return route, Fault(400, "The request target can be read as that of another operation.")
     return None, None
+
+
+def _readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """Targets and hosts as which a service may read the request; first of all those that were sent."""
+    yield target, host
+    for other, other_host in other_readings(target, host):
+        yield other, other_host
+        if other_host != host:
+            # Many take the path from such a target, and the host from its field all the same.
+            yield other, host

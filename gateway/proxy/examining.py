@@ -2,7 +2,8 @@
 
 Pure. Owns the order of these questions, and what a request that fails one is refused with. The readings themselves are
 those of `strictness`, the routes are given from outside. A request that meets a route only if its path is read in
-another way, or without regard to case, is refused: whether the service reads it so is not known.
+another way, or without regard to case, or with the method that a field of it names, is refused: whether the service
+reads it so is not known.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol, TypeVar
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
-from gateway.proxy.strictness import ambiguity, other_readings
+from gateway.proxy.strictness import ambiguity, other_methods, other_readings
 
 
 class Protecting(Protocol):
@@ -52,10 +53,11 @@ def examine(
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
         return None, Fault(501, "This is not a forward proxy.")
-    for target, other_host in _readings(head.target, host):
-        route = routes.match_in_any_case(head.method, target, other_host)
-        if route is not None:
-            return route, Fault(400, "The request target can be read as that of another operation.")
+    for method in (head.method, *other_methods(head.headers)):
+        for target, other_host in _readings(head.target, host):
+            route = routes.match_in_any_case(method, target, other_host)
+            if route is not None:
+                return route, Fault(400, "The request can be read as one for another operation.")
     return None, None
 
 

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gateway.core.message import Headers, RequestHead, connection_options, values_by_name
+from gateway.core.fingerprint import METHOD_OVERRIDES
+from gateway.core.message import Headers, NameTable, RequestHead, connection_options, values_by_name
 from gateway.core.routing import has_dot_segments, normalise_path
 
 # Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
@@ -39,6 +40,7 @@ _PARAMETERS: Final = re.compile(rb";[^/]*")
 _NUL: Final = b"%00"
 _ESCAPED_PERCENT: Final = b"%25"
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
+_OVERRIDES: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in METHOD_OVERRIDES)
 
 
 def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
@@ -71,6 +73,11 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
     `compared` those that make it the same request as another: the service must see of them what is seen here.
     """
     return _target_fault(head.target) or _fields_fault(head.headers, once, compared)
+
+
+def other_methods(headers: Headers) -> frozenset[bytes]:
+    """What the method is to a service that lets a field override it. Mostly nothing."""
+    return frozenset([value.strip(b" \t").upper() for name, value in headers if _OVERRIDES[name]])
 
 
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.core.message import RequestHead
+from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.proxy.examining import Fault, examine
 
@@ -19,18 +19,22 @@ class Route:
 
 
 POST = frozenset((b"POST",))
+PUT = frozenset((b"PUT",))
 ROUTES = RouteTable(
     [
         (Rule(POST, PathPattern.parse("/v1/payments")), Route("payments")),
         (Rule(POST, PathPattern.parse("/v1/payments/{id}/Capture")), Route("capture")),
         (Rule(POST, PathPattern.parse("/v2/payments"), b"pay.test"), Route("hosted")),
+        (Rule(PUT, PathPattern.parse("/v1/limits/{id}")), Route("limits")),
     ]
 )
 
 
-def asked(target: bytes, method: bytes = b"POST", host: bytes = b"api.test") -> tuple[Route | None, Fault | None]:
+def asked(
+    target: bytes, method: bytes = b"POST", host: bytes = b"api.test", *, more: Headers = ()
+) -> tuple[Route | None, Fault | None]:
     """What is found of a request with this target."""
-    return examine(ROUTES, RequestHead(method, target, ((b"Host", host),)), host, None)
+    return examine(ROUTES, RequestHead(method, target, ((b"Host", host), *more)), host, None)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,29 @@ def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
     route, fault = asked(target)
     assert route is not None
     assert fault is not None
+
+
+@pytest.mark.parametrize("method", [b"POST", b"GET"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"X-HTTP-Method-Override", b"PUT"),
+        (b"x-http-method", b"put"),
+        (b"X-Method-Override", b" PUT"),
+        (b"X_HTTP_METHOD_OVERRIDE", b"PUT"),
+    ],
+)
+def test_another_method_in_a_field_is_not_a_way_round_a_route(method: bytes, field: tuple[bytes, bytes]) -> None:
+    """A service that lets such a field override the method does what the route protects."""
+    route, fault = asked(b"/v1/limits/7", method, more=(field,))
+    assert route is not None
+    assert fault is not None
+
+
+@pytest.mark.parametrize("field", [(b"X-HTTP-Method-Override", b"DELETE"), (b"X-Method-Override", b"")])
+def test_an_override_that_meets_no_route_passes(field: tuple[bytes, bytes]) -> None:
+    """Only what somebody could take for a protected operation is refused."""
+    assert asked(b"/v1/limits/7", more=(field,)) == (None, None)
 
 
 @pytest.mark.parametrize(

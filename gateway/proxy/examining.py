@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
-from gateway.proxy.strictness import ambiguity, other_methods, other_readings
+from gateway.proxy.strictness import ambiguity, host_fault, other_methods, other_readings
 
 
 class Protecting(Protocol):
@@ -53,6 +53,8 @@ def examine(
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
         return None, Fault(501, "This is not a forward proxy.")
+    if host is not None and (fault := host_fault(host)) is not None:
+        return None, Fault(400, fault)
     for method in (head.method, *other_methods(head.headers)):
         for target, other_host in _readings(head.target, host):
             route = routes.match_in_any_case(method, target, other_host)

@@ -66,6 +66,14 @@ def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, 
     return None
 
 
+def host_fault(host: bytes) -> str | None:
+    """What is wrong with a `Host` field: refused on every route and where none matches (RFC 9112 section 3.2).
+
+    A service may find another host in it, or another path where it puts the two together.
+    """
+    return None if _HOST.fullmatch(host) else "The Host field is not a valid host."
+
+
 def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[bytes] = frozenset()) -> str | None:
     """What is ambiguous in a request whose framing is sound; None when nothing is.
 
@@ -141,8 +149,8 @@ def _fields_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[
         for name, values in by_name.items():
             if len(values) > 1 and (name in _SINGLE or name in once):
                 return f"The field {_shown(name)} is repeated."
-    if b"host" in by_name and not _HOST.fullmatch(by_name[b"host"][0]):
-        return "The Host field is not a valid host."
+    if b"host" in by_name and (fault := host_fault(by_name[b"host"][0])):
+        return fault
     if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once | compared)):
         return fault
     if _CONTROL.search(b"".join([value for _, value in headers])):

@@ -136,6 +136,27 @@ def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes,
     assert asked(target, method, host) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/v2/payments", b"user@pay.test"),
+        (b"/v2/payments", b"pay.test, x"),
+        (b"/v2/payments", b"http://pay.test"),
+        (b"/v2/payments", b"pay.test\\x"),
+        (b"/payments", b"x/v1"),
+    ],
+)
+def test_what_is_no_host_is_not_a_way_round_a_route(target: bytes, host: bytes) -> None:
+    """A service that puts Host and target together may find a protected host or path in them."""
+    assert asked(target, host=host) == (None, Fault(400, "The Host field is not a valid host."))
+
+
+@pytest.mark.parametrize("host", [b"", b"my_service", b"api.test:8080", b"[::1]:80", b"192.0.2.1"])
+def test_a_host_of_any_kind_passes(host: bytes) -> None:
+    """What a client may say of where it goes is not refused where no route protects it."""
+    assert asked(b"/v1/refunds", host=host) == (None, None)
+
+
 def test_a_plain_request_meets_its_route() -> None:
     """The case of what stands for a variable is its own."""
     route, fault = asked(b"/v1/payments/aBc/Capture")

@@ -84,7 +84,7 @@ class RequestHandler(Generic[R]):
         self._idle: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
         self._known = KnownRequests()
-        # One thread, so that whoever asks for much decoding waits for it, and nobody else does.
+        # One thread, so that those who ask for much decoding wait for it, and nobody who asks for none.
         self._decoding = ThreadPoolExecutor(1, "decoding")
 
     @property
@@ -285,7 +285,8 @@ class RequestHandler(Generic[R]):
             answer = self._know(exchange, route, answer)
         if isinstance(answer, Reply):
             if answer.decode_for is not None:
-                answer = await asyncio.get_running_loop().run_in_executor(self._decoding, _decoded, answer)
+                gone = exchange.connection.gone
+                answer = await asyncio.get_running_loop().run_in_executor(self._decoding, _decoded, answer, gone)
             await exchange.write(answer, shows_status=route is not None and route.shows_status)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
@@ -346,9 +347,12 @@ class RequestHandler(Generic[R]):
         await self._refuse(exchange, route, fault)
 
 
-def _decoded(reply: Reply) -> Reply:
-    """The reply in a coding that its request accepts. Takes time; not for the event loop."""
-    if reply.decode_for is None or not isinstance(reply.body, bytes):
+def _decoded(reply: Reply, gone: asyncio.Event) -> Reply:
+    """The reply in a coding that its request accepts. Takes time; not for the event loop.
+
+    As it is where its client is `gone` by then, or many who ask and go would keep the others waiting.
+    """
+    if reply.decode_for is None or not isinstance(reply.body, bytes) or gone.is_set():
         return reply
     headers, body = decode_unaccepted(reply.headers, reply.body, reply.decode_for)
     return replace(reply, headers=headers, body=body, length=len(body), decode_for=None)

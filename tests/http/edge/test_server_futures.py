@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gzip
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,3 +172,33 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
         answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Word.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0)
         assert body.is_closed
+
+
+async def test_nothing_is_decoded_for_a_client_that_is_gone() -> None:
+    """Those who ask for much decoding and go keep nobody waiting who is still there."""
+    decoded_for: list[bytes] = []
+
+    class Accepted(tuple[bytes, ...]):
+        """Notes that a body is decoded for it."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[bytes]:
+            decoded_for.extend(self[:])
+            return super().__iter__()
+
+    coded = reply(gzip.compress(b"done"), headers=((b"Content-Encoding", b"gzip"),))
+    released = threading.Event()
+    async with serving(protect_now=lambda *_: replace(coded, decode_for=Accepted((b"identity",)))) as edge:
+        edge.edge._handler._decoding.submit(released.wait)
+        try:
+            async with Connection(edge.port) as connection:
+                await connection.send(post())
+                await eventually(lambda: edge.edge.in_flight == 1, what="the request waits to be decoded")
+            await eventually(lambda: edge.edge.connections == 0, what="its client is gone")
+        finally:
+            released.set()
+        async with Connection(edge.port) as connection:
+            await connection.send(post())
+            assert (await connection.read_response()).body == b"done"
+    assert decoded_for == [b"identity"]

@@ -9,6 +9,7 @@ Invariant: what is told does not depend on how the bytes were cut.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
@@ -32,12 +33,27 @@ class _State(IntEnum):
 
 
 class ChunkReader:
-    """Reads one body, and hands what is in the chunks to `take`."""
+    """Reads one body, and hands what is in the chunks to `take`.
 
-    __slots__ = ("_held_line", "_left", "_state", "_take", "_trailer_bytes", "_trailer_bytes_max")
+    What is beyond `lines_max` lines of one `feed` is left `unread`, for the caller to feed in a turn of its own: chunks
+    of a byte each would hold everybody else up.
+    """
 
-    def __init__(self, take: Callable[[bytes], None], trailer_bytes_max: int) -> None:
+    __slots__ = (
+        "_held_line",
+        "_left",
+        "_lines_max",
+        "_state",
+        "_take",
+        "_trailer_bytes",
+        "_trailer_bytes_max",
+        "unread",
+    )
+
+    def __init__(self, take: Callable[[bytes], None], trailer_bytes_max: int, *, lines_max: int = sys.maxsize) -> None:
         self._take = take
+        self._lines_max = lines_max
+        self.unread = b""
         self._trailer_bytes_max = trailer_bytes_max
         self._trailer_bytes = 0
         self._state = _State.LINE
@@ -47,8 +63,9 @@ class ChunkReader:
     def feed(self, data: bytes) -> bytes | None:
         """Take the next bytes; returns those that follow the body once its end has come, None before.
 
-        Raises `ChunksInvalid`; the reader is of no use afterwards.
+        What was left `unread` has to come first. Raises `ChunksInvalid`; the reader is of no use afterwards.
         """
+        self.unread = b""
         if self._held_line:
             data = self._held_line + data
             self._held_line = b""
@@ -61,7 +78,7 @@ class ChunkReader:
                 self._take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _read(self, data: bytes, pieces: list[bytes]) -> bytes | None:
-        position, size = 0, len(data)
+        position, size, lines = 0, len(data), 0
         while position < size:
             match self._state:
                 case _State.DATA:
@@ -81,6 +98,10 @@ class ChunkReader:
             if end == 0:
                 self._hold(data[position:])
                 return None
+            if lines == self._lines_max:
+                self.unread = data[position:]
+                return None
+            lines += 1
             self._read_line(data, position, end)
             position = end
             if self._state is _State.DONE:

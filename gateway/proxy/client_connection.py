@@ -236,7 +236,7 @@ class ClientConnection(asyncio.Protocol):
             self._input.feed_data(data)
         elif self._is_deaf:
             return
-        elif self._waiting or (self.is_busy and (self._body is None or self._body.is_received)):
+        elif self._waiting or self._is_request_whole:
             # What came before this and waits for its turn is read before it.
             self._wait_with(data)
         else:
@@ -277,8 +277,13 @@ class ClientConnection(asyncio.Protocol):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_request_whole(self) -> bool:
+        """Whether what comes belongs behind the request that is being answered."""
+        return self.is_busy and (self._body is None or self._body.is_received)
+
     def _read(self, data: bytes) -> None:
-        """Read until the end of one request; what follows it waits."""
+        """Read until the end of one request, or as much of it as a turn may take; the rest waits."""
         is_at_beginning = self._parser.is_at_beginning
         if is_at_beginning and self._answerer.request_repeated(self, data):
             self._idle_since = self._loop.time()
@@ -303,12 +308,12 @@ class ClientConnection(asyncio.Protocol):
             self._answerer.request_arrived(self, request, self._body, piece)
         if data and not self._is_deaf:
             self._wait_with(data)
-            if not self.is_busy:
-                # In a turn of its own, so that a long line of requests holds nobody else up.
+            if not self._is_request_whole:
+                # In a turn of its own, so that a long line of requests or of small chunks holds nobody else up.
                 self._loop.call_soon(self._go_on)
 
     def _wait_with(self, data: bytes) -> None:
-        """Keep what follows the request that is being answered."""
+        """Keep what follows the request that is being answered, or is of it and not yet its turn."""
         self._waiting += data
         if len(self._waiting) > _WAITING_BYTES_MAX and not self._is_input_paused:
             self._is_input_paused = True
@@ -316,7 +321,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         transport = self.transport
-        if self.is_busy or self._is_deaf or self._input is not None or transport is None or transport.is_closing():
+        if self._is_request_whole or self._is_deaf or self._input is not None:
+            return
+        if transport is None or transport.is_closing():
             return
         waiting, self._waiting = self._waiting, b""
         if self._is_input_paused:

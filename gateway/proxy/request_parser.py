@@ -76,6 +76,9 @@ class RequestSink(Protocol):
         """Returns who is told of the body."""
 
 
+# Lines of chunks that one call reads, which takes less than a millisecond.
+_LINES_MAX: Final = 256
+
 # Where the parser is. Plain numbers, because the members of an enumeration are slow to name (CPython 3.11).
 _HEAD, _LENGTH, _CHUNKED, _WHOLE, _DEAF = range(5)
 
@@ -115,7 +118,7 @@ class RequestParser:
         self._state = _HEAD
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; returns those that follow the request.
+        """Take the next bytes; returns those that follow the request, or that are to be fed again in another turn.
 
         Raises `RequestInvalid`, in the head or in the body; the parser is of no use afterwards.
         """
@@ -208,7 +211,7 @@ class RequestParser:
             return
         self._body = body
         if state == _CHUNKED:
-            self._chunks = ChunkReader(body.arrived, self._header_bytes_max)
+            self._chunks = ChunkReader(body.arrived, self._header_bytes_max, lines_max=_LINES_MAX)
 
     # -- body ---------------------------------------------------------------------------------------------------------
 
@@ -233,7 +236,7 @@ class RequestParser:
         except ChunksInvalid:
             raise RequestInvalid from None
         if rest is None:
-            return b""
+            return self._chunks.unread
         del self._chunks
         self._end()
         return rest

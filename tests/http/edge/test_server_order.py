@@ -89,6 +89,34 @@ async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
     assert max(after - before for before, after in pairwise(turns)) <= 2
 
 
+async def test_a_long_line_of_small_chunks_leaves_room_for_others() -> None:
+    """They are read a few at a time, in their order, until the next request."""
+    pieces: list[bytes] = []
+
+    async def answer(incoming: Incoming) -> Reply:
+        pieces.extend([piece async for piece in incoming.body.stream()])
+        return reply(b"taken")
+
+    chunked = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    body = bytes(range(97, 122)) * 1000
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        chunks = b"".join([b"1\r\n%c\r\n" % byte for byte in body])
+        await connection.send(chunked + chunks + b"0\r\n\r\n" + post(body=b"next"))
+        for _ in range(2):
+            assert (await connection.read_response()).body == b"taken"
+    assert b"".join(pieces) == body + b"next"
+    assert max(map(len, pieces)) <= 1024
+
+
+async def test_a_long_line_of_small_chunks_that_ends_badly_is_refused() -> None:
+    """What comes behind the first of them is looked at like the first."""
+    chunked = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with serving() as edge:
+        response = await exchange(edge.port, chunked + b"1\r\nx\r\n" * 5000 + b"zz\r\n")
+        assert (response.status, response.header("connection")) == (400, "close")
+        assert edge.taken == []
+
+
 async def test_a_failure_before_any_waiting_is_answered() -> None:
     """With a 500 and the end of the connection, and the request is over."""
 

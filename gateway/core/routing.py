@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 
 # RFC 3986 section 3.3: what may stand in a path segment without an escape.
 _SEGMENT_OCTETS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@")
-_PATH_OCTETS = _SEGMENT_OCTETS | {0x2F}
-_HEX = frozenset(b"0123456789abcdefABCDEF")
+# Escapes, and all that may not stand in a path without one.
+_TO_BE_SPELT = re.compile(rb"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*\Z")
 # What `normalise_path` leaves as it is.
 _NORMAL_PATH = re.compile(rb"(?:/[A-Za-z0-9\-._~!$&'()*+,;=:@]++)++")
@@ -283,18 +283,13 @@ def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
 
 
 def _respell(path: bytes) -> bytes:
-    spelt = bytearray()
-    position = 0
-    while position < len(path):
-        octet = path[position]
-        if octet == 0x25 and len(digits := path[position + 1 : position + 3]) == 2 and _HEX.issuperset(digits):
-            octet = int(digits, 16)
-            spelt += bytes((octet,)) if octet in _SEGMENT_OCTETS else b"%%%02X" % octet
-            position += 3
-            continue
-        spelt += bytes((octet,)) if octet in _PATH_OCTETS else b"%%%02X" % octet
-        position += 1
-    return bytes(spelt)
+    return _TO_BE_SPELT.sub(_spelling, path)
+
+
+def _spelling(found: re.Match[bytes]) -> bytes:
+    text = found[0]
+    octet = text[0] if len(text) == 1 else int(text[1:], 16)
+    return bytes((octet,)) if octet in _SEGMENT_OCTETS else b"%%%02X" % octet
 
 
 def _check_text(text: str) -> None:

@@ -38,7 +38,7 @@ _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 
 
 class RequestInvalid(Exception):
-    """The bytes are no request. `status` says whether they are malformed (400) or too long (431)."""
+    """The bytes are no request. `status` says whether they are malformed (400) or too long (414 of a path, 431)."""
 
     def __init__(self, status: int = 400) -> None:
         super().__init__(status)
@@ -76,6 +76,8 @@ class RequestSink(Protocol):
         """Returns who is told of the body."""
 
 
+# A path is compared with those of routes in several spellings, each of which takes time in proportion to it.
+PATH_BYTES_MAX: Final = 8 * 1024
 # Lines of chunks that one call reads, which takes less than a millisecond.
 _LINES_MAX: Final = 256
 
@@ -167,6 +169,8 @@ class RequestParser:
         method, target, version = line.groups()
         if method not in METHODS or (target[:1] != b"/" and not _is_other_form(method, target)):
             raise RequestInvalid
+        if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
+            raise RequestInvalid(414)
         headers = IndexedHeaders(fields)
         head = RequestHead(method, target, headers)
         self._frame(head, headers.by_name, _HTTP_1_1 if version == b"1.1" else (int(version[:1]), int(version[2:])))

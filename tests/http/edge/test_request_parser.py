@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.proxy.chunks import CHUNK_LINE_BYTES_MAX, ChunkReader, ChunksInvalid
-from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
+from gateway.proxy.request_parser import PATH_BYTES_MAX, ReceivedRequest, RequestInvalid, RequestParser
 from tests.http.edge.test_server_hostile import AMBIGUOUS, UNREADABLE
 
 LIMIT = 8192
@@ -218,6 +218,28 @@ def test_a_head_that_comes_byte_by_byte_costs_little(filling: bytes) -> None:
         parser.feed(data[at : at + 1])
     assert time.process_time() - started < 15.0
     assert heard.requests == []
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"/" + b"%25" * 2730 + b"a", None),
+        (b"/" + b"a" * PATH_BYTES_MAX, 414),
+        (b"http://h/" + b"a" * PATH_BYTES_MAX, 414),
+        (b"/a?" + b"q" * PATH_BYTES_MAX, None),
+    ],
+    ids=["longest", "too long", "too long in absolute form", "long query"],
+)
+def test_a_path_has_its_own_limit(target: bytes, status: int | None) -> None:
+    """It is compared in many ways, which a query is not."""
+    heard = Heard()
+    parser = RequestParser(heard, header_bytes_max=65536, header_fields_max=64)
+    found: int | None = None
+    try:
+        parser.feed(b"POST " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    except RequestInvalid as problem:
+        found = problem.status
+    assert found == status
 
 
 def test_many_small_chunks_arrive_as_one_piece() -> None:

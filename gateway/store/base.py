@@ -139,7 +139,7 @@ class Tally:
 class RecipeConflict:
     """An operation name whose identity is made otherwise than before, with `alive` keys of the old making.
 
-    Where the service itself is new to the store, `others` are those that have an operation of this name.
+    Where the service had no operation of this name, `others` are those that have one.
     """
 
     operation: str
@@ -247,8 +247,9 @@ class Store(Protocol):
         """Remember the identity recipe of each of the service's operation names, and return the conflicts.
 
         A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
-        name is in `accept`. So is one of a service that is new to the store, while other services have living keys of
-        an operation of that name: it may be one of them under another name. With any conflict nothing is remembered.
+        name is in `accept`. So is one that is new to the service, while other services have living keys of an operation
+        of that name: it may be theirs, of a service that was renamed or whose routes were moved. With any conflict
+        nothing is remembered.
         """
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:

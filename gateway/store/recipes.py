@@ -4,8 +4,9 @@ A recipe stands under a text of service and operation name. Programs before this
 What stands there and equals ours is ours, because a recipe has the service in it; what differs may be ours from before
 a change.
 
-A service that the store has no recipe of may be one that joins others, or one of them under a new name, and then none
-of its keys would be known any more. Nobody but its operator can tell, so that is a conflict like every other.
+An operation that the store has no recipe of for this service may be new, or another service's of the same name that
+came here, and then none of its keys would be known any more. Nobody but its operator can tell, so that is a conflict
+like every other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ def compare(
 ) -> Comparison:
     """Compare what the store has with this service's recipes; what changed and is in `accept` is no question."""
     comparison = Comparison()
-    is_new = not any(text.startswith(text_of(service, "")) for text in known)
     for operation, recipe in sorted(recipes.items()):
         text = text_of(service, operation)
         own, nameless = known.get(text), known.get(operation)
@@ -57,7 +57,7 @@ def compare(
         before = nameless if own is None else own
         if before == recipe or operation in accept:
             continue
-        others = _others(known, operation) if is_new else ()
+        others = _others(known, operation) if own is None else ()
         if before is not None or others:
             comparison.doubtful[operation] = own is not None
             comparison.others[operation] = others
@@ -82,11 +82,11 @@ def what_would_be_lost(service: str, conflicts: list[RecipeConflict]) -> str:
     others = ", ".join(sorted({other for conflict in conflicts for other in conflict.others}))
     if others:
         return (
-            f"the store does not know the service {service}, and others have operations of the same name ({others}): "
-            f"{named}. If one of these is now called {service}, its keys are unknown, so that retries of them would "
-            "run again: undo the change, or wait until the keys are forgotten (retention.remember). If this is another "
-            "service that is to share the store, say so with `identity_change: accept` on the routes concerned, for "
-            "one start."
+            f"the store does not know these operations of the service {service}, and others have operations of the "
+            f"same name ({others}): {named}. If they are now {service}'s, their keys are unknown, so that retries of "
+            "them would run again: undo the change, or wait until the keys are forgotten (retention.remember). If "
+            "these are other operations that are to share the store, say so with `identity_change: accept` on the "
+            "routes concerned, for one start."
         )
     return (
         f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "

@@ -230,6 +230,18 @@ async def test_a_service_that_may_be_another_under_a_new_name(store: Store) -> N
     assert await store.agree_recipes("store", recipes, frozenset()) == []
 
 
+async def test_an_operation_that_came_from_another_service(store: Store) -> None:
+    """Living keys of an operation speak against one of its name that is new to a service which is known."""
+    await store.agree_recipes("store", {"refunds": b"two"}, frozenset())
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    await do(store, Hand(), Hand.claim)
+    recipes = {"charges": b"two", "refunds": b"two"}
+    conflict = [RecipeConflict("charges", 1, (SERVICE,))]
+    assert await store.agree_recipes("store", recipes, frozenset()) == conflict
+    assert await store.agree_recipes("store", recipes, frozenset(("charges",))) == []
+    assert await store.agree_recipes("store", recipes, frozenset()) == []
+
+
 async def test_strays_are_living_keys_that_nobody_would_find(database: Database, store: Store) -> None:
     """Of operation names that are gone the service's own living keys are counted, and of no others."""
     await store.agree_recipes(SERVICE, {"charges": b"one", "refunds": b"one", "payouts": b"one"}, frozenset())

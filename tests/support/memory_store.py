@@ -192,9 +192,9 @@ class MemoryStore:
     ) -> list[RecipeConflict]:
         self._check_started()
         known = self.memory.recipes
-        is_new = service not in {other for other, _ in known}
         conflicts = []
         for operation, recipe in sorted(recipes.items()):
+            is_new = (service, operation) not in known
             others = tuple(sorted(other for other, name in known if name == operation)) if is_new else ()
             alive = self._alive(operation, None if others else service)
             is_other = known.get((service, operation), recipe) != recipe or bool(others)

@@ -39,7 +39,7 @@ async def test_a_service_that_is_new_beside_living_keys_is_asked_about(postgres_
     store = {"durable": postgres_url}
     async with house(store, tmp_path / "shop", service="shop") as shop:
         assert status_of(await shop.send()) == (200, "stored")
-    with pytest.raises(StartError, match=r"does not know the service books, .* \(shop\): charge with 1 living keys"):
+    with pytest.raises(StartError, match=r"operations of the service books, .* \(shop\): charge with 1 living keys"):
         async with house(store, tmp_path / "books", service="books"):
             pass
     for route in ({"identity_change": "accept"}, {}):

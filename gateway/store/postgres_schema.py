@@ -7,7 +7,8 @@ ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
@@ -57,6 +58,19 @@ LIMIT 1
 """
 
 
+@asynccontextmanager
+async def transaction(connection: Connection, *, lock_timeout: str) -> AsyncIterator[None]:
+    """A transaction that waits no longer than that for a lock, and holds none for long after its gateway vanished.
+
+    Both are said each time: behind a pooler no session keeps them.
+    """
+    async with connection.transaction():
+        await connection.execute(
+            f"SET LOCAL lock_timeout = '{lock_timeout}'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+        )
+        yield
+
+
 async def greet(connection: Connection) -> None:
     """Check that this is a server to entrust operations to, and that its schema is not too new. Called on every
     connection.
@@ -101,8 +115,8 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
     """
     if await is_up_to_date(connection):
         return []
-    async with connection.transaction():
-        await connection.execute("SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = 0")
+    async with transaction(connection, lock_timeout="60s"):
+        await connection.execute("SET LOCAL statement_timeout = 0")
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
         # Asked first: the server checks the privilege to create even where there is nothing to create.
         if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
@@ -164,8 +178,7 @@ def partition(drop_day: int) -> str:
 
 async def add_partitions(connection: Connection, replay_us: Sequence[int], now_us: int | None) -> None:
     """Make room for answers with these windows. Traffic goes on meanwhile: attaching locks nobody out."""
-    async with connection.transaction():
-        await connection.execute("SET LOCAL lock_timeout = '5s'")
+    async with transaction(connection, lock_timeout="5s"):
         await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
         missing = await connection.fetch(
             """
@@ -210,13 +223,12 @@ async def drop_partition(connection: Connection, now_us: int | None, *, is_sessi
             # Not in a transaction, where it is not allowed.
             await connection.execute(f"{detach} {'FINALIZE' if is_pending else 'CONCURRENTLY'}")
         else:
-            async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s'")
+            async with transaction(connection, lock_timeout="50ms"):
+                await connection.execute("SET LOCAL statement_timeout = '2s'")
                 await connection.execute(f"{detach} FINALIZE" if is_pending else detach)
     for name in await _detached(connection):
         if _day_of(name) <= today:
-            async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '1s'")
+            async with transaction(connection, lock_timeout="1s"):
                 await connection.execute(f"DROP TABLE IF EXISTS {name}")
     return bool(past)
 

@@ -16,7 +16,7 @@ from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
-from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch
+from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch, transaction
 from gateway.store.postgres_statements import EPOCH_LOCK, RECIPE_LOCK, load
 from gateway.store.recipes import compare, strays
 
@@ -87,7 +87,7 @@ class Upkeep:
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:
-            async with connection.transaction():
+            async with transaction(connection, lock_timeout="1s"):
                 await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
                 await connection.fetch(_BEGIN_EPOCH, memo, beyond_token)
 
@@ -102,8 +102,7 @@ class Upkeep:
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
         async def agree(connection: Connection) -> list[RecipeConflict]:
-            async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '5s'")
+            async with transaction(connection, lock_timeout="5s"):
                 await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
                 comparison = compare(await _known(connection), service, recipes, accept)
                 alive: dict[str, int] = {}
@@ -134,7 +133,7 @@ class Upkeep:
             names = strays(await _known(connection), service, operations)
             if not names:
                 return {}
-            async with connection.transaction():
+            async with transaction(connection, lock_timeout="1s"):
                 return await self._count_alive(connection, service, dict.fromkeys(names, True))
 
         return await self._link.run(count)

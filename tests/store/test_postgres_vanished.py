@@ -1,8 +1,9 @@
-"""A gateway that vanishes in the middle of a batch: what it was about to lock, and whoever shares a batch with that."""
+"""A gateway that vanishes in the middle: what it was about to lock, and whoever waits for that or shares its batch."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.core.operation import Applied
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_dialer import Dialer
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import SERVICE, Hand, do
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
@@ -55,6 +56,40 @@ async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -
                     return False
 
             await eventually(is_free, PATIENCE_SECONDS, "the key is free")
+
+
+async def record_an_answer(store: PostgresStore) -> None:
+    await do(store, Hand(), Hand.claim, Hand.complete)
+
+
+UPKEEP: dict[str, tuple[bytes, Callable[[PostgresStore], Awaitable[object]]]] = {
+    "partition": (b"CREATE TABLE idempotency_gateway.response_", record_an_answer),
+    "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.agree_recipes(SERVICE, {}, frozenset())),
+    "memory": (b"UPDATE idempotency_gateway.epoch", lambda store: store.begin_epoch(b"", 1)),
+}
+
+
+@pytest.mark.parametrize("name", UPKEEP)
+async def test_behind_a_pooler_nothing_waits_for_whoever_vanished(name: str, own_postgres: PostgresServer) -> None:
+    """What a gateway does for all of them under a lock, the next one gets to do when it vanished in the middle."""
+    pattern, work = UPKEEP[name]
+    async with Pooler(own_postgres.port, "gateway", "postgres", sessions=8) as pooler, Relay(pooler.port) as relay:
+        own = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true"
+        cut = f"postgresql://gateway@127.0.0.1:{relay.port}/postgres?pgbouncer=true"
+        async with opened(own) as store, opened(cut) as gone:
+            relay.to_target.rule = Rule(pattern, Fault.SWALLOW)
+            vanished = asyncio.create_task(asyncio.wait_for(work(gone), 1.0))
+
+            async def is_done() -> bool:
+                try:
+                    await work(store)
+                except (NotApplied, Indefinite):
+                    return False
+                return True
+
+            with pytest.raises((TimeoutError, NotApplied, Indefinite)):
+                await vanished
+            await eventually(is_done, PATIENCE_SECONDS, "somebody else gets to it")
 
 
 async def test_within_a_message_nobody_is_held_up(own_postgres: PostgresServer) -> None:

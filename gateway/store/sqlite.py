@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -181,9 +182,13 @@ class SqliteStore:
         )
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._started().reading.run(
-            self._reader.look, lambda cursor: recipe.strays(cursor, service, operations, self._clock_us())
-        )
+        reading = self._started().reading
+        names = await reading.run(self._reader.look, lambda cursor: recipe.strays(cursor, service, operations))
+        alive, after = Counter[str](), 0 if names else None
+        while after is not None:
+            part, after = await reading.run(self._count_some, service, names, after)
+            alive.update(part)
+        return {name: number for name, number in alive.items() if number}
 
     async def find(self, query: Query) -> list[Snapshot]:
         reading = self._started().reading
@@ -264,6 +269,9 @@ class SqliteStore:
 
     def _find_some(self, query: Query) -> inquiry.Piece:
         return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
+
+    def _count_some(self, service: str, names: Collection[str], after: int) -> tuple[dict[str, int], int | None]:
+        return self._reader.look(lambda cursor: recipe.count_some(cursor, service, names, after, self._clock_us()))
 
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))

@@ -25,9 +25,10 @@ from gateway.core.operation import Applied, Fenced, State
 from gateway.store import sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
+from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
 from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
-from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, Hand, do, state
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 
@@ -435,6 +436,18 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     assert left == [0, 0]
 
 
+async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
+    """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
+    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+    counting = asyncio.create_task(store.strays(SERVICE, ()))
+    reading = asyncio.create_task(store.read(hands[0].operation_id))
+    done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
+    assert done == {reading}
+    assert await counting == {"charges": len(hands)}
+
+
 async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:
     """While it is another's turn a pass does nothing; a turn that was never ended ends by itself."""
     await do(store, Hand(), Hand.claim)
@@ -464,7 +477,7 @@ HOT = (
     "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "delete_recipe",
     "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
     "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",
-    "select_horizon", "select_horizon_in_doubt",
+    "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
 )  # fmt: skip
 
 

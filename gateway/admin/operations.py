@@ -226,7 +226,13 @@ class Operations:
     # -- dropping -----------------------------------------------------------------------------------------------------
 
     async def purge(self, operation_id: UUID, audit: Audit) -> Changed | Refused:
-        """Drop the answer and remember the key. Raises as `resolve`."""
+        """Drop the answer and remember the key. Raises as `resolve`.
+
+        Copies of another service's answers may be where only that service's configuration reaches them.
+        """
+        snapshot = await self._read(operation_id)
+        if snapshot.record is not None and not self.policies.is_own(snapshot.record):
+            return Refused(Refusal.SERVICE, foreign(), snapshot)
         result, _ = await self._say(Purge(operation_id, audit))
         snapshot = result.snapshot
         if snapshot.record is None:
@@ -248,6 +254,8 @@ class Operations:
     async def erase(self, operation_id: UUID, audit: Audit, *, is_sure: bool) -> Changed | Refused:
         """Forget the key, so that a request with it runs again. Raises as `resolve`."""
         snapshot = await self._read(operation_id)
+        if snapshot.record is not None and not self.policies.is_own(snapshot.record):
+            return Refused(Refusal.SERVICE, foreign(), snapshot)
         if is_sure:
             before = snapshot.record
             # Also when nothing is there: an erasure whose answer was lost may still owe a drop of copies.

@@ -528,6 +528,20 @@ async def test_an_operation_of_another_service() -> None:
     assert full_json(inspected)["next"].startswith("It is an operation of another service that shares the store.")
 
 
+@pytest.mark.parametrize("state", [State.COMPLETED, State.TOMBSTONE], ids=lambda state: state.value)
+async def test_nothing_of_another_service_is_dropped(state: State) -> None:
+    """Its copies may be where our configuration does not reach, so whoever purges or erases is sent to its own."""
+    desk = Desk(Policies("books", [CHARGE]))
+    before = await desk.in_state(state)
+    operation_id = before.identity.operation_id
+    for outcome in (
+        await desk.operations.purge(operation_id, AUDIT),
+        await desk.operations.erase(operation_id, AUDIT, is_sure=True),
+    ):
+        assert declined(outcome).reason is Refusal.SERVICE
+    assert desk.record(operation_id) == before
+
+
 async def test_a_route_whose_name_is_another_operations_now() -> None:
     """A record is not treated by what a route says that only has the name of its own."""
     policies = Policies("shop", [route("charge", "refund", 10), route("pay", "charge", 99)])

@@ -88,8 +88,8 @@ class Amnesic(StoreError):
 
 
 class Withheld(StoreError):
-    """This key has a record, which cannot be shown: a newer program wrote it, or the answer under it cannot be had now.
-    Definitely nothing was changed.
+    """This key has a record, which cannot be shown: a newer program wrote it, the answer under it cannot be had now, or
+    somebody else is about to claim it. Definitely nothing was changed.
 
     It says nothing of the store, which is there, and of the key that it is known: whoever wants to execute must not.
     """

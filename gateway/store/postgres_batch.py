@@ -37,7 +37,7 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
+from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
 from gateway.store.postgres_link import Refused
 from gateway.store.postgres_rows import WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
@@ -122,8 +122,7 @@ class Executor:
                     # One by one: each statement with the one that somebody holds takes the whole time again.
                     parts += [[command] for command in reversed(part)]
                 else:
-                    refusal = Rejected if refused.is_data else NotApplied
-                    answers += [refusal(*refused.args) for _ in part]
+                    answers += [_refusal(command, refused, is_alone=len(part) == 1) for command in part]
                     if locked > _LOCKED_MAX:
                         answers += [NotApplied(*refused.args) for rest in parts for _ in rest]
                         break
@@ -162,6 +161,16 @@ class Executor:
         for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+
+
+def _refusal(command: Command, refused: Refused, *, is_alone: bool) -> StoreError:
+    """What a command hears that was refused for good, in a statement of its own or with others."""
+    if refused.is_data:
+        return Rejected(*refused.args)
+    if refused.is_locked and is_alone and isinstance(command, Claim):
+        # The other one may be granted yet: of this key no more is known than that it is not free.
+        return Withheld(f"somebody else is at this operation: {refused}")
+    return NotApplied(*refused.args)
 
 
 def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 
 from gateway.store.postgres import PostgresStore
+
+# Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
+EXECUTE: Final = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
 
 
 @asynccontextmanager

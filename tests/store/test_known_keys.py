@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from gateway.core.operation import State
 from gateway.proxy.claiming import Terms, Unavailable
-from gateway.store.base import Withheld
+from gateway.store.base import Indefinite, Withheld
 from tests.conformance.hand import REMEMBER_US, SAME, Hand, do
-from tests.store.postgres_sessions import opened
+from tests.store.postgres_sessions import EXECUTE, opened
 from tests.support.coordination import claiming_on
 from tests.support.postgres import PostgresServer
-from tests.support.relay import Relay
+from tests.support.relay import Fault, Relay, Rule
 
 
 def relayed(relay: Relay) -> str:
@@ -48,6 +49,30 @@ async def test_a_known_key_is_not_free_for_want_of_its_answer(
         assert isinstance(admission, Unavailable)
         assert admission.is_refused
         await claiming.close()
+
+
+async def test_a_key_that_somebody_is_claiming_is_not_free(own_postgres: PostgresServer) -> None:
+    """Where a claim waited in vain for another one that has yet to commit, a route that does without a store that is
+    away does not execute the request: the other one may be granted."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), command_seconds=3.0) as slow,
+        opened(own_postgres.url, command_seconds=2.0) as store,
+    ):
+        await do(slow, Hand(), Hand.claim)
+        # The statement arrives, and what ends it does not.
+        relay.to_target.rule = Rule(EXECUTE, Fault.SWALLOW)
+        hand = Hand()
+        granting = asyncio.create_task(slow.apply(hand.claim()))
+        await relay.to_target.fired.wait()
+        claiming = claiming_on(store)
+        terms = Terms(REMEMBER_US, is_executed_anyway=True)
+        admission = await claiming.claim(hand.script.identity, [SAME], terms)
+        assert isinstance(admission, Unavailable)
+        assert (admission.is_definite, admission.is_refused) == (True, True)
+        await claiming.close()
+        with pytest.raises(Indefinite):
+            await granting
 
 
 async def test_a_command_on_a_known_key_changed_nothing(own_postgres: PostgresServer) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StoreError
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StoreError, Withheld
 from gateway.store.postgres import PostgresStore
 from tests.conformance.hand import ANSWER, Hand, do, increasing, state
 from tests.store.postgres_sessions import opened, session
@@ -34,7 +34,7 @@ async def insist(store: PostgresStore, hand: Hand, speech: Any) -> None:
     while True:
         try:
             hand.see(command, await store.apply(command))
-        except (NotApplied, Indefinite):
+        except (NotApplied, Withheld, Indefinite):
             await asyncio.sleep(0.01)
         else:
             return
@@ -167,7 +167,7 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
 async def tried(store: PostgresStore, command: Any) -> Any:
     try:
         return await store.apply(command)
-    except (NotApplied, Indefinite):
+    except (NotApplied, Withheld, Indefinite):
         return None
 
 

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 
 from gateway.core.operation import Applied
-from gateway.store.base import Indefinite, NotApplied
+from gateway.store.base import Indefinite, NotApplied, Withheld
 from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_dialer import Dialer
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.store.postgres_pooler import Pooler
-from tests.store.postgres_sessions import opened, session
+from tests.store.postgres_sessions import EXECUTE, opened, session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
@@ -22,8 +22,6 @@ from tests.support.relay import Fault, Relay, Rule
 # Longer than anything that a store waits for.
 PATIENCE_SECONDS = 15.0
 COMMAND_SECONDS = 0.5
-# Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
-EXECUTE = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
 
 
 async def is_neighbour_served(store: PostgresStore, hand: Hand) -> bool:
@@ -52,7 +50,7 @@ async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -
             async def is_free() -> bool:
                 try:
                     return isinstance(await store.apply(hand.claim()), Applied)
-                except (NotApplied, Indefinite):
+                except (NotApplied, Withheld, Indefinite):
                     return False
 
             await eventually(is_free, PATIENCE_SECONDS, "the key is free")

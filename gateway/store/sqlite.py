@@ -177,18 +177,31 @@ class SqliteStore:
     async def agree_recipes(
         self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
     ) -> list[RecipeConflict]:
-        return await self._started().writing.run(
-            self._writer.transact, lambda cursor: recipe.agree(cursor, service, recipes, accept, self._clock_us())
-        )
+        writing = self._started().writing
+        asked: recipe.Asked = {}
+        alive: Mapping[str, int] = {}
+        while True:
+            agree = partial(recipe.agree, service=service, recipes=recipes, accept=accept, asked=asked, alive=alive)
+            told = await writing.run(self._writer.transact, agree)
+            if isinstance(told, list):
+                return told
+            asked, alive = told, await self._count_alive(service, told)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        reading = self._started().reading
-        names = await reading.run(self._reader.look, lambda cursor: recipe.strays(cursor, service, operations))
-        alive, after = Counter[str](), 0 if names else None
-        while after is not None:
-            part, after = await reading.run(self._count_some, service, names, after)
-            alive.update(part)
+        asked = await self._started().reading.run(
+            self._reader.look, lambda cursor: recipe.strays(cursor, service, operations)
+        )
+        alive = await self._count_alive(service, asked)
         return {name: number for name, number in alive.items() if number}
+
+    async def _count_alive(self, service: str, asked: recipe.Asked) -> Mapping[str, int]:
+        """The living keys, counted piece by piece."""
+        reading = self._started().reading
+        alive, after = Counter[str](), 0 if asked else None
+        while after is not None:
+            part, after = await reading.run(self._count_some, service, asked, after)
+            alive.update(part)
+        return alive
 
     async def find(self, query: Query) -> list[Snapshot]:
         reading = self._started().reading
@@ -270,8 +283,8 @@ class SqliteStore:
     def _find_some(self, query: Query) -> inquiry.Piece:
         return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
 
-    def _count_some(self, service: str, names: Collection[str], after: int) -> tuple[dict[str, int], int | None]:
-        return self._reader.look(lambda cursor: recipe.count_some(cursor, service, names, after, self._clock_us()))
+    def _count_some(self, service: str, asked: recipe.Asked, after: int) -> tuple[Mapping[str, int], int | None]:
+        return self._reader.look(lambda cursor: recipe.count_some(cursor, service, asked, after, self._clock_us()))
 
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))

@@ -1,4 +1,8 @@
-"""The agreement on identity recipes in SQLite, inside a transaction that somebody else began and will end."""
+"""The agreement on identity recipes in SQLite, inside transactions that somebody else began and will end.
+
+Living keys are counted by going through all records. That is done in pieces, and never in a transaction that writes:
+every command would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,28 @@ from gateway.store.sqlite_statements import Cursor, statements
 
 _LAST_ROW: Final = 2**63 - 1
 
+Asked = Mapping[str, bool]
+"""The operation names whose living keys are counted: of this service alone, or of all."""
+
 
 def agree(
-    cursor: Cursor, service: str, recipes: Mapping[str, bytes], accept: frozenset[str], now_us: int
-) -> list[RecipeConflict]:
-    """Remember the recipes, or find who objects."""
+    cursor: Cursor,
+    service: str,
+    recipes: Mapping[str, bytes],
+    accept: frozenset[str],
+    asked: Asked,
+    alive: Mapping[str, int],
+) -> list[RecipeConflict] | Asked:
+    """Remember the recipes, or find who objects.
+
+    `alive` are the living keys of what was `asked` about. Where something else has to be, that is returned and nothing
+    is remembered.
+    """
     sql = statements()
-    comparison = compare(dict(cursor.execute(sql["select_recipes"]).fetchall()), service, recipes, accept)
-    conflicts = comparison.conflicts(_count_alive(cursor, service, comparison.doubtful, now_us))
+    comparison = compare(_known(cursor), service, recipes, accept)
+    if comparison.doubtful != asked:
+        return comparison.doubtful
+    conflicts = comparison.conflicts(alive)
     if not conflicts:
         for text, recipe in comparison.written.items():
             cursor.execute(sql["upsert_recipe"], (text, recipe))
@@ -30,32 +48,28 @@ def agree(
     return conflicts
 
 
-def strays(cursor: Cursor, service: str, operations: Collection[str]) -> list[str]:
+def strays(cursor: Cursor, service: str, operations: Collection[str]) -> Asked:
     """The operation names that are none of these."""
-    return strays_of(dict(cursor.execute(statements()["select_recipes"]).fetchall()), service, operations)
+    return dict.fromkeys(strays_of(_known(cursor), service, operations), True)
 
 
 def count_some(
-    cursor: Cursor, service: str, names: Collection[str], after: int, now_us: int
-) -> tuple[dict[str, int], int | None]:
-    """The service's living keys by operation name in the next piece after this row, and its last; None at the end."""
-    horizon = cursor.execute(statements()["select_horizon_by_row"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
-    last = None if horizon is None else horizon[0]
-    alive = _count_alive(
-        cursor, service, dict.fromkeys(names, True), now_us, after, _LAST_ROW if last is None else last
-    )
-    return alive, last
-
-
-def _count_alive(
-    cursor: Cursor, service: str, asked: Mapping[str, bool], now_us: int, after: int = 0, last: int = _LAST_ROW
-) -> dict[str, int]:
-    """The living keys by operation name, where asked those of this service alone; between two rows."""
+    cursor: Cursor, service: str, asked: Asked, after: int, now_us: int
+) -> tuple[Mapping[str, int], int | None]:
+    """The living keys by operation name in the next piece after this row, and its last; None at the end."""
+    sql = statements()
+    horizon = cursor.execute(sql["select_horizon_by_row"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
+    last = _LAST_ROW if horizon is None else horizon[0]
     alive = {}
     for operation, is_own in asked.items():
-        rows = cursor.execute(statements()["select_alive"], (operation, now_us, after, last))
+        rows = cursor.execute(sql["select_alive"], (operation, now_us, after, last))
         alive[operation] = sum(
             not is_own or derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id
             for operation_id, scope_digest, key_digest in rows
         )
-    return alive
+    return alive, None if horizon is None else last
+
+
+def _known(cursor: Cursor) -> dict[str, bytes]:
+    """The recipes, as `recipes` reads them."""
+    return dict(cursor.execute(statements()["select_recipes"]).fetchall())

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, State
 from gateway.store import sqlite_files
-from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused, Withheld
+from gateway.store.base import Indefinite, NotApplied, RecipeConflict, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
@@ -446,6 +446,18 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
     done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
     assert done == {reading}
     assert await counting == {"charges": len(hands)}
+
+
+async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
+    """Who starts with other recipes counts the keys that speak against them, and no command waits for that."""
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
+    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+    agreeing = asyncio.create_task(store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()))
+    claiming = asyncio.create_task(store.apply(Hand().claim()))
+    done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
+    assert done == {claiming}
+    assert await agreeing == [RecipeConflict("charges", len(hands) + 1)]
 
 
 async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:

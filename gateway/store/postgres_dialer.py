@@ -93,8 +93,9 @@ class Dialer:
         async def compare_and_fetch(connection: Connection) -> Sequence[Any]:
             known, seen_token = self.epoch, self.seen_token
             # In one message: it costs no turn more, and the transaction is never without its limits.
-            await connection.execute("; ".join(["BEGIN", *(f"SET LOCAL {name} = {ms}" for name, ms in self._limits)]))
+            begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = {ms}" for name, ms in self._limits)])
             try:
+                await connection.execute(begin)
                 await _compare(connection, known, seen_token)
                 rows = await connection.fetch(query, *arguments)
             except BaseException:

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from gateway.core.operation import Applied
-from gateway.store.base import Indefinite, NotApplied, Withheld
+from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
 from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_dialer import Dialer
 from tests.conformance.hand import SERVICE, Hand, do
@@ -54,6 +54,17 @@ async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -
                     return False
 
             await eventually(is_free, PATIENCE_SECONDS, "the key is free")
+
+
+async def test_a_batch_that_cannot_begin_leaves_no_transaction_open(own_postgres: PostgresServer) -> None:
+    """Behind a pooler a session is given back also where the server refuses to begin with a batch."""
+    async with Pooler(own_postgres.port, "gateway", "postgres") as pooler, session(own_postgres.url) as witness:
+        url = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true"
+        # More milliseconds than the server has a number for.
+        async with opened(url, command_seconds=1e7) as store:
+            with pytest.raises(Rejected):
+                await store.apply(Hand().claim())
+            assert await witness.fetch("SELECT FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'") == []
 
 
 async def record_an_answer(store: PostgresStore) -> None:

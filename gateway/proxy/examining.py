@@ -32,10 +32,14 @@ P = TypeVar("P", bound=Protecting)
 
 @immutable
 class Fault:
-    """Why a request is refused before anybody works on it."""
+    """Why a request is refused before its route says anything of it.
+
+    `is_verdict`: on a route it is rule 2. Otherwise it belongs to no verdict, and only takes the route's shape.
+    """
 
     status: int
     detail: str
+    is_verdict: bool = True
 
 
 def examine(

@@ -237,15 +237,17 @@ def refuse(
     return _reply(word, case, shape, status, headers, text, retryable, operation_id)
 
 
-def plain(status: int, detail: str) -> Reply:
-    """A problem that belongs to no verdict: a failure outside the protected routes."""
-    document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail}
-    return Reply(
-        status,
-        reason_phrase(status),
-        ((b"Content-Type", b"application/problem+json"), *_COMMON[:2]),
-        _json(document),
-    )
+def plain(status: int, detail: str, shape: Shape = "problem") -> Reply:
+    """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway."""
+    document: dict[str, Any]
+    if shape == "stripe":
+        # stripe-node takes a body without `error` for the object that was asked for, whatever the status.
+        media_type = b"application/json"
+        document = {"error": {"type": _API if status >= 500 else _INVALID, "message": detail}}
+    else:
+        media_type = b"application/problem+json"
+        document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail}
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON[:2]), _json(document))
 
 
 def _reply(

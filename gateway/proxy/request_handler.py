@@ -170,7 +170,7 @@ class RequestHandler(Generic[R]):
             _LOG.exception("a request could not be looked at")
             # One that nothing protects may have been sent on before that.
             detail = _FAILED if is_forwarded else _FAILED_BEFORE
-            route, fault, answer = None, Fault(500, detail), None
+            fault, answer = Fault(500, detail, is_verdict=False), None
         self._walk(exchange, route, fault, answer)
 
     def _answer_came(
@@ -275,7 +275,7 @@ class RequestHandler(Generic[R]):
             if exchange.is_answered:
                 exchange.abort()
                 raise ClientGone from None
-            await exchange.write_last(plain(500, _FAILED))
+            await exchange.write_last(plain(500, _FAILED, _shape_of(route)))
 
     async def _give(self, exchange: ClientExchange, route: R | None, answer: Found | None) -> None:
         if isinstance(answer, Untouched):
@@ -305,7 +305,7 @@ class RequestHandler(Generic[R]):
                 await self._give(exchange, route, replace(passed, word=word))
         except RequestCut as cut:
             # What had come of it may have been passed on, so nothing is said of what the service did with it.
-            await self._refuse_cut(exchange, None, cut)
+            await self._refuse_cut(exchange, route, cut, is_verdict=False)
         finally:
             incoming.body.close()
 
@@ -313,8 +313,8 @@ class RequestHandler(Generic[R]):
 
     async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
-        if route is None:
-            await exchange.write_last(plain(fault.status, fault.detail))
+        if route is None or not fault.is_verdict:
+            await exchange.write_last(plain(fault.status, fault.detail, _shape_of(route)))
             return
         reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
         head = exchange.head
@@ -331,20 +331,26 @@ class RequestHandler(Generic[R]):
         )
         await exchange.write_last(reply, shows_status=route.shows_status)
 
-    async def _refuse_cut(self, exchange: ClientExchange, route: R | None, cut: RequestCut) -> None:
+    async def _refuse_cut(
+        self, exchange: ClientExchange, route: R | None, cut: RequestCut, *, is_verdict: bool = True
+    ) -> None:
         match cut.cut:
             case Cut.GONE:
                 raise ClientGone
             case Cut.MALFORMED:
-                fault = Fault(400, "The chunks of the request body are malformed.")
+                fault = Fault(400, "The chunks of the request body are malformed.", is_verdict)
             case Cut.SLOW | Cut.CROWDED_OUT:
-                fault = Fault(408, "The request body did not come in time.")
+                fault = Fault(408, "The request body did not come in time.", is_verdict)
             case other:
                 assert_never(other)
         if exchange.is_answered:
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
+
+
+def _shape_of(route: EdgeRoute | None) -> Shape:
+    return "problem" if route is None else route.shape
 
 
 def _decoded(reply: Reply, gone: asyncio.Event) -> Reply:

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from gateway.config import Config, ConfigError, PostgresUrl, load, notices, parse
 from gateway.config.explanation import _forms
 from gateway.config.schema import schema_text
+from gateway.core.fingerprint import Fingerprinter, FingerprintSpec
+from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
 
 PUBLISHED = Path(__file__).parents[2] / "config"
@@ -54,6 +56,36 @@ def test_example() -> None:
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
     assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
     assert [notice.path for notice in notices(config)] == ["routes[3].scope"]
+
+
+def test_example_tells_stripes_accounts_apart() -> None:
+    """As stripe-python sends them, a charge of another account is another request, and the retry of one is the same."""
+    route = load(PUBLISHED / "gateway.example.yaml", ENVIRON).routes[1]
+    assert route.errors == "stripe"
+    fingerprinter = Fingerprinter(FingerprintSpec(headers=tuple(map(str.encode, route.fingerprint.headers))))
+
+    def digest(account: bytes | None, telemetry: bytes = b"") -> bytes:
+        headers = [
+            (b"Host", b"api.example.com"),
+            (b"Authorization", b"Bearer sk_test_1"),
+            (b"Idempotency-Key", b"order-1"),
+            (b"Content-Type", b"application/x-www-form-urlencoded"),
+            (b"X-Stripe-Client-Telemetry", telemetry),
+        ]
+        if account is not None:
+            headers.append((b"Stripe-Account", account))
+        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", tuple(headers))
+        return fingerprinter.digests(head, b"amount=100&metadata[order]=1").canonical
+
+    assert digest(b"acct_A", b"{}") == digest(b"acct_A", b'{"last_request_metrics": {}}')
+    assert len({digest(None), digest(b"acct_A"), digest(b"acct_B")}) == 3
+
+
+def test_example_settings_about_json_are_on_routes_for_json() -> None:
+    """Stripe's libraries send forms, of which `only` and `ignore` say nothing."""
+    for route in load(PUBLISHED / "gateway.example.yaml", ENVIRON).routes:
+        if route.errors == "stripe":
+            assert (route.fingerprint.only, route.fingerprint.ignore) == ((), ())
 
 
 def test_example_with_alternatives() -> None:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway import config
 from gateway.cli import parser
@@ -57,6 +58,18 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 def test_every_configuration_is_free_of_second_thoughts() -> None:
     """`check` has nothing to remark on the configurations that the README shows."""
     assert [config.notices(shown) for shown in CONFIGS] == [(), (), ()]
+
+
+def test_what_the_routes_of_a_library_need_is_configuration() -> None:
+    """What a row of the table of client libraries names can be given to a route, and `check` has no remark on it."""
+    table = TEXT.partition("\n## Client libraries\n")[2].partition("\n## ")[0]
+    rows = [settings for row in table.splitlines() if (settings := re.findall(r"`(\w+: [^`]+)`", row))]
+    assert len(rows) > 5
+    for settings in rows:
+        shown = yaml.safe_load(blocks("yaml")[0])
+        for setting in settings:
+            shown["routes"][0].update(yaml.safe_load(setting))
+        assert config.notices(config.parse(yaml.safe_dump(shown), environ=ENVIRONMENT)) == ()
 
 
 def test_every_target_of_make_exists() -> None:

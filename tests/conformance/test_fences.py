@@ -97,6 +97,15 @@ async def test_what_was_read_of_an_earlier_doubt_does_not_count(store: Store, ve
     assert await state(store, hand) is State.IN_DOUBT
 
 
+@pytest.mark.parametrize("verb", ["prove", "disprove"])
+async def test_a_second_resolution_is_no_repeat_of_the_first(store: Store, verb: str) -> None:
+    """Whoever read the same doubt and comes second is fenced, even to say the same; what is audited is the first."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon, READERS[verb])
+    await is_kept_out(store, hand, READERS[verb](hand))
+    assert len(await store.audits(hand.operation_id)) == 1
+
+
 async def test_a_released_key_is_for_the_same_request(store: Store) -> None:
     """A different request cannot claim it, also when it read the right token; the same request can."""
     hand = Hand()

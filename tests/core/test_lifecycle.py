@@ -333,11 +333,13 @@ def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
 
 
 def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:
-    """The holder that lost its lease hears so; one that gave up itself is fenced."""
+    """The holder that lost its lease hears so; one that ended the claim itself is fenced, and so is anybody else."""
     hand, memory = play(("claim", "past-lease"))
     assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Lapsed)
-    hand, memory = play(("claim", "abandon", "past-lease"))
-    assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Fenced)
+    assert isinstance(MemoryStore(memory).apply_now(replace(hand.renew(), attempt_id=hand.next_id)), Fenced)
+    for ended in ("abandon", "release", "complete"):
+        hand, memory = play(("claim", ended, "past-lease"))
+        assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Fenced)
 
 
 @pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
@@ -364,6 +366,17 @@ def test_no_lease_that_is_written_down_is_longer_than_the_longest(moment: int) -
         return
     assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US_MAX)
     assert written_down(after, now_us) is after
+
+
+def test_what_was_before_a_clock_was_set_back_stays() -> None:
+    """Where the clock was ahead for a renewal only, the lease alone is shortened, and that of a doubt is left."""
+    hand, _ = play(("claim",))
+    assert hand.record is not None
+    record = replace(hand.record, lease_until_us=hand.record.claimed_us + 10 * LEASE_US_MAX)
+    now_us = record.claimed_us + LEASE_US
+    assert written_down(record, now_us) == replace(record, lease_until_us=now_us + LEASE_US_MAX)
+    in_doubt = replace(record, state=State.IN_DOUBT, last_event=Event.ABANDON, doubt="reset")
+    assert written_down(in_doubt, now_us) == in_doubt
 
 
 @given(histories(), durations)

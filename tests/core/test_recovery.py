@@ -40,7 +40,7 @@ RECORD = Record(
     fingerprint=None,
     attempts=1,
     first_claimed_us=0,
-    claimed_us=0,
+    claimed_us=40,
     lease_until_us=100,
     doubt=LAPSED_DOUBT,
 )
@@ -48,6 +48,7 @@ GRACE_US = 30
 SETTLE_US = 50
 HAPPENED = AnswerRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
 NOTHING = AnswerRule(frozenset((404,)))
+GONE = AnswerRule(frozenset((410,)))
 PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=(NOTHING,), settle_us=SETTLE_US)
 
 
@@ -108,6 +109,25 @@ def test_what_an_answer_means(status: int, body: bytes, kind: type[Finding]) -> 
     assert isinstance(finding(status, body), kind)
 
 
+def test_a_rule_fits_by_all_that_it_says() -> None:
+    """An answer in which one thing stands as the rule says, and another does not, is not the one that it is about."""
+    rule = AnswerRule(
+        frozenset((200,)),
+        ((parse_pointer("/state"), frozenset(("gone",))), (parse_pointer("/final"), frozenset(("true",)))),
+    )
+    assert rule.fits(200, b'{"state":"gone","final":true}')
+    assert not rule.fits(200, b'{"state":"gone","final":false}')
+    assert not rule.fits(200, b'{"state":"here","final":true}')
+
+
+def test_one_rule_of_several_is_enough() -> None:
+    """Of the rules that say it happened, or that it did not, any one counts."""
+    probe = replace(PROBE, done=(HAPPENED, AnswerRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
+    assert isinstance(finding(201, probe=probe), Done)
+    assert isinstance(finding(410, probe=probe), NeverHappened)
+    assert isinstance(finding(204, probe=probe), AskAgain)
+
+
 def test_contradiction_is_no_answer() -> None:
     """An answer that says both says nothing."""
     both = replace(PROBE, done=(NOTHING,))
@@ -120,7 +140,7 @@ def test_never_happened_only_after_settle(began_us: int, kind: type[Finding]) ->
     assert isinstance(finding(404, began_us=began_us), kind)
 
 
-@pytest.mark.parametrize(("steady_us", "kind"), [(149, AskAgain), (150, NeverHappened)], ids=["early", "settled"])
+@pytest.mark.parametrize(("steady_us", "kind"), [(109, AskAgain), (110, NeverHappened)], ids=["early", "settled"])
 def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Finding]) -> None:
     """A store's clock that may have been set ahead does not show by itself that a lease and `settle` are over."""
     assert isinstance(finding(404, began_us=10_000, steady_us=steady_us), kind)
@@ -175,6 +195,12 @@ def test_rendering_refuses_dot_segments(value: bytes) -> None:
     assert render_probe(Probe(path="/a/{x}/s"), {"x": value}, b"h") is None
 
 
+@pytest.mark.parametrize("path", ["/a b/{x}", "/a#{x}", "/{x}\r\nHost: evil"], ids=["space", "fragment", "line"])
+def test_rendering_refuses_what_is_no_target(path: str) -> None:
+    """What would not stand in a request line as one target is not asked."""
+    assert render_probe(Probe(path=path), {"x": b"y"}, b"h") is None
+
+
 def test_rendering_needs_every_value() -> None:
     """Without a value nothing is asked."""
     assert render_probe(Probe(path="/a/{x}"), {}, b"h") is None
@@ -198,3 +224,4 @@ def test_pauses_grow_to_a_bound() -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] == MICROSECONDS
     assert pauses[-1] == 600 * MICROSECONDS
+    assert pause_us(100_000) == pauses[-1]

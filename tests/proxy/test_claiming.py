@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from gateway.core.lifecycle import settle as settled
-from gateway.core.operation import Abandon, Disprove, Record, Release, State
+from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Amnesic, Rejected, Withheld
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
@@ -300,6 +301,20 @@ async def test_a_store_that_is_a_black_hole(fault: Fault, patience_seconds: floa
     assert it.state() is State.RELEASED
 
 
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+@in_virtual_time
+async def test_a_request_executed_while_the_store_was_a_black_hole(fault: Fault) -> None:
+    """Where a route does without such a store, the claim comes into doubt when it arrives after all: it is not free."""
+    it = await bench()
+    gate = Gate()
+    it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
+    answer = await it.claim(is_executed_anyway=True)
+    assert isinstance(answer, Unavailable)
+    assert (answer.is_definite, answer.is_refused) == (False, False)
+    await it.claiming.wait_pursuits_ended()
+    assert it.state() is State.IN_DOUBT
+
+
 @in_virtual_time
 async def test_patience_is_for_all_statements_together() -> None:
     """A store that loses one answer after another has no more time than one that gives none."""
@@ -482,6 +497,7 @@ async def in_doubt() -> tuple[Bench, Record]:
 
 
 RESEND = Terms(REMEMBER_US, takes_over=True)
+GRACE_SECONDS = 30.0
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
@@ -523,6 +539,55 @@ async def test_a_cancelled_takeover_stays_in_doubt(side: str) -> None:
         await asking
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.IN_DOUBT
+
+
+@in_virtual_time
+async def test_a_takeover_that_comes_second_sees_the_first() -> None:
+    """Of two that send again, the one that is late hears that the other is at work, not that nobody is."""
+    it, _ = await in_doubt()
+    gate = it.store.stop_before("takeover")
+    late = asyncio.create_task(it.claiming.claim(it.identity, [SAME], RESEND))
+    await gate.reached.wait()
+    winner = granted(await it.gateway().claim(it.identity, [SAME], RESEND))
+    gate.opened.set()
+    answer = await late
+    assert isinstance(answer, Seen)
+    assert answer.snapshot.record == winner
+
+
+@in_virtual_time
+async def test_a_lapsed_claim_is_left_to_its_owner_for_a_while() -> None:
+    """Its outcome may be in a journal: it has its grace after the lease, and after the store was found back."""
+    it = await bench()
+    before = granted(await it.claim())
+    reachable_seconds = GRACE_SECONDS
+    claiming = Claiming(
+        it.store,
+        holder="there",
+        lease_seconds=LEASE_SECONDS,
+        grace_seconds=GRACE_SECONDS,
+        reachable_seconds=lambda: reachable_seconds,
+    )
+    it.memory.clock.advance(LEASE_SECONDS + GRACE_SECONDS - 1)
+    assert isinstance(await claiming.claim(it.identity, [SAME], RESEND), Seen)
+    it.memory.clock.advance(1)
+    reachable_seconds = GRACE_SECONDS - 1
+    assert isinstance(await claiming.claim(it.identity, [SAME], RESEND), Seen)
+    reachable_seconds = math.inf
+    assert granted(await claiming.claim(it.identity, [SAME], RESEND)).token > before.token
+
+
+@in_virtual_time
+async def test_a_claim_is_first_where_no_other_request_is_known() -> None:
+    """The first one is, and so is one on a record whose request was forgotten; any other retry is not."""
+    it = await bench()
+    for ending, is_first in ((Release, True), (Forget, False), (Release, True), (Release, False)):
+        answer = await it.claim()
+        assert isinstance(answer, Granted)
+        assert answer.is_first is is_first
+        held = answer.record
+        ids = (it.operation_id, held.token, held.attempt_id)
+        await it.store.apply(Forget(*ids) if ending is Forget else Release(*ids, REMEMBER_US))
 
 
 @in_virtual_time

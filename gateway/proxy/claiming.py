@@ -34,7 +34,6 @@ from gateway.core.operation import (
     Release,
     Result,
     Snapshot,
-    State,
     Takeover,
     microseconds,
     operation_id_of,
@@ -173,7 +172,7 @@ class Claiming:
             command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
             answer = await self._say(_Pursuit(command, terms, until))
             if isinstance(answer, Unavailable) and terms.is_executed_anyway and not answer.is_refused:
-                answer = await self._unless_known(answer, identity.operation_id, until)
+                answer = await self._unless_known(answer, identity.operation_id, ours, terms, until)
             if isinstance(answer, Granted) and is_forgotten:
                 return replace(answer, is_first=True)
             if not isinstance(answer, Seen):
@@ -193,7 +192,9 @@ class Claiming:
                     return answer
         return Unavailable("others keep changing the record", is_definite=True, is_refused=True)
 
-    async def _unless_known(self, unavailable: Unavailable, operation_id: UUID, until: float) -> Admission:
+    async def _unless_known(
+        self, unavailable: Unavailable, operation_id: UUID, ours: Sequence[Fingerprint], terms: Terms, until: float
+    ) -> Admission:
         """The same, or what forbids to forward the request without a claim: a record, in a store that can be read.
 
         A disk that is full takes no claim, and knows all the same what became of this key.
@@ -208,7 +209,8 @@ class Claiming:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
-        return unavailable if snapshot.state in (State.ABSENT, State.RELEASED) else Seen(snapshot)
+        judgement = judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+        return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""

@@ -119,6 +119,19 @@ async def test_a_key_that_is_known_is_not_executed_for_want_of_a_claim() -> None
         await it.store.apply(Abandon(it.operation_id, held.token, held.attempt_id, "reset"))
 
 
+@in_virtual_time
+async def test_another_request_is_not_executed_for_want_of_a_claim() -> None:
+    """Where a store that takes no claim says that the key was used for another request, that one is not executed, also
+    where the first is known to have had no effect."""
+    it = await bench()
+    first = granted(await it.claim())
+    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
+    it.store.on("claim", refused())
+    answer = await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US, is_executed_anyway=True))
+    assert isinstance(answer, Seen)
+    assert answer.snapshot.state is State.RELEASED
+
+
 @pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
 @in_virtual_time
 async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Fault | None) -> None:

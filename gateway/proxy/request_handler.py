@@ -219,7 +219,7 @@ class RequestHandler(Generic[R]):
         return answer.reply
 
     def refusal(self, status: int) -> bytes:
-        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too long."
+        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too big."
         reply = plain(status, detail)
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._state.clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head

@@ -38,7 +38,7 @@ _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 
 
 class RequestInvalid(Exception):
-    """The bytes are no request. `status` says whether they are malformed (400) or too long (414 of a path, 431)."""
+    """The bytes are no request. `status`: they are malformed (400), or their path (414) or head (431) is too big."""
 
     def __init__(self, status: int = 400) -> None:
         super().__init__(status)
@@ -161,9 +161,11 @@ class RequestParser:
             raise RequestInvalid
         fields_from = line.end()
         fields = _FIELD.findall(data, fields_from, end + 2)
-        if len(fields) != data.count(b"\n", fields_from, end + 2) or len(fields) > self._fields_max:
+        if len(fields) != data.count(b"\n", fields_from, end + 2):
             # A line that is none: folded, without a name, with a control character or a bare line feed.
             raise RequestInvalid
+        if len(fields) > self._fields_max:
+            raise RequestInvalid(431)
         if data.find(b" \r\n", fields_from, end + 2) >= 0 or data.find(b"\t\r\n", fields_from, end + 2) >= 0:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
         method, target, version = line.groups()

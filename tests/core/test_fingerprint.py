@@ -160,7 +160,8 @@ def test_method_overrides() -> None:
     [
         b"Authorization", b"date", b"User-Agent", b"Accept", b"Accept-Language", b"Prefer", b"traceparent",
         b"X-B3-TraceId", b"Idempotency-Key", b"Content-Length", b"Connection", b"x-stainless-retry-count",
-        b"X-Forwarded-For",
+        b"X-Forwarded-For", b"svix-retry-count", b"svix-timestamp", b"svix-signature", b"svix-req-id",
+        b"webhook-timestamp", b"webhook-signature", b"X-Stripe-Client-Telemetry",
     ],
     ids=bytes.decode,
 )  # fmt: skip

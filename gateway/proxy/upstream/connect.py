@@ -116,11 +116,11 @@ async def _open_at(
         async with asyncio.timeout_at(until):
             sock = _socket(address[0], settings)
             await loop.sock_connect(sock, address[1])
-            phase = "TLS with"
             made = UpstreamConnection(loop, owner, sock, settings.header_bytes_max, files)
             if settings.tls is None:
                 await loop.create_connection(lambda: made, sock=sock)
             else:
+                phase = "TLS with"
                 await loop.create_connection(
                     lambda: made,
                     sock=sock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from typing import Any
@@ -135,6 +136,26 @@ async def test_too_few_descriptors_sent_nothing(monkeypatch: pytest.MonkeyPatch)
         result = await send(client)
     assert isinstance(result, NotSent)
     assert result.reason is SentNothing.LOCAL
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(errno.ENOBUFS, "no room"), SentNothing.LOCAL), (TimeoutError(), SentNothing.CONNECT_TIMEOUT)],
+    ids=["no room", "too late"],
+)
+async def test_without_tls_no_fault_is_one_of_tls(
+    error: OSError, reason: SentNothing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that fails in the moment in which it is made is not put down to a handshake that there is not."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "create_connection", fail)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        failure = await not_sent(listener.getsockname()[1])
+    assert failure.reason is reason
+    assert failure.detail.startswith("connecting to 127.0.0.1")
 
 
 async def test_a_request_that_cannot_be_written_is_not_sent() -> None:

@@ -38,7 +38,8 @@ class UpstreamSettings:
     connection (name, TCP and TLS, over all addresses). `response_timeout_seconds` counts from the first byte of a
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
     Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
-    ever, keep none of them out.
+    ever, keep none of them out. Nor do answers that outlast their operation: they count as those of others do, and
+    where there are too many, protected requests open more than both numbers together.
     """
 
     host: str

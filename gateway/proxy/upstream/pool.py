@@ -15,8 +15,8 @@ The late body: some upstreams send a body behind an answer that has none (204, 3
 condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
 a while before it serves anybody.
 
-Invariant: idle connections + busy ones + those being opened never exceed the limit, and a place that becomes free
-wakes one of those who wait.
+Invariant: idle connections + busy ones + those being opened never exceed the limit, but for answers that outlast their
+operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
 """
 
 from __future__ import annotations

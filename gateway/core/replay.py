@@ -35,6 +35,10 @@ _RETRY_ADVICE: Final = frozenset((b"x-should-retry", b"stripe-should-retry"))
 PERSONAL: Final = frozenset((b"set-cookie", b"www-authenticate"))
 
 _ZERO_WEIGHT: Final = re.compile(rb"0(\.0{0,3})?")
+# How many codings a request may name, and parameters of one. There are a dozen codings, and one parameter: more make
+# every replay take long.
+_MEMBERS_MAX: Final = 64
+_PARAMETERS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +95,24 @@ def is_event_stream(headers: Headers) -> bool:
 
 
 def accepted_codings(accept_encoding: Iterable[bytes]) -> dict[bytes, bool] | None:
-    """What `Accept-Encoding` allows and refuses, by lower-case coding; None when the field is absent: anything goes."""
+    """What `Accept-Encoding` allows and refuses, by lower-case coding; None when the field is absent: anything goes.
+
+    Codings after the first `_MEMBERS_MAX` are taken for not named.
+    """
     values = list(accept_encoding)
     if not values:
         return None
     allowed: dict[bytes, bool] = {}
-    for value in values:
-        for member in value.split(b","):
-            coding, _, parameters = member.partition(b";")
-            name = coding.strip(b" \t").lower()
-            if name:
-                allowed[name] = not _is_zero_weight(parameters)
+    for member in b",".join(values).split(b",", _MEMBERS_MAX)[:_MEMBERS_MAX]:
+        coding, _, parameters = member.partition(b";")
+        name = coding.strip(b" \t").lower()
+        if name:
+            allowed[name] = not _is_zero_weight(parameters)
     return allowed
 
 
 def _is_zero_weight(parameters: bytes) -> bool:
-    for parameter in parameters.split(b";"):
+    for parameter in parameters.split(b";", _PARAMETERS_MAX)[:_PARAMETERS_MAX]:
         name, _, value = parameter.partition(b"=")
         if name.strip(b" \t").lower() == b"q":
             return _ZERO_WEIGHT.fullmatch(value.strip(b" \t")) is not None

@@ -139,3 +139,9 @@ def test_event_stream(value: bytes, is_stream: bool) -> None:
 def test_accepts(values: list[bytes], coding: bytes, accepted: bool) -> None:
     """RFC 9110 section 12.5.3: an absent field accepts anything, an empty one nothing but identity."""
     assert accepts(coding, accepted_codings(values)) is accepted
+
+
+@pytest.mark.parametrize(("before", "accepted"), [(63, True), (64, False)])
+def test_codings_beyond_what_anybody_names_are_not_looked_at(before: int, accepted: bool) -> None:
+    """Every replay of a coded answer reads the list anew, and it may be as long as a head."""
+    assert accepts(b"gzip", accepted_codings([b"x," * before + b"gzip"])) is accepted

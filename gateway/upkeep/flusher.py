@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, Release, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, Release, Result, State
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Rejected, Store, StoreError, boot_seconds
 from gateway.store.journal_base import EntryId, Journal, JournalEntry, LastWord
@@ -178,10 +178,14 @@ class Flusher:
 def _is_overtaken(command: LastWord, result: Result) -> bool:
     """Whether there was a later claim, and no response is lost with what is known of the attempt before.
 
-    The store had taken it, and only its acknowledgement was lost; or the doubt was ended without it.
+    The store had taken it, and only its acknowledgement was lost; or the doubt about it was ended without it. While a
+    takeover still carries that doubt, a word that nothing happened is what an operator wants to know.
     """
     record = result.snapshot.record
-    return isinstance(command, Release | Forget | Abandon) and record is not None and record.token > command.token
+    if record is None or record.token <= command.token or not isinstance(command, Release | Forget | Abandon):
+        return False
+    is_doubted = record.carries_doubt and record.state in (State.CLAIMED, State.IN_DOUBT)
+    return isinstance(command, Abandon) or not is_doubted
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:

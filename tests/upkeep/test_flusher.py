@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -182,6 +183,16 @@ async def test_one_without_a_response_that_somebody_gainsaid_is_kept(home: Home)
     (hand,) = await home.claimed(1)
     await home.journal.append("charge", hand.release())
     await do(home.store, hand, Hand.abandon, Hand.prove)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
+
+
+@pytest.mark.parametrize("ends", [(), (Hand.abandon,)], ids=["claimed", "in doubt"])
+async def test_what_would_end_a_doubt_that_a_takeover_carries_is_kept(home: Home, ends: tuple[Any, ...]) -> None:
+    """The claim was taken over before the store heard that its attempt had no effect: an operator is to hear it."""
+    (hand,) = await home.claimed(1)
+    await home.journal.append("charge", hand.release())
+    await do(home.store, hand, Hand.abandon, Hand.takeover, *ends)
     await home.flusher.run_once()
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
 

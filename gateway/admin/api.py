@@ -41,7 +41,7 @@ from gateway.admin.view import described
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import Audit, Snapshot, State, microseconds
 from gateway.observe.side_port import SidePort
-from gateway.store.base import Amnesic, Indefinite, NotApplied, Query, Rejected, Withheld, boot_seconds
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Query, Rejected, StartRefused, Withheld, boot_seconds
 
 _LOG = logging.getLogger("gateway")
 
@@ -124,6 +124,8 @@ class AdminApi:
             return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
         except Indefinite as error:
             return _unavailable(f"It is not known whether this was done: {error}")
+        except StartRefused as error:
+            return _unavailable(f"Nothing was changed: {error}.")
         finally:
             self._under_way -= 1
 

@@ -340,3 +340,15 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
         for response in (await admin("GET", path), await admin("POST", f"{path}/purge", {"why": "x"})):
             assert (response.status, response.json()["code"]) == (503, "store-unavailable")
             assert "another version of this program" in response.json()["detail"]
+
+
+async def test_memory_that_a_newer_program_wrote_down(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """It cannot be told what was lost, nor accepted, and the answer says whose word is needed."""
+    here, admin, _ = desk
+    await here.store.begin_epoch(b'{"version": 2}', 0)
+    for answer in (
+        await admin("GET", "/memory"),
+        await admin("POST", "/memory/accept-loss", {"by": "ops", "why": "a restore"}),
+    ):
+        assert (answer.status, answer.json()["code"]) == (503, "store-unavailable")
+        assert "written by a newer program" in answer.json()["detail"]

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
 from gateway.config.report import alternatives
 from gateway.core.fingerprint import may_be_fingerprinted
-from gateway.core.message import HOP_BY_HOP, METHODS
+from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 
 _DURATION = re.compile(r"(0|[1-9][0-9]{0,9})(ms|s|m|h|d)\Z")
@@ -23,6 +23,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")  # RFC 6901 section 3, without the whole document
 _POINTER_CHARS_MAX = 256
 _PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
+# The registered methods (RFC 9110 section 16.1.1, and what WebDAV and its kind use): one that is not is a slip.
+_METHODS = (
+    "ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "M-SEARCH", "MERGE",
+    "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH",
+    "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK",
+    "UNLOCK", "UNSUBSCRIBE",
+)  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 # Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
@@ -250,9 +257,9 @@ class Method(Leaf):
             raise wrong(f"expected {self.expected}", f"write {text.upper()}" if _TOKEN.match(text) else "")
         if text in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"):
             raise wrong(f"expected {self.expected}", "a safe method has no effect to protect")
-        if text.encode() not in METHODS:
-            close = difflib.get_close_matches(text, sorted(method.decode() for method in METHODS), n=1)
-            hint = f"did you mean {close[0]}?" if close else "no request has this one"
+        if text not in _METHODS:
+            close = difflib.get_close_matches(text, _METHODS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "this one is not registered"
             raise wrong(f"expected {self.expected}", hint)
         return text
 

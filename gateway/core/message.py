@@ -20,13 +20,6 @@ _LOGGED_CHARACTERS_MAX = 128
 _KNOWN_NAMES_MAX: Final = 1024
 _KNOWN_NAME_BYTES_MAX: Final = 64
 
-# The registered methods (RFC 9110 section 16.1.1 and what WebDAV and its kind use). Case counts.
-METHODS = frozenset(
-    b"ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY"
-    b" OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK"
-    b" UNLOCK UNSUBSCRIBE".split()
-)
-
 # RFC 9110 section 7.6.1, plus the two that intermediaries have always treated alike.
 HOP_BY_HOP = frozenset(
     (

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gateway.core.message import METHODS, IndexedHeaders, RequestHead, connection_options
+from gateway.core.message import IndexedHeaders, RequestHead, connection_options
 from gateway.proxy.chunks import ChunkReader, ChunksInvalid
 from gateway.proxy.strictness import framing_fault
 
@@ -169,7 +169,7 @@ class RequestParser:
         if data.find(b" \r\n", fields_from, end + 2) >= 0 or data.find(b"\t\r\n", fields_from, end + 2) >= 0:
             fields = [(name, value.rstrip(b" \t")) for name, value in fields]
         method, target, version = line.groups()
-        if method not in METHODS or (target[:1] != b"/" and not _is_other_form(method, target)):
+        if target[:1] != b"/" and not _is_other_form(method, target):
             raise RequestInvalid
         if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
             raise RequestInvalid(414)

@@ -240,7 +240,7 @@ REPLACED = [
         "match",
         "match: {path: /a, methods: [▸XYZ]}",
         ".methods[0]",
-        f"{METHOD}, found 'XYZ'; no request has this one",
+        f"{METHOD}, found 'XYZ'; this one is not registered",
     ),
     ("match", "match: {path: /a, methods: [PUT, ▸PUT]}", ".methods[1]", "this is listed already"),
     (

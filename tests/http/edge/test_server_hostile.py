@@ -65,7 +65,6 @@ UNREADABLE = {
     "version-in-lower-case": raw(b"POST " + P + b" http/1.1"),
     "the-preface-of-http-2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "tls-on-a-plain-port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    "unknown-method": raw(b"FOO " + P + b" HTTP/1.1"),
     "method-in-lower-case": raw(b"post " + P + b" HTTP/1.1"),
     "relative-target": raw(b"POST v1/payments HTTP/1.1"),
     "user-in-an-absolute-form": raw(b"POST http://a@gateway.test" + P + b" HTTP/1.1"),

@@ -133,15 +133,18 @@ class ClientExchange:
         A handshake has no body: the rest of one would be torn between the request and the tunnel.
         """
         request = self._request
-        protocols = [value.lower() for value in field_values(self.head.headers, b"upgrade")]
-        return protocols == [b"websocket"] and request.version == (1, 1) and request.length == 0
+        return self._protocols() == [b"websocket"] and request.version == (1, 1) and request.length == 0
+
+    def _protocols(self) -> list[bytes]:
+        """What the request offers to go on with."""
+        return [value.lower() for value in field_values(self.head.headers, b"upgrade")]
 
     @property
     def repeatable(self) -> bytes | None:
         """The bytes that on any connection are this request again and leave it open for more; None without them."""
         request = self._request
-        is_plain = request.version == (1, 1) and request.keep_alive and not request.asks_upgrade
-        return self._data if is_plain else None
+        is_plain = not request.asks_upgrade or self._protocols() == [b"h2c"]
+        return self._data if is_plain and request.version == (1, 1) and request.keep_alive else None
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 
@@ -196,12 +199,13 @@ class ClientExchange:
     def _may_keep_alive(self) -> bool:
         """A request whose body did not arrive whole is followed by its rest, which nobody must take for a request.
 
-        Nor does another one follow a request for an upgrade that is not known: its bytes may be of that protocol.
+        Nor does another one follow a request for an upgrade that is not known: its bytes may be of that protocol. A
+        client that offers HTTP/2 begins with it after a 101 only (RFC 7540 section 3.2), and Java's offers it always.
         """
         request = self._request
         if self._is_last or not request.keep_alive or self._edge.is_stopping or not self.body.is_received:
             return False
-        return not request.asks_upgrade or self._is_switchable()
+        return not request.asks_upgrade or self._protocols() == [b"h2c"] or self._is_switchable()
 
     async def _write_whole(self, out: Framed, body: bytes) -> None:
         """In parts: of what the transport took over, nobody can say with TLS how much it holds."""

@@ -62,14 +62,26 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: 
 
 async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:
     """The request is served as if it had not asked; the parser cannot tell what follows it."""
-    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n"
     async with serving() as edge, Connection(edge.port) as connection:
-        await connection.send(post(upgrade) + post())
+        await connection.send(post(b"Connection: Upgrade\r\nUpgrade: foo/2\r\n") + post())
         response = await connection.read_response()
         assert (response.status, response.header("connection")) == (200, "close")
         assert await connection.read_rest() == b""
         (taken,) = edge.taken
         assert not [name for name, _ in taken.head.headers if name.lower() == b"upgrade"]
+
+
+async def test_an_offer_of_http_2_is_declined_and_the_connection_kept() -> None:
+    """Java's client makes it with each request, and goes on with HTTP/1.1 where nobody takes it."""
+    offer = post(b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n")
+    async with serving() as edge, Connection(edge.port) as connection:
+        for _ in range(2):
+            await connection.send(offer)
+            response = await connection.read_response()
+            assert (response.status, response.header("connection")) == (200, None)
+        assert len(edge.taken) == 2
+        for taken in edge.taken:
+            assert not [name for name, _ in taken.head.headers if name.lower() == b"upgrade"]
 
 
 async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:

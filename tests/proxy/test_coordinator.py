@@ -318,6 +318,67 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
         assert heard(await first) == (200, Word.STORED)
 
 
+@pytest.mark.parametrize(
+    ("others", "heard_now"),
+    [
+        ("nothing", (409, Word.IN_FLIGHT)),
+        ("proved", (202, Word.RECOVERED)),
+        ("disproved", (503, Word.RELEASED)),
+        ("erased", (503, Word.RELEASED)),
+        ("claimed", (409, Word.IN_FLIGHT)),
+        ("completed", (202, Word.REPLAYED)),
+    ],
+)
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["came-after", "waited"])
+async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
+    tmp_path: Path, others: str, heard_now: tuple[int, Word], is_waiting: bool
+) -> None:
+    """Once the lease is over it hears what the record says, while the attempt still runs here; and executes nothing."""
+    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        if is_waiting:
+            duplicate = office.ask(headers=[("Prefer", "wait=1")])
+            await eventually(lambda: office.coordinator.waiters == 1)
+        office.pass_time(LEASE_SECONDS)
+        ids = (office.record.identity.operation_id, office.record.token)
+        if others == "proved":
+            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
+        elif others != "nothing":
+            say(office, Disprove(*ids, uuid4(), WINDOW_US))
+        if others == "erased":
+            office.memory.records.clear()
+        if others in ("claimed", "completed"):
+            other = claimed_by_another(office)
+            if others == "completed":
+                say(office, Complete(ids[0], other.token, other.attempt_id, theirs, WINDOW_US, WINDOW_US))
+        # The loop was not stuck.
+        office.leases.run_once()
+        if not is_waiting:
+            duplicate = office.ask(headers=[("Prefer", "wait=0")])
+        assert heard(await duplicate) == heard_now
+        assert len(office.upstream.requests) == 1
+        hold.set()
+        await first
+
+
+async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the answer is there is known, and the store knows less: it is neither asked nor told that nobody knows."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=refused())
+        assert heard(await office.reply()) == (200, Word.JOURNALED)
+        await office.journal.close()
+        office.store.said.clear()
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        assert (office.store.said, len(office.upstream.requests)) == ([], 1)
+        await office.journal.start()
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+
+
 # Leases
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.core.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import StoredResponse, field_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Word
@@ -363,6 +364,24 @@ async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
         assert len(office.upstream.requests) == 1
         hold.set()
         await first
+
+
+async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path) -> None:
+    """Where another route of the operation makes its fingerprints otherwise, a different request shares no answer."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        otherwise = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",))))
+        body = b'{"amount": 7, "currency": "EUR"}'
+        assert heard(await office.reply(body=body, route=otherwise)) == (422, Word.KEY_REUSED)
+        accepting = replace(otherwise, accepts_recipe_change=True)
+        shared = office.ask(body=body, route=accepting)
+        await eventually(lambda: office.coordinator.waiters == 1)
+        hold.set()
+        assert heard(await first) == (200, Word.STORED)
+        assert heard(await shared) == (200, Word.REPLAYED)
 
 
 async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,14 @@ def test_listed_headers() -> None:
     assert len({digests(request, spec=spec).raw for request in requests}) == 1
 
 
+def test_listed_headers_one_request_after_another() -> None:
+    """A route that has taken the fingerprint of a request does not take it for one with another listed field."""
+    spec = FingerprintSpec(headers=(b"X-Region",))
+    route = Fingerprinter(spec)
+    for request in (HEAD, head(x_region=b"us"), head(x_region=b""), HEAD):
+        assert route.digests(request, JSON) == digests(request, spec=spec)
+
+
 def test_method_overrides() -> None:
     """A field that some services take for the method counts with its name and all its values, in both digests."""
     route, names = Fingerprinter(PLAIN), ("x_http_method_override", "x_http_method", "x_method_override")
@@ -254,6 +262,13 @@ FORM_DATA = b'--%b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--%b-
             (b"multipart/form-data; boundary=Y", FORM_DATA % (b"X", b"X")),
             False,
             id="multipart-other-boundary",
+        ),
+        pytest.param(
+            PLAIN,
+            (b"multipart/form-data; boundary=X; charset=utf-8", FORM_DATA % (b"X", b"X")),
+            (b"multipart/form-data; boundary=X; charset=utf-7", FORM_DATA % (b"X", b"X")),
+            False,
+            id="multipart-other-charset",
         ),
         pytest.param(
             PLAIN,

@@ -33,13 +33,14 @@ from gateway.core.operation import (
     Fenced,
     Fingerprint,
     Lapsed,
+    ProbeTarget,
     Record,
     Snapshot,
     State,
     operation_id_of,
 )
 from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
-from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, Hand, increasing
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, SAME_BY_RAW, Hand, increasing
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
 TIME_EVENTS = {row.event for row in TABLE if row.fence is Fence.CLOCK}
@@ -330,6 +331,17 @@ def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     assert hand.record.token > before.token
     assert (hand.record.fingerprint, hand.record.first_claimed_us) == (before.fingerprint, before.first_claimed_us)
     assert (hand.record.attempts, hand.record.claimed_us) == (2, memory.clock())
+
+
+def test_a_retry_keeps_the_fingerprint_and_brings_its_own_probe() -> None:
+    """What the request was is said by the first claim, also to one that is the same under another recipe."""
+    hand, memory = play(("claim", "release"))
+    assert hand.record is not None
+    target = ProbeTarget(b"/another", b"api.test")
+    result = MemoryStore(memory).apply_now(replace(hand.retry(), fingerprint=SAME_BY_RAW, probe=target))
+    assert isinstance(result, Applied)
+    assert result.snapshot.record is not None
+    assert (result.snapshot.record.fingerprint, result.snapshot.record.probe) == (SAME, target)
 
 
 def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from gateway.config.address import SqliteUrl
 from gateway.config.model import Admin, Config, Store
 from gateway.config.route import ComposedScope, HeaderScope, Route
+from gateway.core.message import is_forwarding_field
 from gateway.core.routing import unreachable
+from gateway.core.scope import Network
 
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _OWN_SEMANTICS = {
@@ -31,7 +34,8 @@ class Notice:
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
-    found += [notice for index, route in enumerate(config.routes) for notice in _of_route(f"routes[{index}]", route)]
+    for index, route in enumerate(config.routes):
+        found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
@@ -52,12 +56,28 @@ def _of_store(store: Store) -> Iterator[Notice]:
         yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")
 
 
-def _of_route(path: str, route: Route) -> Iterator[Notice]:
+def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[Notice]:
     for method in route.match.methods:
         if method in _OWN_SEMANTICS:
             yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
     parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
-    if any(isinstance(part, HeaderScope) and part.from_ == "any" for part in parts):
+    headers = [part for part in parts if isinstance(part, HeaderScope)]
+    if any(part.from_ == "any" for part in headers):
         yield Notice(f"{path}.scope", "whoever reaches the gateway can claim to be any caller")
+    for part in headers:
+        if is_forwarding_field(part.header.encode()) and not _all_within(part.from_, trusted):
+            yield Notice(
+                f"{path}.scope",
+                f"the service does not get {part.header}, which only hops in trusted_proxies may send it",
+            )
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+
+
+def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:
+    if sources == "any":
+        return False
+    return all(
+        any(source.network_address in network and source.broadcast_address in network for network in trusted)
+        for source in sources
+    )

@@ -137,6 +137,16 @@ def connection_options(headers: Headers) -> frozenset[bytes]:
     return frozenset(list_members(values)) if values else frozenset()
 
 
+def is_forwarding_field(name: bytes) -> bool:
+    """Whether a field, in any spelling, says who called, and how: it is believed of a trusted proxy alone.
+
+    A service may prefer others of them to those that the gateway writes, so that leaving them would let anybody speak
+    for its callers (RFC 7239 section 8.1). One that cannot tell `_` from `-` reads both alike.
+    """
+    folded = name.lower().replace(b"_", b"-")
+    return folded in (b"forwarded", b"x-real-ip") or folded.startswith(b"x-forwarded-")
+
+
 def asks_upgrade(headers: Headers) -> bool:
     """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
     return bool(field_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)

@@ -17,7 +17,15 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, connection_options, values_by_name
+from gateway.core.message import (
+    HOP_BY_HOP,
+    Headers,
+    NameTable,
+    RequestHead,
+    connection_options,
+    is_forwarding_field,
+    values_by_name,
+)
 from gateway.core.replay import GATEWAY_FIELDS
 from gateway.proxy.hop import Hop, Peer
 
@@ -26,10 +34,6 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
-# What says who called, and how: believed of a trusted proxy alone. A service may prefer others of them to those that
-# the gateway writes, so that leaving them would let anybody speak for its callers (RFC 7239 section 8.1).
-_FORWARDED: Final = frozenset((b"forwarded", b"x-real-ip"))
-_FORWARDED_PREFIX: Final = b"x-forwarded-"
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
 
@@ -149,7 +153,7 @@ def _kind_of(field: bytes) -> int:
         kind = _HOST
     elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
         kind = _DROPPED
-    elif folded in _FORWARDED or folded.startswith(_FORWARDED_PREFIX):
+    elif is_forwarding_field(name):
         kind = _FORWARDING
     elif folded.startswith(_ENVOY_PREFIX):
         kind = _ENVOY

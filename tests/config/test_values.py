@@ -224,3 +224,17 @@ def test_notices() -> None:
         "protecting it pays where a repeat would answer 404 to a success",
         "routes[1].match: again never matches: all its requests go to pay before it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "is_noticed"),
+    [("[]", True), ("[10.0.0.0/16]", True), ("[10.0.0.0/8]", False), ('[0.0.0.0/0, "::/0"]', False)],
+)
+def test_a_scope_by_a_field_that_the_service_does_not_get_is_noticed(trusted: str, is_noticed: bool) -> None:
+    """Who sets X-Forwarded-User for the scope has to be a trusted proxy too, or the service behind misses it."""
+    scope = "{header: X-Forwarded-User, from: [10.0.0.0/8]}"
+    text = f"trusted_proxies: {trusted}\n" + MINIMAL.replace("{api_key: X-Api-Key}", scope)
+    message = (
+        "routes[0].scope: the service does not get X-Forwarded-User, which only hops in trusted_proxies may send it"
+    )
+    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed

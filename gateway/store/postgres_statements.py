@@ -45,8 +45,6 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000
 
 # By how much `due_us` of a claim is later than the expected end of its answer's window.
 DUE_SLACK_US: Final = 5_000_000
-# For how long a claim may have a lower token beside it whose statement has yet to commit.
-_COMMIT_US: Final = 5_000_000
 # More than all gateways together draw while a statement runs.
 _TOKENS_DRAWN_MAX: Final = 200_000
 # Answers are read in one statement until so many bytes are together, and then the one that comes over it.
@@ -61,7 +59,6 @@ _MARKS: Final = {
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
     "{audit_keep_us}": str(AUDIT_KEEP_US),
-    "{commit_us}": str(_COMMIT_US),
     "{read_bytes_max}": str(_READ_BYTES_MAX),
     "{due_slack_us}": str(DUE_SLACK_US),
     "{lease_us_max}": str(LEASE_US_MAX),

@@ -24,6 +24,8 @@ from gateway.store.recipes import compare, strays
 _SWEEP_ROWS_MAX: Final = 100
 _WALK_ROWS_MAX: Final = 5_000
 _WALKS_MAX: Final = 20
+# For how long the statement that drew a token may have yet to commit.
+_COMMIT_SECONDS: Final = 5.0
 _DROP_PAUSE_SECONDS: Final = 60.0
 
 _LAPSE: Final = load("lapse")
@@ -51,6 +53,8 @@ class Upkeep:
         self._is_session = is_session
         # When, on the event loop's clock, a past day may next be looked for.
         self._next_drop_at = 0.0
+        # The last token that was drawn at the latest look, when that was, and the last one that is long settled.
+        self._drawn_token, self._looked_at, self._settled_token = 0, float("-inf"), 0
 
     async def close(self) -> None:
         """Give the link back."""
@@ -62,7 +66,7 @@ class Upkeep:
             bound = min(limit - swept.lapsed - shortened, _SWEEP_ROWS_MAX)
             if bound <= 0:
                 break
-            (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX)
+            row = await self._walk(bound)
             if not row["mine"]:
                 return swept
             swept += Swept(row["lapsed"], named=_named(row))
@@ -81,6 +85,19 @@ class Upkeep:
         more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
         await self._drop_past()
         return replace(swept, more=more)
+
+    async def _walk(self, bound: int) -> Any:
+        """One statement of the walk for lapsed claims, told up to which token nobody has yet to commit.
+
+        The event loop's clock says so: it is not set, as the server's may be.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._looked_at >= _COMMIT_SECONDS:
+            self._settled_token = self._drawn_token
+        (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX, self._settled_token)
+        if self._settled_token == self._drawn_token:
+            self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
+        return row
 
     async def look_epoch(self) -> Epoch:
         return await self._link.run(look_epoch)

@@ -14,11 +14,10 @@ import pytest
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
 from gateway.store.postgres import PostgresStore, migrate
-from tests.conformance.hand import LEASE_SECONDS, Hand, do, state
+from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
-from tests.support.memory_store import ManualClock
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 
@@ -224,32 +223,6 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
             with pytest.raises(Withheld, match="newer program"):
                 await store.apply(command)
         assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
-
-
-async def test_a_takeover_that_the_walk_has_passed(postgres_url: str) -> None:
-    """A commit may take longer than the walk for lapsed claims waits; what was taken over is listed all the same."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
-        hand = Hand()
-        await do(store, hand, Hand.claim, Hand.abandon, Hand.takeover)
-        await beside.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
-        clock.advance(LEASE_SECONDS + 1)
-        (found,) = await store.find(Query(frozenset((State.IN_DOUBT,))))
-        assert found.record is not None
-        assert found.record.identity.operation_id == hand.operation_id
-        assert (await store.tally()).in_doubt == {"create_payment": 1}
-        assert (await store.sweep(100)).lapsed == 1
-
-
-async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:
-    """What was claimed later than now does not hold up the walk, whatever came of it."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
-        await do(store, Hand(), Hand.claim)
-        await do(store, done := Hand(), Hand.claim, Hand.complete)
-        clock.advance(-86_400.0)
-        await store.sweep(100)
-        assert await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep") == done.token
 
 
 async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresServer) -> None:

@@ -5,7 +5,8 @@
 --
 -- Walks the claims in the order of their tokens from where the last walk ended, and looks at those that were renewed. The
 -- walk ends before the first claim that must be looked at again, and before what may still be followed by a lower token
--- of a statement that has not committed.
+-- of a statement that has not committed: after the last token of which that is known ($4). When a claim was made does not
+-- tell, for the clock may have been set since.
 WITH turn AS MATERIALIZED (
     -- What time has changed is true whether or not it is written down: no flush at commit.
     SELECT pg_try_advisory_xact_lock({sweep_lock}) AS mine, set_config('synchronous_commit', 'off', true)
@@ -15,7 +16,7 @@ WITH turn AS MATERIALIZED (
 ), young AS MATERIALIZED (
     SELECT o.*
     FROM start s CROSS JOIN LATERAL (
-        SELECT operation_id, token, state, claimed_us, lease_until_us, attention_us
+        SELECT operation_id, token, state, lease_until_us, attention_us
         FROM idempotency_gateway.operation
         WHERE token > s.passed_token
         ORDER BY token
@@ -63,10 +64,9 @@ WITH turn AS MATERIALIZED (
     WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us > s.now_us + {lease_us_max}
     RETURNING o.token
 ), held AS MATERIALIZED (
-    -- What was claimed later than now does not tell when; to wait for it would take as long as the clock was set back.
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
-    FROM young y CROSS JOIN start s
-    WHERE y.claimed_us BETWEEN s.now_us - {commit_us} AND s.now_us + {commit_us}
+    FROM young y
+    WHERE y.token > $4::bigint
         OR y.state = 'claimed' AND y.attention_us IS NULL
             AND y.token NOT IN (SELECT token FROM lapsed UNION ALL SELECT token FROM shortened)
 ), moved AS (
@@ -81,5 +81,6 @@ SELECT
     ARRAY(SELECT l.route FROM lapsed l ORDER BY l.operation_id) AS routes,
     ARRAY(SELECT l.operation_id FROM lapsed l ORDER BY l.operation_id) AS operation_ids,
     (SELECT count(*) FROM shortened) AS shortened,
-    (SELECT count(*) FROM young) >= $3::bigint AND EXISTS (SELECT FROM moved) AS more
+    (SELECT count(*) FROM young) >= $3::bigint AND EXISTS (SELECT FROM moved) AS more,
+    (SELECT last_value FROM idempotency_gateway.token) AS drawn_token
 FROM turn t

@@ -1,0 +1,81 @@
+"""The walk for lapsed claims in Postgres: what it has gone past is listed, or over."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import State
+from gateway.store.base import Query
+from tests.conformance.hand import LEASE_SECONDS, Hand, do
+from tests.store.postgres_sessions import let_statements_end, opened, session
+from tests.support.memory_store import ManualClock
+
+
+async def test_a_takeover_that_the_walk_has_passed(postgres_url: str) -> None:
+    """A commit may take longer than the walk for lapsed claims waits; what was taken over is listed all the same."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.abandon, Hand.takeover)
+        await beside.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
+        clock.advance(LEASE_SECONDS + 1)
+        (found,) = await store.find(Query(frozenset((State.IN_DOUBT,))))
+        assert found.record is not None
+        assert found.record.identity.operation_id == hand.operation_id
+        assert (await store.tally()).in_doubt == {"create_payment": 1}
+        assert (await store.sweep(100)).lapsed == 1
+
+
+async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:
+    """What was claimed later than now does not hold up the walk, whatever came of it."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        await do(store, Hand(), Hand.claim)
+        await do(store, done := Hand(), Hand.claim, Hand.complete)
+        clock.advance(-86_400.0)
+        await store.sweep(100)
+        let_statements_end(store)
+        await store.sweep(100)
+        assert await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep") == done.token
+
+
+@pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])
+async def test_a_walk_waits_for_a_lower_token_however_the_clock_is_set(step_seconds: float, postgres_url: str) -> None:
+    """A claim that has yet to commit is not passed along with a later one whose time is far from now, and is found when
+    it lapses."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock) as store,
+        session(postgres_url) as slow,
+        session(postgres_url) as beside,
+    ):
+        await do(store, pattern := Hand(), Hand.claim)
+        columns = ", ".join(await copied_columns(beside))
+        operation_id, transaction = uuid4(), slow.transaction()
+        await transaction.start()
+        await slow.execute(
+            f"INSERT INTO idempotency_gateway.operation (operation_id, token, {columns})"
+            f" SELECT $1, nextval('idempotency_gateway.token'), {columns} FROM idempotency_gateway.operation"
+            " WHERE operation_id = $2",
+            operation_id,
+            pattern.operation_id,
+        )
+        await do(store, pattern, Hand.complete)
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        clock.advance(step_seconds)
+        await store.sweep(100)
+        await transaction.commit()
+        clock.advance(2 * LEASE_SECONDS + max(0.0, -step_seconds))
+        assert (await store.sweep(100)).named == (("create_payment", operation_id),)
+
+
+async def copied_columns(connection: Any) -> list[str]:
+    """What a record of another operation has in common with one that was claimed at the same time."""
+    rows = await connection.fetch(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'idempotency_gateway'"
+        " AND table_name = 'operation' AND column_name NOT IN ('operation_id', 'token')"
+    )
+    return [row["column_name"] for row in rows]

@@ -89,9 +89,9 @@ class Amnesic(StoreError):
 
 class Withheld(StoreError):
     """This key has a record, which cannot be shown: a newer program wrote it, the answer under it cannot be had now, or
-    somebody else is about to claim it. Definitely nothing was changed.
+    somebody else may be about to claim it. Definitely nothing was changed.
 
-    It says nothing of the store, which is there, and of the key that it is known: whoever wants to execute must not.
+    It says nothing of the store, which is there, and of the key that it may not be free: who wants to execute must not.
     """
 
 

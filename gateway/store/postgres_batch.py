@@ -122,9 +122,9 @@ class Executor:
                     # One by one: each statement with the one that somebody holds takes the whole time again.
                     parts += [[command] for command in reversed(part)]
                 else:
-                    answers += [_refusal(command, refused, is_alone=len(part) == 1) for command in part]
+                    answers += [_refusal(command, refused) for command in part]
                     if locked > _LOCKED_MAX:
-                        answers += [NotApplied(*refused.args) for rest in parts for _ in rest]
+                        answers += [_refusal(command, refused) for rest in reversed(parts) for command in rest]
                         break
             except (NotApplied, Indefinite) as fault:
                 answers += [type(fault)(*fault.args) for _ in part]
@@ -163,13 +163,13 @@ class Executor:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
 
 
-def _refusal(command: Command, refused: Refused, *, is_alone: bool) -> StoreError:
-    """What a command hears that was refused for good, in a statement of its own or with others."""
+def _refusal(command: Command, refused: Refused) -> StoreError:
+    """What a command hears that was refused for good, or given up because others were."""
     if refused.is_data:
         return Rejected(*refused.args)
-    if refused.is_locked and is_alone and isinstance(command, Claim):
-        # The other one may be granted yet: of this key no more is known than that it is not free.
-        return Withheld(f"somebody else is at this operation: {refused}")
+    if refused.is_locked and isinstance(command, Claim):
+        # Another one may be granted yet: that this key is free is not known.
+        return Withheld(f"somebody else may be at this operation: {refused}")
     return NotApplied(*refused.args)
 
 

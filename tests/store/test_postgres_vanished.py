@@ -143,6 +143,17 @@ async def test_a_batch_waits_for_few_locks_only(postgres_url: str) -> None:
         assert {type(each) for each in told} == {NotApplied}
 
 
+async def test_a_claim_that_was_given_up_for_others_is_not_free(postgres_url: str) -> None:
+    """Where many are locked, the claims that were not tried are withheld too: each key may be another's by then."""
+    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+        hands = [Hand() for _ in range(12)]
+        await asyncio.gather(*(do(store, hand, Hand.claim, Hand.release) for hand in hands))
+        async with holder.transaction():
+            await holder.fetch("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            told = await asyncio.gather(*(store.apply(hand.retry()) for hand in hands), return_exceptions=True)
+        assert {type(each) for each in told} == {Withheld}
+
+
 async def test_a_session_of_its_own_notices_that_its_client_is_gone(postgres_url: str) -> None:
     """The server is told to look whether the client is still there, and finds out within a quarter of a minute."""
     link = Dialer(postgres_url).link()

@@ -3,6 +3,8 @@
 Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
 it: whether this gateway's identity recipes are those under which its living keys were made, for a request whose key is
 looked for under another identity is a request that runs again; and whether it is still the memory that was known here.
+Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway finds.
+That is only told.
 
 A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
 keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,
@@ -95,6 +97,7 @@ class Front:
         # How often it was found that the memory may be another one.
         self._memories = 0
         self._reopening: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the store and agree with it. Raises `StartRefused` where a change would forget living keys."""
@@ -104,7 +107,7 @@ class Front:
             self._why_shut = str(error)
             raise
         self._is_open = True
-        await self._warn_of_strays()
+        self._counting = asyncio.get_running_loop().create_task(self._warn_of_strays())
 
     async def _start(self) -> None:
         await self._told("start", self._store.start)
@@ -125,8 +128,11 @@ class Front:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
             strays = await self._told("strays", self._store.strays, self._service, self._recipes.keys())
-        except StoreError as error:
-            _LOG.warning("whether keys of operations without a route are alive could not be counted: %s", error)
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            is_bug = not isinstance(error, StoreError)
+            _LOG.warning(
+                "whether keys of operations without a route are alive could not be counted: %s", error, exc_info=is_bug
+            )
             return
         for operation, alive in sorted(strays.items()):
             _LOG.warning(
@@ -142,8 +148,14 @@ class Front:
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
+        await self._end_counting()
         await self._keep_seen()
         await self._store.close()
+
+    async def _end_counting(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
 
     async def apply(self, command: Command) -> Result:
         memories = self._memories
@@ -301,6 +313,7 @@ class Front:
         pause_seconds = _PAUSE_SECONDS_MIN
         while True:
             try:
+                await self._end_counting()
                 await self._store.close()
                 await self.start()
                 return

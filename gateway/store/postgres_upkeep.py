@@ -151,6 +151,8 @@ class Upkeep:
             if not names:
                 return {}
             async with transaction(connection, lock_timeout="1s"):
+                # A little shorter than the whole may take; behind a pooler no session says so.
+                await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
                 return await self._count_alive(connection, service, dict.fromkeys(names, True))
 
         return await self._link.run(count)

@@ -41,7 +41,7 @@ from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
-from tests.support.faulty_store import FaultyStore, refused
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 
@@ -586,7 +586,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
         await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     await store.close()
     async with opened(store.memory, tmp_path, store=store):
-        pass
+        await eventually(lambda: caplog.records, 10)
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
         "operation create_payment has 9 living keys and no route: a repeat of an old request runs again; where a route "
@@ -595,9 +595,29 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
 
 
 async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A store that is too slow to count says nothing about whether it may be used."""
-    store = FaultyStore(MemoryStore(Memory()))
-    store.on("strays", refused())
-    async with opened(Memory(), tmp_path, store=store) as front:
+    """A store that cannot count, for whatever reason, says nothing about whether it may be used."""
+    for failure in (NotApplied("the store is away"), KeyError("a bug")):
+        caplog.clear()
+        store = FaultyStore(MemoryStore(Memory()))
+        store.on("strays", Fault(failure))
+        async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as front:
+            await eventually(lambda: caplog.records, 10)
+            assert isinstance(await front.apply(claim(1)), Applied)
+        (warning,) = caplog.records
+        assert "could not be counted" in warning.getMessage()
+
+
+async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
+    """While keys are counted the gateway serves, and whoever closes it, or meets another memory, ends the count."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    counting = store.stop_before("strays")
+    async with opened(memory, tmp_path, store=store) as front:
+        await counting.reached.wait()
         assert isinstance(await front.apply(claim(1)), Applied)
-    assert "could not be counted" in caplog.text
+        again = store.stop_before("strays")
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        with pytest.raises(EpochChanged):
+            await front.read(uuid4())
+        await again.reached.wait()
+        assert isinstance(await front.apply(claim(2)), Applied)

@@ -154,6 +154,26 @@ async def test_a_claim_that_was_given_up_for_others_is_not_free(postgres_url: st
         assert {type(each) for each in told} == {Withheld}
 
 
+async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: PostgresServer) -> None:
+    """A count of keys that takes too long is refused, and does not go on at the server for nobody."""
+    async with (
+        Pooler(own_postgres.port, "gateway", "postgres") as pooler,
+        session(own_postgres.url) as admin,
+        opened(
+            f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true", command_seconds=COMMAND_SECONDS
+        ) as store,
+    ):
+        await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+        await do(store, Hand(), Hand.claim)
+        await admin.execute(
+            "ALTER TABLE idempotency_gateway.operation RENAME TO kept;"
+            "CREATE VIEW idempotency_gateway.operation AS"
+            f" SELECT kept.* FROM pg_sleep({PATIENCE_SECONDS}) LEFT JOIN idempotency_gateway.kept ON true"
+        )
+        with pytest.raises(NotApplied, match="57014"):
+            await store.strays(SERVICE, ())
+
+
 async def test_a_session_of_its_own_notices_that_its_client_is_gone(postgres_url: str) -> None:
     """The server is told to look whether the client is still there, and finds out within a quarter of a minute."""
     link = Dialer(postgres_url).link()

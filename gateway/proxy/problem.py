@@ -239,14 +239,14 @@ def refuse(
 
 def plain(status: int, detail: str, shape: Shape = "problem") -> Reply:
     """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway."""
+    error = {"type": _API if status >= 500 else _INVALID, "message": detail}
     document: dict[str, Any]
     if shape == "stripe":
-        # stripe-node takes a body without `error` for the object that was asked for, whatever the status.
         media_type = b"application/json"
-        document = {"error": {"type": _API if status >= 500 else _INVALID, "message": detail}}
+        document = {"error": error}
     else:
         media_type = b"application/problem+json"
-        document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail}
+        document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail, "error": error}
     return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON[:2]), _json(document))
 
 
@@ -261,8 +261,8 @@ def _reply(
     operation_id: UUID | None,
 ) -> Reply:
     about = {"operation_id": str(operation_id)} if operation_id is not None else {}
+    error = {"type": case.stripe_type, "code": case.stripe_code or word.value, "message": text}
     if shape == "stripe":
-        error = {"type": case.stripe_type, "code": case.stripe_code or word.value, "message": text}
         media_type = b"application/json"
         document: dict[str, Any] = {"error": {**error, "retryable": retryable, **about}}
     else:
@@ -275,6 +275,7 @@ def _reply(
             "code": word.value,
             "retryable": retryable,
             **about,
+            "error": error,
         }
     return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *headers), _json(document), word)
 

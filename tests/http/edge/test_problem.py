@@ -234,11 +234,23 @@ def test_the_stripe_shape_raises_typed_errors(word: Word, status: int, kind: str
 
 
 def test_a_plain_problem_belongs_to_no_verdict() -> None:
-    """It has no word, no code, and only what RFC 9457 knows."""
+    """It has no word, no code, what RFC 9457 knows, and the error that client libraries look for."""
     reply = plain(502, "The service could not be reached.")
     assert reply.word is None
     assert document(reply) == {
         "title": "Bad Gateway",
         "status": 502,
         "detail": "The service could not be reached.",
+        "error": {"type": "api_error", "message": "The service could not be reached."},
     }
+
+
+@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("word", sorted(CASES))
+def test_no_refusal_looks_like_what_was_asked_for(word: Word, shape: Shape) -> None:
+    """stripe-node takes JSON without an `error` for a charge, whatever its status, on routes of both shapes."""
+    refused = document(refuse(word, shape=shape, operation_id=ID))
+    error = refused["error"]
+    assert isinstance(error, dict)
+    assert error["type"] in ("idempotency_error", "invalid_request_error", "api_error")
+    assert error["message"] == refused.get("detail", error["message"]) != ""

@@ -24,7 +24,7 @@ from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import Client, ClientGone
 from gateway.proxy.forwarding import response_fields, unprotected_request
-from gateway.proxy.problem import Shape, plain
+from gateway.proxy.problem import plain
 from gateway.proxy.reply import Coming, Incoming, Later, Reply, RequestBody
 from gateway.proxy.route import Route, Target
 from gateway.proxy.tunnel import relay
@@ -65,7 +65,6 @@ class Passthrough:
         """
         since = self._loop.time()
         target = self._target if route is None else route.target
-        shape = _shape_of(route)
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         whole = None if incoming.body.length is None else incoming.body.whole()
         if whole is None or incoming.upgrades:
@@ -76,10 +75,10 @@ class Passthrough:
             return self._walk(incoming, client, route, word, head, whole, since)
         tell = partial(self._tell, incoming, route, word, since)
         if isinstance(begun, UnderWay):
-            return _Passing(self._loop, begun, client, shape, tell)
+            return _Passing(self._loop, begun, client, route, tell)
         tell(begun)
         not_sent: Coming[Reply | None] = self._loop.create_future()
-        not_sent.set_result(_reply_to(begun, shape))
+        not_sent.set_result(_reply_to(begun, route))
         return not_sent
 
     async def _walk(
@@ -99,7 +98,7 @@ class Passthrough:
         if isinstance(result, Answer) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
-        return _reply_to(result, _shape_of(route))
+        return _reply_to(result, route)
 
     def _tell(self, incoming: Incoming, route: Route | None, word: Word | None, since: float, result: Result) -> None:
         key_field: str | None = None
@@ -138,13 +137,13 @@ class _Passing(Coming[Reply | None]):
         loop: asyncio.AbstractEventLoop,
         begun: UnderWay,
         client: Client,
-        shape: Shape,
+        route: Route | None,
         tell: Callable[[Answer | Lost], None],
     ) -> None:
         super().__init__(loop=loop)
         self._begun = begun
         self._client = client
-        self._shape = shape
+        self._route = route
         self._tell = tell
         begun.on_news(self._look)
         client.on_gone(self._client_went)
@@ -166,7 +165,7 @@ class _Passing(Coming[Reply | None]):
                 return
             self._client.on_gone(None)
             self._tell(result)
-            self.set_result(_reply_to(result, self._shape))
+            self.set_result(_reply_to(result, self._route))
         except Exception as error:  # noqa: BLE001 - whoever waits for the reply has an answer to it
             self._end()
             self.set_exception(error)
@@ -242,18 +241,14 @@ def _status_of(result: Result) -> int:
     return result.head.status if isinstance(result, Answer) else status_of(result.reason)
 
 
-def _shape_of(route: Route | None) -> Shape:
-    return "problem" if route is None else route.shape
-
-
-def _reply_to(result: Result, shape: Shape) -> Reply:
+def _reply_to(result: Result, route: Route | None) -> Reply:
     match result:
         case Answer():
             return _reply(result)
         case NotSent():
-            return _not_sent(status_of(result.reason), shape)
+            return _not_sent(status_of(result.reason), route)
         case Lost():
-            return _lost(status_of(result.reason), shape)
+            return _lost(status_of(result.reason), route)
         case _:
             assert_never(result)
 
@@ -279,12 +274,12 @@ async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
     await relay(tunnel, answer, upstream)
 
 
-def _not_sent(status: int, shape: Shape) -> Reply:
+def _not_sent(status: int, route: Route | None) -> Reply:
     if status == 503:
-        return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.", shape)
-    return plain(status, "The service could not be reached; nothing was sent.", shape)
+        return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.", route)
+    return plain(status, "The service could not be reached; nothing was sent.", route)
 
 
-def _lost(status: int, shape: Shape) -> Reply:
+def _lost(status: int, route: Route | None) -> Reply:
     detail = "The service did not answer in time." if status == 504 else "The service broke off before it answered."
-    return plain(status, f"{detail} Whether the request had an effect is not known.", shape)
+    return plain(status, f"{detail} Whether the request had an effect is not known.", route)

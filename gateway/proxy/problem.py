@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
 from gateway.core.message import Headers, field_values
@@ -21,6 +21,14 @@ from gateway.proxy.reply import Reply
 from gateway.proxy.writer import reason_phrase
 
 Shape = Literal["problem", "stripe"]
+
+
+class Shaped(Protocol):
+    """What is asked of a route here."""
+
+    @property
+    def shape(self) -> Shape: ...
+
 
 TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
 DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07"
@@ -237,11 +245,14 @@ def refuse(
     return _reply(word, case, shape, status, headers, text, retryable, operation_id)
 
 
-def plain(status: int, detail: str, shape: Shape = "problem") -> Reply:
-    """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway."""
+def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
+    """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway.
+
+    It has the shape of its route, if there is one.
+    """
     error = {"type": _API if status >= 500 else _INVALID, "message": detail}
     document: dict[str, Any]
-    if shape == "stripe":
+    if route is not None and route.shape == "stripe":
         media_type = b"application/json"
         document = {"error": error}
     else:

@@ -34,7 +34,7 @@ from gateway.proxy.client_exchange import (
 from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
-from gateway.proxy.problem import Shape, plain, refuse
+from gateway.proxy.problem import Shaped, plain, refuse
 from gateway.proxy.reply import FOUND, Coming, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.writer import framed
@@ -48,13 +48,11 @@ _FAILED: Final = (
 _FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
 
 
-class EdgeRoute(Protecting, Protocol):
+class EdgeRoute(Protecting, Shaped, Protocol):
     """What the edge needs to know of a protected route; see `route.Route`."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def shape(self) -> Shape: ...
     @property
     def shows_status(self) -> bool: ...
 
@@ -275,7 +273,7 @@ class RequestHandler(Generic[R]):
             if exchange.is_answered:
                 exchange.abort()
                 raise ClientGone from None
-            await exchange.write_last(plain(500, _FAILED, _shape_of(route)))
+            await exchange.write_last(plain(500, _FAILED, route))
 
     async def _give(self, exchange: ClientExchange, route: R | None, answer: Found | None) -> None:
         if isinstance(answer, Untouched):
@@ -314,7 +312,7 @@ class RequestHandler(Generic[R]):
     async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
         if route is None or not fault.is_verdict:
-            await exchange.write_last(plain(fault.status, fault.detail, _shape_of(route)))
+            await exchange.write_last(plain(fault.status, fault.detail, route))
             return
         reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
         head = exchange.head
@@ -347,10 +345,6 @@ class RequestHandler(Generic[R]):
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)
-
-
-def _shape_of(route: EdgeRoute | None) -> Shape:
-    return "problem" if route is None else route.shape
 
 
 def _decoded(reply: Reply, gone: asyncio.Event) -> Reply:

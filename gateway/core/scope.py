@@ -23,6 +23,8 @@ Network = IPv4Network | IPv6Network
 
 SCOPE_PARTS_MAX: Final = 8
 _REMEMBERED_BYTES_MAX: Final = 256
+# The names of schemes are shorter.
+_BARE_KEY_BYTES_MIN: Final = 20
 
 # Schemes whose credentials are made for one request or one connection: a retry would never meet its own record.
 _SINGLE_USE_SCHEMES = frozenset(
@@ -182,9 +184,7 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
         return value
     scheme = b""
     if name == b"authorization":
-        # RFC 9110 section 11.4: the scheme is case-insensitive, what follows is not.
-        scheme, _, value = value.partition(b" ")
-        scheme, value = scheme.lower(), value.lstrip(b" ")
+        scheme, value = _scheme_and_credential(value)
     if not value:
         fault = "has no credential" if scheme else "is missing"
         return ScopeMissing(f"{_text(spec.name)} {fault}.", is_credential=True)
@@ -195,6 +195,18 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
             f"{_text(spec.name)} carries a token that expires: a retry with the next one would be another caller's."
         )
     return framed(b"api_key", name, scheme, value)
+
+
+def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
+    """RFC 9110 section 11.4: the scheme is case-insensitive, what follows is not.
+
+    Some services take a key without a scheme. A short word alone is a scheme whose credential is missing: all callers
+    that make this mistake would be one.
+    """
+    scheme, _, credential = value.partition(b" ")
+    if not credential and len(scheme) >= _BARE_KEY_BYTES_MIN:
+        return b"", scheme
+    return scheme.lower(), credential.lstrip(b" ")
 
 
 def _only_value(name: bytes, headers: Headers) -> bytes | ScopeUnsuitable:

@@ -90,6 +90,12 @@ def test_callers_are_told_apart(one: bytes, other: bytes) -> None:
             id="scheme-alone",
         ),
         pytest.param(
+            API_KEY,
+            ((b"Authorization", b"AWS4-HMAC-SHA256 "),),
+            ScopeMissing("Authorization has no credential.", is_credential=True),
+            id="long-scheme-alone",
+        ),
+        pytest.param(
             ApiKeyScope(b"X-Api-Key"), (), ScopeMissing("X-Api-Key is missing.", is_credential=True), id="other-field"
         ),
         pytest.param(
@@ -125,11 +131,21 @@ def test_scheme_is_case_insensitive() -> None:
     assert bearer != scope(API_KEY, (b"Authorization", b"Basic sk_live_1"))
 
 
+def test_key_without_scheme() -> None:
+    """A key that stands alone in Authorization is a credential, to the byte, and another than behind a scheme."""
+    key = b"3f8a6c1e-9b2d-4e70-8c55-d2a1b7e4f609"
+    bare = scope(API_KEY, (b"Authorization", key))
+    assert bare == scope(API_KEY, (b"authorization", b" " + key + b" "))
+    assert bare != scope(API_KEY, (b"Authorization", key.upper()))
+    assert bare != scope(API_KEY, (b"Authorization", b"Bearer " + key))
+
+
 @pytest.mark.parametrize(
     ("credential", "is_suitable"),
     [
         pytest.param(b"Bearer " + compact(b'{"alg":"RS256","typ":"JWT"}', 3), False, id="jwt"),
         pytest.param(b"Bearer " + compact(b' { "alg": "none" }', 3), False, id="jwt-spaced"),
+        pytest.param(compact(b'{"alg":"RS256","typ":"JWT"}', 3), False, id="jwt-alone"),
         pytest.param(b"Token " + compact(b'{"alg":"dir","enc":"A256GCM"}', 5), False, id="jwe"),
         pytest.param(b"Negotiate YIIB", False, id="negotiate"),
         pytest.param(b'dIGEST username="u", nonce="n"', False, id="digest"),

@@ -268,7 +268,9 @@ class Erase:
     audit: Audit | None = None
 
 
-HolderCommand = Renew | Complete | Release | Forget | Abandon
+LastWord = Complete | Release | Forget | Abandon
+"""What the holder of a claim ends its attempt with: the outcome, as it is told to a store."""
+HolderCommand = Renew | LastWord
 """What the holder of a claim says of it, by token and attempt id."""
 ReaderCommand = Claim | Takeover | Prove | Disprove
 """What is said of a record as it was read, by its token then."""

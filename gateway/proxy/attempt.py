@@ -21,11 +21,11 @@ from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
     Applied,
-    Command,
     Complete,
     Fenced,
     Forget,
     Lapsed,
+    LastWord,
     Record,
     Release,
     Result,
@@ -37,7 +37,7 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import Herald, OperationSettled, WriteRefused
 from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.compose import by_record, expires_field
-from gateway.proxy.conclusion import ClaimedRequest, Conclusion, storable
+from gateway.proxy.conclusion import ClaimedRequest, Conclusion, without_answer
 from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
@@ -91,7 +91,7 @@ class Attempt:
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
         self._tell_first: Callable[[Ending], bool] | None = tell_first
-        self.last_word: Command | None = claimed.release()
+        self.last_word: LastWord | None = claimed.release()
 
     @property
     def record(self) -> Record:
@@ -206,7 +206,7 @@ class Attempt:
             try:
                 result = await self._apply(conclusion.command)
             except Rejected:
-                less = storable(conclusion)
+                less = without_answer(conclusion)
                 if less is None:
                     raise
                 conclusion = less
@@ -227,7 +227,7 @@ class Attempt:
                 self._publish(self._ending_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
-    async def _apply(self, command: Command) -> Result:
+    async def _apply(self, command: LastWord) -> Result:
         try:
             with TimeLimit(self._loop, self._loop.time() + _SILENCE_SECONDS):
                 return await self._store.apply(command)

@@ -14,12 +14,12 @@ from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
-    Command,
     Complete,
     Event,
     Fingerprint,
     Forget,
     Identity,
+    LastWord,
     ProbeTarget,
     Record,
     Release,
@@ -66,7 +66,7 @@ class Conclusion:
     """
 
     outcome: Outcome
-    command: Command
+    command: LastWord
     reply: Reply
     shared: Reply | None
     detail: str
@@ -134,13 +134,13 @@ class ClaimedRequest:
             head.status,
         )
 
-    def release(self) -> Command:
+    def release(self) -> Release | Abandon:
         """Nothing was sent under this claim."""
         if self.record.carries_doubt:
             return self.abandon("interrupted")
         return Release(*self._ids, self.request.route.retention.remember_us)
 
-    def abandon(self, doubt: str) -> Command:
+    def abandon(self, doubt: str) -> Abandon:
         """Something may have been sent under this claim."""
         return Abandon(*self._ids, doubt)
 
@@ -165,7 +165,7 @@ class ClaimedRequest:
         doubt: str,
         stored: StoredResponse | None = None,
         declared_seconds: int | None = None,
-    ) -> Command:
+    ) -> LastWord:
         match outcome.event:
             case Event.COMPLETE if stored is not None:
                 retention = self.request.route.retention
@@ -183,7 +183,7 @@ class ClaimedRequest:
                 raise ValueError(f"no attempt ends in {event}")
 
 
-def storable(conclusion: Conclusion) -> Conclusion | None:
+def without_answer(conclusion: Conclusion) -> Conclusion | None:
     """The same without the answer, for a store that can never take it; None when there is nothing less to say."""
     command = conclusion.command
     if not isinstance(command, Complete) or command.response == _bare(command.response):

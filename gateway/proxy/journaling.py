@@ -18,10 +18,10 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import step
-from gateway.core.operation import EVENT_OF, Applied, Command, Complete, Record, Snapshot, microseconds
+from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
 from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
-from gateway.store.journal_base import EntryId, Journal, LastWord
+from gateway.store.journal_base import EntryId, Journal
 
 # A disk that takes longer is no help to somebody who waits.
 _APPEND_SECONDS: Final = 3.0
@@ -49,7 +49,7 @@ class Journaling:
     async def keep(
         self,
         record: Record,
-        command: Command,
+        command: LastWord,
         *,
         detail: str,
         upstream_seconds: float | None = None,
@@ -60,8 +60,6 @@ class Journaling:
         `said_seconds` is when the durable store was first told, on the boot-time clock; now, if left out. Raises
         `StoreError`: then nothing may be told as known. Keeping it again is harmless.
         """
-        if not isinstance(command, LastWord):
-            raise ValueError(f"{EVENT_OF[type(command)]} ends no attempt")
         operation_id, anticipated = record.identity.operation_id, _anticipated(record, command)
         # Before it is written, for it may be flushed before we hear that it was.
         kept = _Kept(record, self._clock() if said_seconds is None else said_seconds)
@@ -113,7 +111,7 @@ class Journaling:
         if kept is not None and kept.record.token == token:
             del self._kept[operation_id]
 
-    def _may_be_over(self, kept: _Kept, command: Command) -> bool:
+    def _may_be_over(self, kept: _Kept, command: LastWord) -> bool:
         """Whether the store, if it took the answer without our hearing so, may have let it go since."""
         passed_us = microseconds(self._clock() - kept.said_seconds)
         return isinstance(command, Complete) and passed_us >= command.replay_us
@@ -123,7 +121,7 @@ class Journaling:
             del self._kept[operation_id]
 
 
-def _anticipated(record: Record, command: Command) -> Snapshot:
+def _anticipated(record: Record, command: LastWord) -> Snapshot:
     """What the table makes of the claim and its outcome. Until when it is replayed is not known yet."""
     result, _ = step(record, command, record.claimed_us, _no_token)
     if not isinstance(result, Applied) or result.snapshot.record is None:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Command, Event, Record
+from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Herald, OperationClaimed, OperationSettled
 from gateway.proxy.attempt import Attempt, Ending
@@ -200,7 +200,7 @@ class Runs:
         given_up = await self._claiming.close(_LAST_WORD_SECONDS)
         drained.unsaid += given_up
 
-    async def _say(self, record: Record, word: Command, why: str, drained: Drained) -> None:
+    async def _say(self, record: Record, word: LastWord, why: str, drained: Drained) -> None:
         """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
         is_late = False
         try:

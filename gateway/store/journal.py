@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from gateway.core.operation import MICROSECONDS
+from gateway.core.operation import MICROSECONDS, LastWord
 from gateway.store import journal_place
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally
 from gateway.store.journal_file import JournalFile, cost_bytes
 from gateway.store.worker import Worker
 

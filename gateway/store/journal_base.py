@@ -1,7 +1,7 @@
 """The contract of a journal: where outcomes are kept on this host while the durable store is away.
 
-What a journal has acknowledged is on the disk and stays there until `forget`. It never decides anything: whether an
-outcome still holds is the durable store's to say.
+An outcome is the last word of an attempt (`LastWord`). What a journal has acknowledged is on the disk and stays there
+until `forget`. It never decides anything: whether an outcome still holds is the durable store's to say.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import Abandon, Complete, Forget, Release
+from gateway.core.operation import LastWord
 
 # One operation has as many outcomes as attempts that ended while the store was away.
 OF_ONE_MAX: Final = 20
-
-LastWord = Complete | Release | Forget | Abandon
-"""An outcome: a command with which a holder ends its attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,9 @@ from typing import Final, TypeVar
 
 import apsw
 
-from gateway.core.operation import Complete
+from gateway.core.operation import Complete, LastWord
 from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import NotApplied, Rejected, StartRefused
-from gateway.store.journal_base import LastWord
 from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
 from gateway.store.journal_schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
 from gateway.store.sqlite_connection import DATA_ERRORS, Committer

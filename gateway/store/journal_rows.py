@@ -11,9 +11,8 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, Release
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
 from gateway.store.base import NotApplied
-from gateway.store.journal_base import LastWord
 from gateway.store.sqlite_rows import decode_headers, encode_headers
 
 VERSION: Final = 1

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from gateway.core.operation import LastWord
 from gateway.store import journal_rows
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
-from gateway.store.journal_base import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome, LastWord
+from gateway.store.journal_base import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal_place import SUFFIX
 from gateway.store.journal_visit import visited
 

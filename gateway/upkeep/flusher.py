@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, Release, Result, State
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result, State
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Rejected, Store, StoreError, boot_seconds
-from gateway.store.journal_base import EntryId, Journal, JournalEntry, LastWord
+from gateway.store.journal_base import EntryId, Journal, JournalEntry
 from gateway.upkeep.timer import Sleep, repeat
 
 _LOG = logging.getLogger("gateway")

@@ -12,9 +12,9 @@ from gateway.admin.view import moment
 from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Complete, Release
+from gateway.core.operation import Abandon, Complete, LastWord, Release
 from gateway.store.journal import Journal
-from gateway.store.journal_base import EntryId, LastWord
+from gateway.store.journal_base import EntryId
 from tests.admin.shell import Shell
 from tests.admin.test_api import served
 from tests.support.eventually import eventually

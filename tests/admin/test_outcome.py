@@ -13,8 +13,7 @@ import pytest
 from gateway.admin.answer import read_answer
 from gateway.config import parse
 from gateway.core.message import ResponseHead, StoredResponse
-from gateway.core.operation import Complete, Release
-from gateway.store.journal_base import LastWord
+from gateway.core.operation import Complete, LastWord, Release
 from gateway.store.journal_view import Desk
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served

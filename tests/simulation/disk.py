@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
+from gateway.core.operation import LastWord
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Seen
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
 

@@ -19,10 +19,10 @@ import apsw
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, Release
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.journal import Journal
-from gateway.store.journal_base import EntryId, KeptEntry, LastWord
+from gateway.store.journal_base import EntryId, KeptEntry
 from gateway.store.journal_place import lock, unlock
 from gateway.store.journal_view import look
 from tests.support.failing_disk import FailingDisk

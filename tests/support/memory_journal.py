@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
+from gateway.core.operation import LastWord
 from gateway.store.base import NotApplied
-from gateway.store.journal_base import EntryId, JournalEntry, JournalTally, LastWord
+from gateway.store.journal_base import EntryId, JournalEntry, JournalTally
 
 
 class MemoryJournal:

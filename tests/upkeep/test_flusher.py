@@ -10,11 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Command, Complete, Event, Result, State, operation_id_of
+from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
 from gateway.store.journal import Journal
-from gateway.store.journal_base import LastWord
 from gateway.store.journal_view import look
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state

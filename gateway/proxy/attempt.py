@@ -42,9 +42,8 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
-from gateway.proxy.timing import TimeLimit
+from gateway.proxy.timing import TimeLimit, wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
-from gateway.proxy.waiting import wait_done
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
 _PAUSE_SECONDS_MIN: Final = 0.05

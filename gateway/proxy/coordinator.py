@@ -28,9 +28,8 @@ from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
 from gateway.proxy.arrivals import Arrivals, NoPlace
 from gateway.proxy.claiming import Claiming, Granted, Seen, Unavailable
-from gateway.proxy.conclusion import KeyedRequest
 from gateway.proxy.duplicates import Duplicates
-from gateway.proxy.identifying import Identifying
+from gateway.proxy.identifying import Identifying, KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leading import Lead
 from gateway.proxy.leases import Leases

@@ -21,7 +21,7 @@ from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, 
 from gateway.proxy.attempt import Ending
 from gateway.proxy.claiming import Granted
 from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
-from gateway.proxy.conclusion import KeyedRequest
+from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.preference import applied, wait_preference

@@ -7,6 +7,7 @@ digests. It claims nothing and asks no store; whatever it refuses has left nothi
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 from urllib.parse import unquote_to_bytes
@@ -14,15 +15,16 @@ from uuid import UUID
 
 from gateway.core.fingerprint import Digests
 from gateway.core.identity import identity_of
+from gateway.core.immutable import immutable
 from gateway.core.key import Key, KeyFault, find_key, needs_body
 from gateway.core.message import RequestHead, field_values
-from gateway.core.operation import ProbeTarget
+from gateway.core.operation import Fingerprint, Identity, ProbeTarget
 from gateway.core.recovery import Probe, Resend, render_probe
 from gateway.core.routing import normalise_path
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.verdict import Word
-from gateway.proxy.conclusion import KeyedRequest
 from gateway.proxy.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
+from gateway.proxy.hop import Hop
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from gateway.proxy.route import Route
@@ -33,6 +35,24 @@ _LOG = logging.getLogger("gateway")
 
 # RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
+
+
+@immutable
+class KeyedRequest:
+    """A request that passed rules 1 to 7: what it is, whose, and how it compares with others.
+
+    `fingerprints` is what it is recorded with, then what it may have been recorded with under older keys. `probe` is
+    what to ask, should it come into doubt. `canonical_key` is what its key is sent as where a route sends again.
+    """
+
+    head: RequestHead
+    body: TakenBody
+    hop: Hop
+    route: Route
+    identity: Identity
+    fingerprints: Sequence[Fingerprint]
+    probe: ProbeTarget | None = None
+    canonical_key: bytes | None = None
 
 
 class Identifying:

@@ -21,7 +21,8 @@ from gateway.core.recovery import Resend
 from gateway.observe.facts import Herald, OperationClaimed, OperationSettled
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
-from gateway.proxy.conclusion import ClaimedRequest, KeyedRequest
+from gateway.proxy.conclusion import ClaimedRequest
+from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.timing import Announcement

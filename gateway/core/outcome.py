@@ -2,8 +2,9 @@
 
 An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy says what its status
 means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and no
-complete response came. From these, the doubt that the claim carries and whether it was the first attempt, `conclude`
-gives the event to apply and the word for the client. It never takes anything for certain that was not seen.
+complete response came. There is a `conclude_…` for each. From the doubt that the claim carries, and whether this was
+the first attempt, it gives the event to apply and the word for the client, and takes nothing for certain that was not
+seen.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Meaning(StrEnum):
 
 
 class Preset(StrEnum):
-    """What statuses mean unless the route says otherwise; `_preset` has the table."""
+    """What statuses mean unless the route says otherwise; the table is `_preset`, and drawn in the README."""
 
     STANDARD = "standard"
     PAYMENTS = "payments"

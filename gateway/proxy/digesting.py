@@ -1,7 +1,7 @@
-"""Digests of requests without holding up the event loop.
+"""What is read out of a whole body, without holding up the event loop: its digests, and a key that is in it.
 
-A short body is digested where it stands; a long one, or one in a file, in a thread. The result is that of
-`Fingerprinter.digests` and depends on the bytes alone, never on where they were kept.
+A short body is read where it stands; a long one, or one in a file, in a thread. The result depends on the bytes alone,
+never on where they were kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 async def digest_body(
     fingerprinter: Fingerprinter, head: RequestHead, body: bytes | BinaryIO, body_sha256: bytes | None = None
 ) -> Digests:
-    """The digests of a request whose body is in memory or all that is in a file, flushed and unchanged meanwhile.
+    """As `Fingerprinter.digests`, for a body in memory or one that is all of a file, flushed and unchanged meanwhile.
 
     Cancelled, it leaves a thread that ends by itself and holds the file's content, not the file: the caller may close
     it.

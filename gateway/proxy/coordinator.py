@@ -112,11 +112,12 @@ class Coordinator:
         return self._runs.oldest_seconds
 
     def answer(self, incoming: Incoming, route: Route) -> Found | Later[Found]:
-        """Answer a request on a protected route that passed rule 2: at once, where nothing has to be waited for.
+        """Answer a request on a protected route that passed rule 2.
 
-        Else a future of the answer, or of the rest of the way to it, for somebody to walk; if that is cancelled nobody
-        hears what becomes of the request, and nothing else happens. Or the way itself, where the request's body has
-        yet to come: it raises what the body raises when it is cut short; nothing is done as long as nobody walks it.
+        At once, where nothing has to be waited for. Else with a future that comes to the answer, or to a coroutine with
+        the rest of the way to it; if the future is cancelled, nobody hears the answer, and the operation goes on. Where
+        the body has yet to come, with such a coroutine right away: nothing is done until it is awaited, and it raises
+        what the body raises when it is cut short.
         """
         story = Story(incoming.head, route, self._loop.time())
         refusal = self._overload(route)
@@ -132,12 +133,13 @@ class Coordinator:
             return self._join(request, story)
         reply = self._duplicates.by_memory(request, story)
         if reply is not None:
+            request.body.close()
             self._tell(story, reply)
             return Repeatable(reply, partial(self._again, request))
         answer: Coming[Found] = self._loop.create_future()
-        looked = self._looked_up(request)
+        looked = self._look_up(request)
         if looked is not None:
-            looked.add_done_callback(partial(self._looked, request, story, answer))
+            looked.add_done_callback(partial(self._look_ended, request, story, answer))
             return answer
         refusal = self._overload(route, begins_claim=True)
         if refusal is not None:
@@ -157,6 +159,7 @@ class Coordinator:
         return reply
 
     def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
+        """State how a request is answered, and hand the answer on."""
         if isinstance(answer, Reply) and answer.word is not None:
             self._herald.state(story.answered(answer.word, answer.status, self._loop.time(), answer.why))
         return answer
@@ -198,7 +201,7 @@ class Coordinator:
         operation_id = request.identity.operation_id
         return self._runs.get(operation_id) is not None or self._journaling.holds(operation_id)
 
-    def _looked_up(self, request: KeyedRequest) -> asyncio.Future[Snapshot | None] | None:
+    def _look_up(self, request: KeyedRequest) -> asyncio.Future[Snapshot | None] | None:
         """What the fast tier has of the operation: asked once for all who come before it has answered."""
         number = request.identity.operation_id.int
         looked = self._looks.get(number)
@@ -209,14 +212,14 @@ class Coordinator:
                 looked.add_done_callback(lambda _: self._looks.pop(number))
         return looked
 
-    def _looked(
+    def _look_ended(
         self,
         request: KeyedRequest,
         story: Story,
         answer: Coming[Found],
         looked: asyncio.Future[Snapshot | None],
     ) -> None:
-        """The fast tier has answered, or has not."""
+        """The fast tier has answered, or failed to: go on as `answer` does without it."""
         if answer.done():
             request.body.close()
             return
@@ -287,7 +290,7 @@ class Coordinator:
     # -- the same, where others have to be waited for ------------------------------------------------------------------
 
     async def _look_and_join(self, request: KeyedRequest, story: Story) -> Found:
-        looked = self._looked_up(request)
+        looked = self._look_up(request)
         reply: Reply | None = None
         if looked is not None:
             try:
@@ -311,6 +314,7 @@ class Coordinator:
     async def _operate(self, request: KeyedRequest, story: Story, seen: Snapshot | None) -> Reply | Untouched:
         order = self._runs.next_order()
         found: Reply | Untouched | Seen | None = None if seen is None else Seen(seen)
+        # Whether the body is with somebody else, who closes it.
         is_lent = False
         try:
             for _ in range(_JOINS_MAX):
@@ -319,7 +323,7 @@ class Coordinator:
                     if refusal is not None:
                         return refusal
                     is_lent = True
-                    found = await self._led(request, story)
+                    found = await self._lead(request, story)
                     is_lent = not isinstance(found, Seen)
                 elif found is None:
                     found = await self._by_others(request, story, order)
@@ -333,16 +337,16 @@ class Coordinator:
             if not is_lent:
                 request.body.close()
 
-    async def _led(self, request: KeyedRequest, story: Story) -> Reply | Untouched | Seen:
+    async def _lead(self, request: KeyedRequest, story: Story) -> Reply | Untouched | Seen:
         """Let the request be executed. The body is the run's meanwhile, and comes back with what was `Seen`."""
-        lead: asyncio.Future[Reply | Untouched | Seen] = self._loop.create_future()
-        self._execute(request, story, lead, lead.set_result)
+        answer: asyncio.Future[Reply | Untouched | Seen] = self._loop.create_future()
+        self._execute(request, story, answer, answer.set_result)
         try:
-            return await lead
+            return await answer
         except asyncio.CancelledError:
-            if not lead.cancelled() and lead.exception() is None:
+            if not answer.cancelled() and answer.exception() is None:
                 # In the very moment in which it had come.
-                _let_go(lead.result(), request)
+                _let_go(answer.result(), request)
             raise
 
     async def _by_others(self, request: KeyedRequest, story: Story, order: int) -> Reply | Untouched | None:
@@ -357,7 +361,7 @@ class Coordinator:
             case Granted():
                 return await self._duplicates.by_run(run, request, admission, story)
             case Seen(snapshot):
-                return await self._duplicates.by_sight(snapshot, request, story, is_dated=run.order < order)
+                return await self._duplicates.by_sight(snapshot, request, story, may_be_stale=run.order < order)
             case Unavailable():
                 return self._unavailable(request, run, admission)
             case _:

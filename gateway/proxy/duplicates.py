@@ -38,7 +38,10 @@ _LOG = logging.getLogger("gateway")
 
 
 class Duplicates:
-    """Repeats of requests, for one gateway process. Owns `waiting` and `prober`: closes them."""
+    """Repeats of requests, for one gateway process. Owns `waiting` and `prober`: closes them.
+
+    Whoever asks closes the request's body. One that has to wait lets go of it before: it will not be executed.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,6 @@ class Duplicates:
             case _:
                 return None
         story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        request.body.close()
         return reply
 
     async def by_journal(self, request: KeyedRequest, story: Story) -> Reply | None:
@@ -106,14 +108,14 @@ class Duplicates:
         return _with_preference(await self._join(run, request, admission, story), story)
 
     async def by_sight(
-        self, snapshot: Snapshot, request: KeyedRequest, story: Story, *, is_dated: bool = False
+        self, snapshot: Snapshot, request: KeyedRequest, story: Story, *, may_be_stale: bool = False
     ) -> Reply | None:
         """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
 
-        `is_dated`: it may have been looked at before the request came, and what was seen be over since. None then too,
-        but for what is completed and stays so.
+        `may_be_stale`: it may have been read before the request came. Then only a completed record counts, which stays
+        so; for any other it is None too.
         """
-        if is_dated and snapshot.state is not State.COMPLETED:
+        if may_be_stale and snapshot.state is not State.COMPLETED:
             return None
         reply = await self._by_sight(snapshot, request, story)
         return None if reply is None else _with_preference(reply, story)
@@ -144,7 +146,6 @@ class Duplicates:
             return refuse_by(Word.KEY_REUSED, record, route)
         wait_seconds = self._patience_seconds(request, story)
         ending: Ending | None = None
-        # It will not be executed, whatever comes: its body need not wait with it.
         request.body.close()
         try:
             overtaken = await self._overtaken(run)

@@ -231,7 +231,7 @@ class Gateway:
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
         finally:
             await self._close(grace_seconds)
-        early = drained.abandoned + drained.journaled
+        early = drained.said + drained.journaled
         if early or drained.unsaid or waiting:
             _LOG.warning(
                 "stopped with %d attempts ended early, %d outcomes left in the journal, %d unrecorded",

@@ -3,8 +3,8 @@
 Owns their lives from the claim to the last word, whoever comes or goes meanwhile, and the one way in which they are
 ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a request.
 
-Invariant: of an operation there is one run at a time, and when it is gone its outcome is in the record, in the journal,
-or counted as unsaid.
+Invariant: of an operation there is one run at a time. When it is gone its outcome is in the record or in the journal;
+that it is in neither, because both failed at the end, was told.
 """
 
 from __future__ import annotations
@@ -68,14 +68,19 @@ class Run:
         return self.attempt
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain found: attempts whose end was said for them, to the store or to the journal, and those for which
-    that failed."""
+    """How many attempts a drain ended early: those whose last word the store has, or the journal, or neither.
 
-    abandoned: int = 0
+    A claim that was cut off without an answer, and could not be ended, is `unsaid` too.
+    """
+
+    said: int = 0
     journaled: int = 0
     unsaid: int = 0
+
+    def __add__(self, other: Drained) -> Drained:
+        return Drained(self.said + other.said, self.journaled + other.journaled, self.unsaid + other.unsaid)
 
 
 class Runs:
@@ -165,7 +170,7 @@ class Runs:
         except Exception:
             # Nobody else says it, and a request that was never sent would leave its key in doubt.
             if attempt.last_word is not None:
-                await self._say(record, attempt.last_word, "the gateway failed", Drained())
+                await self._say(record, attempt.last_word, "the gateway failed")
             raise
         finally:
             self._leases.drop(lease)
@@ -178,7 +183,6 @@ class Runs:
 
     async def drain(self, timeout_seconds: float) -> Drained:
         """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
-        drained = Drained()
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._tasks:
@@ -192,16 +196,14 @@ class Runs:
         await asyncio.gather(*left, return_exceptions=True)
         attempts = [run.attempt for run in left.values() if run.attempt is not None]
         words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
-        lasts = [self._say(record, word, "the gateway stopped", drained) for record, word in words]
-        await asyncio.gather(self._end_pursuits(drained), *lasts)
-        return drained
+        lasts = [self._say(record, word, "the gateway stopped") for record, word in words]
+        return sum(await asyncio.gather(self._end_pursuits(), *lasts), Drained())
 
-    async def _end_pursuits(self, drained: Drained) -> None:
+    async def _end_pursuits(self) -> Drained:
         """Claims that were cut off just now are released if the store answers soon."""
-        given_up = await self._claiming.close(_LAST_WORD_SECONDS)
-        drained.unsaid += given_up
+        return Drained(unsaid=await self._claiming.close(_LAST_WORD_SECONDS))
 
-    async def _say(self, record: Record, word: LastWord, why: str, drained: Drained) -> None:
+    async def _say(self, record: Record, word: LastWord, why: str) -> Drained:
         """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
         is_late = False
         try:
@@ -213,18 +215,16 @@ class Runs:
                         is_late = True
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
-                        drained.abandoned += 1
                         if isinstance(result, Applied):
                             self._tell_said(record, EVENT_OF[type(word)], why, is_late=is_late)
-                        return
+                        return Drained(said=1)
         except (TimeoutError, StoreError):
             pass
         try:
             await self._journaling.keep(record, word, detail=why)
         except StoreError:
-            drained.unsaid += 1
-        else:
-            drained.journaled += 1
+            return Drained(unsaid=1)
+        return Drained(journaled=1)
 
     def _tell_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
         identity = record.identity

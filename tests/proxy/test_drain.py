@@ -123,7 +123,7 @@ async def test_before_the_first_byte(tmp_path: Path) -> None:
     async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
         task = office.ask()
         await eventually(lambda: office.memory.records != {})
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert heard(await task) == (503, Word.OVERLOADED)
         assert office.state is State.RELEASED
 
@@ -134,7 +134,7 @@ async def test_in_the_exchange(tmp_path: Path) -> None:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))
         task = office.ask()
         await office.upstream.wait_for_requests(1)
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert heard(await task) == (503, Word.IN_DOUBT)
         assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
         await eventually(lambda: office.open_connections == 0)
@@ -159,7 +159,7 @@ async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
         office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
         task = office.ask()
         await eventually(lambda: office.client.stats.answered == 1)
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert heard(await task) == (503, Word.IN_DOUBT)
         assert office.state is State.IN_DOUBT
         await eventually(lambda: office.open_connections == 0)
@@ -182,7 +182,7 @@ async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, 
         gate = office.store.stop_before(event) if side == "before" else office.store.stop_after(event)
         task = office.ask()
         await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert heard(await task) == (503, word)
         assert (office.state, office.store.said) == (state, ["claim", event, event])
 

@@ -265,7 +265,7 @@ DEFECTS = (
         (
             Edit(
                 "proxy/runs.py",
-                'lasts = [self._say(record, word, "the gateway stopped", drained) for record, word in words]',
+                'lasts = [self._say(record, word, "the gateway stopped") for record, word in words]',
                 "lasts = []",
             ),
         ),

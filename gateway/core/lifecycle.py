@@ -257,6 +257,11 @@ def step(
     return Applied(Snapshot(after, now_us)), after
 
 
+def no_token() -> int:
+    """As `draw_token`, for a command that claims nothing: no row of it draws one."""
+    raise AssertionError("only a claim draws a token")
+
+
 def _is_repeat(record: Record, command: Command, event: Event) -> bool:
     if record.last_event is not event:
         return False

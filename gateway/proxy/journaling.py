@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from gateway.core.lifecycle import step
+from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
 from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
@@ -123,11 +123,7 @@ class Journaling:
 
 def _anticipated(record: Record, command: LastWord) -> Snapshot:
     """What the table makes of the claim and its outcome. Until when it is replayed is not known yet."""
-    result, _ = step(record, command, record.claimed_us, _no_token)
+    result, _ = step(record, command, record.claimed_us, no_token)
     if not isinstance(result, Applied) or result.snapshot.record is None:
         raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")
     return replace(result.snapshot, record=replace(result.snapshot.record, replay_until_us=0))
-
-
-def _no_token() -> int:
-    raise ValueError("an outcome draws no token")

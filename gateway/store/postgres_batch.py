@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
 
-from gateway.core.lifecycle import settle, step
+from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.operation import (
     EVENT_OF,
     Applied,
@@ -244,7 +244,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | E
             answers.append(error)
             continue
         settled = settle(record, now_us)
-        result, after = step(settled, command, now_us, _no_token)
+        result, after = step(settled, command, now_us, no_token)
         if (after is not settled) is not is_changed:
             raise Indefinite(_OTHER_CHANGES)
         answers.append(Unclear() if not is_changed and _lacks_answer(settled) else result)
@@ -280,10 +280,6 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exce
 def _drawing(token: int) -> Callable[[], int]:
     """What the statement drew, drawn again."""
     return lambda: token
-
-
-def _no_token() -> int:
-    raise AssertionError("an answer draws no token")
 
 
 def result_of_read(snapshot: Snapshot, command: Command, *, has_answer: bool) -> BatchAnswer:

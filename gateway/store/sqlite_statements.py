@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.lifecycle import LEASE_US_MAX, settle, step, written_down
+from gateway.core.lifecycle import LEASE_US_MAX, no_token, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -233,7 +233,7 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
     granted = command.granted
     if granted is None:
         return None
-    result, record = step(granted, command, now_us, _no_token)
+    result, record = step(granted, command, now_us, no_token)
     if record is None or not isinstance(result, Applied):
         return None
     # Its fence is what makes this the record: token and attempt id are of this claim alone. To have the row RETURNING
@@ -246,10 +246,6 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
     if command.response.body is not None:
         cursor.execute(statements()["insert_response_of"], (command.response.body, operation_id))
     return result
-
-
-def _no_token() -> int:
-    raise AssertionError("an answer draws no token")
 
 
 def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
@@ -311,7 +307,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
     sql, part, written = statements(), SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
-    if cursor.execute("SELECT changes()").fetchone()[0] == 0:
+    if cursor.connection.changes() == 0:
         return part
     for name, state, ahead_us in _SWEPT:
         bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())

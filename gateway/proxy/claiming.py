@@ -275,7 +275,7 @@ class Claiming:
                 return Unavailable(detail, is_definite=False, is_refused=True)
 
     def _pursue(self, pursuit: _Pursuit) -> None:
-        task = asyncio.get_running_loop().create_task(self._end(pursuit))
+        task = self._loop.create_task(self._end(pursuit))
         self._pursuits.add(task)
         task.add_done_callback(self._pursuit_ended)
 

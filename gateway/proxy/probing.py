@@ -24,7 +24,6 @@ from gateway.core.operation import (
     ProbeTarget,
     Prove,
     Record,
-    Result,
     Snapshot,
     State,
     microseconds,
@@ -221,13 +220,10 @@ class Prober:
         """Write a finding down. An answer that is lost is asked for again; raises `StoreError` in the end."""
         for _ in range(_WRITE_TRIES - 1):
             try:
-                return (await self._apply(command)).snapshot
+                return (await self._store.apply(command)).snapshot
             except StoreError:
                 await asyncio.sleep(_WRITE_PAUSE_SECONDS)
-        return (await self._apply(command)).snapshot
-
-    async def _apply(self, command: Prove | Disprove) -> Result:
-        return await self._store.apply(command)
+        return (await self._store.apply(command)).snapshot
 
     async def close(self) -> None:
         """End every probe; those who wait see that nothing was found in time."""

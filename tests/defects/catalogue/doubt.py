@@ -121,8 +121,8 @@ DEFECTS = (
             ),
             Edit(
                 "proxy/probing.py",
-                "    Result,\n    Snapshot,\n    State,\n",
-                "    Result,\n    Snapshot,\n    State,\n    Takeover,\n",
+                "    Snapshot,\n    State,\n    microseconds",
+                "    Snapshot,\n    State,\n    Takeover,\n    microseconds",
             ),
             Edit(
                 "proxy/probing.py",

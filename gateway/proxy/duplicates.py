@@ -24,7 +24,7 @@ from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by,
 from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
-from gateway.proxy.preference import applied, wait_preference
+from gateway.proxy.preference import preference_applied, wait_preference
 from gateway.proxy.probing import Prober
 from gateway.proxy.problem import refuse
 from gateway.proxy.reply import Reply
@@ -257,4 +257,4 @@ def _patience(request: KeyedRequest) -> tuple[float, int | None]:
 def _with_preference(reply: Reply, story: Story) -> Reply:
     if story.preferred is None:
         return reply
-    return replace(reply, headers=(*reply.headers, applied(story.preferred)))
+    return replace(reply, headers=(*reply.headers, preference_applied(story.preferred)))

@@ -19,6 +19,6 @@ def wait_preference(headers: Headers) -> int | None:
     return None
 
 
-def applied(seconds: int) -> tuple[bytes, bytes]:
+def preference_applied(seconds: int) -> tuple[bytes, bytes]:
     """What tells the caller that its preference decided (RFC 7240 section 3)."""
     return b"Preference-Applied", b"wait=%d" % seconds

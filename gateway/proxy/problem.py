@@ -33,11 +33,8 @@ class Shaped(Protocol):
 TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
 DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07"
 
-_COMMON: Final[Headers] = (
-    (b"Content-Language", b"en"),
-    (b"Cache-Control", b"no-store"),
-    (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode()),
-)
+_COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
+_DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
 # SDKs repeat every 409, 429 and 5xx unless they are told not to.
 _NO_RETRY: Final[Headers] = ((b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false"))
 
@@ -258,7 +255,7 @@ def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
     else:
         media_type = b"application/problem+json"
         document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail, "error": error}
-    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON[:2]), _json(document))
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON), _json(document))
 
 
 def _reply(
@@ -292,7 +289,7 @@ def _reply(
 
 
 def _headers(*, retry_after_seconds: int | None, is_terminal: bool, authenticate: bytes | None) -> Headers:
-    fields = list(_COMMON)
+    fields = [*_COMMON, _DESCRIBED_BY]
     if retry_after_seconds is not None:
         fields.append((b"Retry-After", b"%d" % retry_after_seconds))
     if is_terminal:

@@ -76,7 +76,7 @@ class WholeBody:
             yield content
             return
         content.seek(0)
-        while chunk := await _to_disk(self._read, content):
+        while chunk := await _at_disk(self._read, content):
             yield chunk
 
     def _read(self, content: BinaryIO) -> bytes:
@@ -149,9 +149,9 @@ class Spool:
                     return None
                 buffer += chunk
                 if len(buffer) >= _WRITE_BYTES:
-                    await _to_disk(file.write, bytes(buffer))
+                    await _at_disk(file.write, bytes(buffer))
                     buffer.clear()
-            content, digest = await _to_disk(file.finish, bytes(buffer))
+            content, digest = await _at_disk(file.finish, bytes(buffer))
             is_whole = True
         finally:
             if not is_whole:
@@ -217,7 +217,8 @@ async def _closing(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[
             await close()
 
 
-async def _to_disk(work: Callable[..., Result], *arguments: object) -> Result:
+async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:
+    """Do what reads or writes a file, in a thread. Raises `SpoolFailed`."""
     try:
         return await asyncio.to_thread(work, *arguments)
     except OSError as error:

@@ -50,7 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
     `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
-    the loop's clock) and `idle_before_seconds` are notes of the owner.
+    the loop's clock), `idle_before_seconds` and `is_passing` are notes of the owner.
     """
 
     __slots__ = (

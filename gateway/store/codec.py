@@ -35,6 +35,7 @@ _FIXED_PARTS: Final = 13
 _ZEROS: Final = bytes(16)
 
 _COMPLETED: Final = State.COMPLETED
+# By their places in `Event`, which entries that are there depend on: a change of that order is another `VERSION`.
 _EVENTS: Final = tuple(Event)
 _EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
 

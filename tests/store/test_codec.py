@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record, State
+from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore
@@ -32,6 +32,40 @@ def completed() -> Record:
 def read_back(record: Record, entry: bytes) -> Record | None:
     decoded = decode(entry, record.identity.operation_id, ERA)
     return None if decoded is None else decoded[0]
+
+
+# A record that was proven, as version 1 writes it.
+PROVEN = Record(
+    Identity(UUID(int=1), "r", "o", b"s", b"k"),
+    State.COMPLETED,
+    token=7,
+    attempt_id=UUID(int=2),
+    last_event=Event.PROVE,
+    holder="h",
+    carries_doubt=False,
+    fingerprint=Fingerprint(b"c", b"d", b"w"),
+    attempts=1,
+    first_claimed_us=10,
+    claimed_us=11,
+    replay_until_us=20,
+    remember_until_us=30,
+    completed_us=12,
+    resolution_id=UUID(int=3),
+    response=StoredResponse(201, b"Created", ((b"A", b"b"),), b"{}"),
+)
+PROVEN_ENTRY = bytes.fromhex(
+    "696752000000000000000765656565656565656565656565656565010000000000000063000000000000000000000000"
+    "00000001000000000000000000000000000000020000000000000000000000000000000300000001000000000000000a"
+    "000000000000000b0000000000000014000000000000001e000000000000000c00c9080e001000000001000000010000"
+    "000100000001000000000000000100000001000000010000000100000000000000000000000000000007000000010000"
+    "000100000002726f736b686364774372656174656441627b7d"
+)
+
+
+def test_an_entry_of_this_version_keeps_its_bytes() -> None:
+    """Gateways of two releases share a Redis: what one of them wrote means the same to the other."""
+    assert encode(PROVEN, ERA, 99) == PROVEN_ENTRY
+    assert decode(PROVEN_ENTRY, PROVEN.identity.operation_id, ERA) == (PROVEN, 99)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
@@ -104,8 +104,6 @@ A = TypeVar("A")
 
 Found = Reply | Repeatable | Untouched
 """What the coordinator comes to."""
-FOUND: Final = (Reply, Repeatable, Untouched)
-"""The same as a tuple: a union is made anew each time that it is looked at."""
 
 Way = Coroutine[Any, Any, A]
 """The rest of the way to an answer, for a task to walk. Nothing is done as long as nobody walks it."""

@@ -35,7 +35,7 @@ from gateway.proxy.decoding import decode_unaccepted
 from gateway.proxy.examining import Fault, Protecting, examine
 from gateway.proxy.known_requests import KnownRequest, KnownRequests
 from gateway.proxy.problem import Shaped, plain, refuse
-from gateway.proxy.reply import FOUND, Coming, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
+from gateway.proxy.reply import Coming, Found, Incoming, Later, Repeatable, Reply, ResponseStream, Untouched
 from gateway.proxy.request_parser import ReceivedRequest
 from gateway.proxy.writer import framed
 
@@ -261,7 +261,7 @@ class RequestHandler(Generic[R]):
                 return
             exchange.body.keeps_pace = route is not None
             # What a future held may be the rest of a way.
-            while not isinstance(answer, FOUND) and answer is not None:
+            while not isinstance(answer, Found) and answer is not None:
                 answer = await answer
             await self._give(exchange, route, answer)
         except ClientGone:

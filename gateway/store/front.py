@@ -53,7 +53,7 @@ _Ask = Callable[..., Coroutine[Any, Any, Any]]
 _LOG = logging.getLogger("gateway")
 
 _TIER: Final = "durable"
-# What grants an execution. As a tuple: a union is made anew each time that it is looked at.
+# What grants an execution. By name, because a union that stands in a test is made anew each time.
 _GRANTING: Final = (Claim, Takeover)
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0

@@ -74,7 +74,7 @@ T = TypeVar("T")
 DURABLE: Final = "durable"
 FAST: Final = "fast"
 
-# As tuples: a union is made anew each time that it is looked at.
+# By name, because a union that stands in a test is made anew each time.
 _DROPPING: Final = (Purge, Erase)
 _ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 

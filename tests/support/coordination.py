@@ -27,7 +27,7 @@ from gateway.proxy.identifying import Identifying
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
 from gateway.proxy.probing import Prober
-from gateway.proxy.reply import FOUND, Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
+from gateway.proxy.reply import Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
 from gateway.proxy.route import Route
 from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
@@ -158,7 +158,7 @@ class Office:
 async def answered(coordinator: Coordinator, incoming: Incoming, route: Route) -> Reply | Untouched:
     """The answer to a request, by whatever way it comes."""
     answer: Found | Later[Found] = coordinator.answer(incoming, route)
-    while not isinstance(answer, FOUND):
+    while not isinstance(answer, Found):
         answer = await answer
     return answer.reply if isinstance(answer, Repeatable) else answer
 

@@ -37,9 +37,9 @@ HOP_BY_HOP = frozenset(
 
 
 class NameTable(dict[bytes, V]):
-    """What `look` finds of the name of a field, or of a status line, as it was sent: the same few all the time.
+    """What `look` finds in the name of a field, or in a status line, kept by its bytes: the same few come all the time.
 
-    More of them, and longer ones, are looked at each time.
+    For a long one, and once the table is full for a new one, `look` is called each time.
     """
 
     __slots__ = ("_look",)

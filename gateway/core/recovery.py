@@ -143,7 +143,7 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """When a probe began: on the store's clock, and for how long that has surely not been set ahead by then."""
+    """When a probe began, on the store's clock; and for how long, by then, that clock had surely not been set ahead."""
 
     now_us: int
     steady_seconds: float

@@ -43,7 +43,10 @@ _PARAMETERS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
-    """What a route says of storing: the largest body, fields to leave out, personal ones to keep (lower case)."""
+    """What a route says of storing: the largest body (0: none at all), fields to leave out, personal ones to keep.
+
+    Names of fields are in lower case.
+    """
 
     body_bytes_max: int = 1024 * 1024
     strip: frozenset[bytes] = frozenset()

@@ -56,10 +56,11 @@ _SILENCE_SECONDS: Final = 3.0
 
 @immutable
 class Ending:
-    """How an attempt ended: `reply` for its first caller, and what those who waited get.
+    """How an attempt ended: `reply` for its first caller, and what the `others` get who waited.
 
-    That is the same reply for all of them, or what this record, as it is then, says to each. `is_recorded`: the store
-    has said so, or will, because an answer is final. What else is known here may be overtaken once the lease is over.
+    That is one reply for all of them, or the record as it is then, which says what each gets. `is_recorded`: the store
+    has this or, because it is an answer, is going to. Otherwise others may go on with the operation once the lease is
+    over, and it may end in another way.
     """
 
     reply: Reply
@@ -98,7 +99,7 @@ class Attempt:
         return self._claimed.record
 
     def is_exclusive(self) -> bool:
-        """Whether the claim is surely still this attempt's. It may be even when nobody can tell."""
+        """Whether the claim is surely still this attempt's. When False, it may or may not be."""
         return self._lease.is_trusted()
 
     async def wait_ended(self, timeout_seconds: float) -> Ending | None:
@@ -290,6 +291,7 @@ class Attempt:
                 # Recognised so late that it is replayed no more, it has no such time.
                 if reply.word is Word.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
                     headers = (*reply.headers, expires_field(snapshot.record))
+                    # Written out, for every new key comes here: `replace` looks at each field by its name.
                     reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
                 others = conclusion.shared
                 if others is None:

@@ -155,7 +155,7 @@ class Claiming:
 
     @property
     def pursued(self) -> int:
-        """How many claims are being pursued whose answer was lost."""
+        """How many claims whose answer was lost are still being pursued."""
         return len(self._pursuits)
 
     async def claim(self, identity: Identity, ours: Sequence[Fingerprint], terms: Terms) -> Admission:

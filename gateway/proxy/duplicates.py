@@ -75,7 +75,7 @@ class Duplicates:
         return None if snapshot is None else self.by_itself(snapshot, request, story)
 
     def by_itself(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:
-        """What a record that somebody else made says without a question to anybody: a replay, or a refusal for good.
+        """The reply where the record alone decides it, and nobody is waited for: a replay, or a refusal for good.
 
         None where there is more to it; see `by_sight`.
         """
@@ -121,7 +121,7 @@ class Duplicates:
         return None if reply is None else _with_preference(reply, story)
 
     def still_running(self, run: Run, admission: Granted, status: int | None = None) -> Reply:
-        """The holder is this process and renews its lease while it lives: a lease is what remains."""
+        """Rule 13 for a run of this process, which renews its lease while it lives: a whole one always remains."""
         ran_seconds = self._loop.time() - run.started_seconds
         return in_flight(
             admission.record,

@@ -2,8 +2,9 @@
 
 Owns the list of such operations, so that a duplicate that comes here gets the answer that the first caller got. It
 holds no answer in memory: that is in the journal, and read again when somebody asks. Its invariant: an operation is on
-the list from before its answer is on the disk until the durable store has taken or refused it, or may have let it go
-again: its window counts from when the store took it, which may have been when it was first told.
+the list from before its answer is on the disk until the durable store has taken or refused it. It leaves the list
+earlier where its window may be over: the store may have taken the answer when it was first told, although we did not
+hear so, and the window counts from then.
 
 Only answers are listed, because they are final. That an attempt had no effect, or that nobody knows, may be in the
 durable store although we did not hear so; then somebody else can have gone on with the operation.

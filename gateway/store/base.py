@@ -17,15 +17,15 @@ claim is leased for longer than `LEASE_US_MAX` from then.
 to apply *the same command* again, with the same attempt id: it is recognised. `NotApplied` says that nothing was
 changed.
 
-*What is kept beside a record.* An audit is written in the very change that it tells of, once: a repeated command
-leaves no second one. It stays for 90 days (`AUDIT_KEEP_US`), and for as many again as often as its record is still
-there then; so an erased or collected operation can be asked about for at least 90 days, and audits are not kept for
-ever. A recovery lease (`recover`) is no part of the record, and one that a crash of the store forgets costs a
-question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
+*What is kept beside a record.* An audit is written in the very change that it tells of, once: a repeated command leaves
+no second one. It is kept for 90 days (`AUDIT_KEEP_US`), and for 90 more each time its record is still there at the end
+of them; so what was done to an operation can be asked for 90 days at least, also when it was erased or collected, and
+audits are not kept for ever. A recovery lease (`recover`) is no part of the record, and one that a crash of the store
+forgets costs a question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
 
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
-caller. One that had found a record and was fetching the answer under it says so: its `CancelledError` carries `KNOWN`,
-and whoever gave it up knows what `Withheld` says.
+caller. If it had found a record already, and was only fetching the answer of that, its `CancelledError` carries
+`KNOWN`: whoever cancelled it then knows as much as `Withheld` says.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ AUDITS_MAX: Final = 200
 UNSWEPT_CLAIMS_MAX: Final = 20_000
 # How many of those that lapsed a sweep names.
 LAPSES_NAMED_MAX: Final = 100
-
 
 # What a cancelled `apply` says when it had found a record.
 KNOWN: Final = "the key is known"
@@ -83,15 +82,15 @@ class EpochChanged(NotApplied):
 
 
 class Amnesic(StoreError):
-    """The store lost its memory, and of this key it has nothing, or a release from before: whether it was used since is
-    not known, and nothing was changed."""
+    """The store lost its memory, and has of this key nothing, or only a release from before the loss. Whether the key
+    was used since is not known. Nothing was changed."""
 
 
 class Withheld(StoreError):
     """This key has a record, which cannot be shown: a newer program wrote it, the answer under it cannot be had now, or
     somebody else may be about to claim it. Definitely nothing was changed.
 
-    It says nothing of the store, which is there, and of the key that it may not be free: who wants to execute must not.
+    The store is there, and it is the key that may not be free: whoever wants to execute must not.
     """
 
 
@@ -213,8 +212,8 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """Every verb may raise `NotApplied` or `Indefinite`, each that is about one operation `Withheld`, and a claim and
-    `read` `Amnesic`; see each for more."""
+    """Every verb may raise `NotApplied` or `Indefinite`. Those about one operation may raise `Withheld`, too, and a
+    claim and `read` also `Amnesic`. What else a verb raises is said with it."""
 
     async def start(self) -> None:
         """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.

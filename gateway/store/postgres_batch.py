@@ -8,8 +8,7 @@ Theory of operation
 -------------------
 A statement decides by its own WHERE and returns the records as they were, under its locks, with its time.
 `lifecycle.step` then says from that record and that time what the statement has done: the result. The statement's own
-number of changes must be the table's; if it is not, nobody can say what was done, and nobody gets an answer that says
-he can.
+number of changes must be the table's. If it is not, what was done is not known, and every command hears that.
 
 Where a statement cannot show enough, its result is `Unclear`: the caller looks again. That is so when a claim lost a
 race to a record that its snapshot had not, and where an answer has to be shown that only a read brings along.
@@ -291,4 +290,5 @@ def result_of_read(snapshot: Snapshot, command: Command, *, has_answer: bool) ->
 
 
 def _lacks_answer(record: Record | None) -> bool:
+    """Whether a record out of a statement has an answer, which only a read brings along."""
     return record is not None and record.state is State.COMPLETED

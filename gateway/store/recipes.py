@@ -19,14 +19,16 @@ from gateway.store.base import RecipeConflict
 
 @dataclass(slots=True)
 class Comparison:
-    """What to do if nobody objects, and the operation names that have no objection only without living keys."""
+    """What to write down if there is no conflict, and which operation names are one if they have living keys."""
 
     written: dict[str, bytes] = field(default_factory=dict)
-    """By the text under which it stands from now on."""
+    """Recipes, by the text under which each stands from now on."""
     removed: list[str] = field(default_factory=list)
+    """Texts under which nothing stands any more."""
     doubtful: dict[str, bool] = field(default_factory=dict)
     """By operation name: whether the keys of this service alone count, or those of all."""
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By operation name: the services that have one of it, where this one had none."""
 
     def conflicts(self, alive: Mapping[str, int]) -> list[RecipeConflict]:
         """Those of the doubtful names that have living keys."""

@@ -4,9 +4,9 @@ Owns one comparison, of the store's clock with this machine's boot-time clock. I
 what its clock showed and when it was asked. Its invariant: a step of more than `_UNSEEN_SECONDS` ahead, between two
 things that were told, is noticed with the second of them. What was before the first is not known, and counts as a step.
 
-The store read its clock somewhere between question and answer, so each answer says between what its lead over the boot
-clock lies. A lead that must be more than it can have been is a step ahead. Clocks drift apart slowly; that much a lead
-may grow.
+The store read its clock somewhere between question and answer, so each answer gives a lower and an upper bound of that
+clock's lead over the boot clock. A lower bound above the upper one of before is a step ahead. Clocks drift apart
+slowly, and by that much a lead may grow.
 """
 
 from __future__ import annotations

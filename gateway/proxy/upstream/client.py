@@ -161,8 +161,8 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
         """Must be called with the event loop running; opens nothing yet.
 
-        `on_change` is told when connections cannot be made any more, or for another reason, and why; and None when they
-        can again.
+        `on_change` is told why connections can no longer be made, again when the reason is another one, and None when
+        they can be made again.
         """
         self.settings = settings
         self._on_change = on_change

@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,20 @@ from gateway.store.worker import Worker
 
 _LOG = logging.getLogger("gateway")
 
+# An outcome, behind the name of its operation's route.
+_Outcome = tuple[str, LastWord]
+
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has beside the spool.
 BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    worker: Worker
+    appends: Batcher[_Outcome, EntryId]
 
 
 class Journal:
@@ -61,7 +73,7 @@ class Journal:
         self._files: dict[str, JournalFile] = {}
         self._unfit: set[str] = set()
         self._tally = JournalTally()
-        self._running: tuple[Worker, Batcher[tuple[str, LastWord], EntryId]] | None = None
+        self._running: _Running | None = None
 
     @property
     def tally(self) -> JournalTally:
@@ -88,49 +100,46 @@ class Journal:
         except BaseException:
             worker.end(self._close)
             raise
-        self._running = worker, Batcher(partial(self._append, worker), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
+        appends = Batcher(partial(self._append, worker), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
+        self._running = _Running(worker, appends)
 
     async def close(self) -> None:
         """Give every file back; those that are empty are removed."""
         running, self._running = self._running, None
         if running is not None:
-            worker, appends = running
-            await appends.close()
-            await worker.stop(self._close)
+            await running.appends.close()
+            await running.worker.stop(self._close)
 
     async def append(self, route: str, command: LastWord) -> EntryId:
         """See `journal_base.Journal`."""
-        return await self._started()[1].submit((route, command))
+        return await self._started().appends.submit((route, command))
 
     async def read(self, entry_id: EntryId) -> LastWord | None:
         """See `journal_base.Journal`."""
-        return await self._worker().run(self._read, entry_id)
+        return await self._started().worker.run(self._read, entry_id)
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         """See `journal_base.Journal`."""
-        return await self._worker().run(self._waiting, after, limit, bytes_max)
+        return await self._started().worker.run(self._waiting, after, limit, bytes_max)
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
         """See `journal_base.Journal`."""
-        await self._worker().run(self._forget, entry_ids)
+        await self._started().worker.run(self._forget, entry_ids)
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
         """See `journal_base.Journal`."""
-        await self._worker().run(self._refuse, refusals)
+        await self._started().worker.run(self._refuse, refusals)
 
     async def adopt(self) -> int:
         """See `journal_base.Journal`."""
-        return await self._worker().run(self._adopt_orphans)
+        return await self._started().worker.run(self._adopt_orphans)
 
-    def _started(self) -> tuple[Worker, Batcher[tuple[str, LastWord], EntryId]]:
+    def _started(self) -> _Running:
         if self._running is None:
             raise NotApplied("the journal is not open")
         return self._running
 
-    def _worker(self) -> Worker:
-        return self._started()[0]
-
-    async def _append(self, worker: Worker, outcomes: list[tuple[str, LastWord]]) -> Sequence[EntryId | Exception]:
+    async def _append(self, worker: Worker, outcomes: list[_Outcome]) -> Sequence[EntryId | Exception]:
         return await worker.run(self._append_batch, outcomes)
 
     # What runs in the thread.
@@ -231,11 +240,11 @@ class Journal:
                     self._belongs_to,
                 )
 
-    def _append_batch(self, outcomes: list[tuple[str, LastWord]]) -> list[EntryId | Exception]:
+    def _append_batch(self, outcomes: list[_Outcome]) -> list[EntryId | Exception]:
         own = self._own_file()
         room = self._bytes_max - self._tally.bytes
         rows = self._rows_max - self._tally.waiting - self._tally.refused
-        taken: list[tuple[str, LastWord]] = []
+        taken: list[_Outcome] = []
         for outcome in outcomes:
             room -= cost_bytes(outcome[1])
             if room < 0 or len(taken) >= rows:

@@ -95,7 +95,7 @@ class Front:
         self._is_open = False
         self._why_shut = "the durable store was not reached yet"
         # How often it was found that the memory may be another one.
-        self._memories = 0
+        self._memory_changes = 0
         self._reopening: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
 
@@ -158,7 +158,7 @@ class Front:
             await asyncio.gather(self._counting, return_exceptions=True)
 
     async def apply(self, command: Command) -> Result:
-        memories = self._memories
+        changes = self._memory_changes
         if self._is_amnesic and isinstance(command, Claim):
             snapshot = await self._asked("read", self._store.read, command.identity.operation_id)
             self._check_known(snapshot, command.attempt_id)
@@ -171,7 +171,7 @@ class Front:
             self._tell(verb, started, failure)
             raise
         self._tell(verb, started)
-        if memories != self._memories and isinstance(command, _GRANTING):
+        if changes != self._memory_changes and isinstance(command, _GRANTING):
             raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")
         record, seen = result.snapshot.record, self._seen
         if record is not None and seen is not None and record.token > seen.token:
@@ -273,7 +273,7 @@ class Front:
         if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
             left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
             self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
-            self._memories += is_amnesic
+            self._memory_changes += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
@@ -306,7 +306,7 @@ class Front:
         """Behind the store's connections is another memory: let nothing through until it was met."""
         if self._is_open:
             self._is_open, self._why_shut = False, why
-            self._memories += 1
+            self._memory_changes += 1
             self._reopening = asyncio.get_running_loop().create_task(self._start_anew())
 
     async def _start_anew(self) -> None:

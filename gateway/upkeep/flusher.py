@@ -67,8 +67,8 @@ class Flusher:
         self._sleep = sleep
         self._adopted_at_seconds = clock()
         self._is_store_silent = False
-        # The entry that a silent store was asked with last, and operations of which something was left by then:
-        # nothing later may overtake it.
+        # The entry that a silent store was asked with last, and the operations of which something was left by then:
+        # nothing later of theirs may overtake it.
         self._silent_at: tuple[EntryId | None, set[UUID]] = (None, set())
         self._has_passed = False
         self._flushing = asyncio.Lock()
@@ -95,6 +95,7 @@ class Flusher:
                 if not found:
                     if not self._is_store_silent or after is None:
                         break
+                    # It was asked with each of them once: from the first one again.
                     after, stuck = None, set()
                     continue
                 entries = _before_a_repeat(found)
@@ -111,6 +112,7 @@ class Flusher:
                     self._silent_at = after, stuck
                     raise batch.left[0][1]
                 if was_silent:
+                    # It is there again: from the first one, for those that it did not take while it was silent.
                     after, stuck = None, set()
             self._has_passed = True
 

@@ -182,7 +182,7 @@ class UpstreamPool:
 
     def give_back_unused(self, connection: UpstreamConnection) -> None:
         """Take a connection back that nothing was sent on: to the upstream it has been idle all the time."""
-        self._note_unused(connection)
+        self._leave_passing(connection)
         keepalive_seconds = self._keepalive_seconds(connection)
         if self._is_closed or keepalive_seconds <= 0:
             connection.discard()
@@ -237,7 +237,7 @@ class UpstreamPool:
         if connection not in self._connections:
             return
         self.stats.closed += 1
-        self._note_unused(connection)
+        self._leave_passing(connection)
         self._connections.remove(connection)
         self._leave_idle(connection)
         self._note_change()
@@ -300,8 +300,8 @@ class UpstreamPool:
                     waiting.set_result(None)
                     return
 
-    def _note_unused(self, connection: UpstreamConnection) -> None:
-        """Its request is over, or the connection is."""
+    def _leave_passing(self, connection: UpstreamConnection) -> None:
+        """Its request is over, or the connection is: it no longer counts as passing."""
         if connection.is_passing:
             connection.is_passing = False
             self._passing -= 1

@@ -183,7 +183,7 @@ DEFECTS = (
     Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
-        (Edit("store/front.py", "if memories != self._memories and", "if False and"),),
+        (Edit("store/front.py", "if changes != self._memory_changes and", "if False and"),),
         ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(

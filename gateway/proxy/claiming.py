@@ -24,11 +24,11 @@ from gateway.core.operation import (
     Abandon,
     Applied,
     Claim,
-    Command,
     Fenced,
     Fingerprint,
     Identity,
     Lapsed,
+    LastWord,
     ProbeTarget,
     Record,
     Release,
@@ -239,6 +239,12 @@ class Claiming:
             raise
 
     async def _say_until_known(self, pursuit: _Pursuit) -> Admission:
+        """Say the claim until something is known of it, or it was said often enough.
+
+        No answer: it may have arrived, and is said again; from then on no error proves that it did not. An error that
+        says that this statement changed nothing is an answer only where none before it was lost. One that forbids
+        execution is an answer always; an earlier statement may have been granted, and is then pursued.
+        """
         is_definite, is_refused = True, False
         detail = ""
         for pause in _PAUSES_SECONDS:
@@ -285,10 +291,11 @@ class Claiming:
             _LOG.error("a claim is no longer pursued, because of a bug", exc_info=error)
 
     async def _end(self, pursuit: _Pursuit) -> None:
+        """Say the claim until the store has answered, and end it where it was granted."""
         pause = 0.1
         while True:
             try:
-                ending = _ending_of(pursuit, await self._record_of(pursuit.command))
+                ending = _last_word_of(pursuit, await self._record_of(pursuit.command))
                 if ending is not None:
                     await self._store.apply(ending)
             except Rejected:
@@ -331,7 +338,7 @@ class Claiming:
         return len(tasks)
 
 
-def _ending_of(pursuit: _Pursuit, record: Record | None) -> Command | None:
+def _last_word_of(pursuit: _Pursuit, record: Record | None) -> LastWord | None:
     """What ends the claim, if the record is still under it."""
     command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:

@@ -55,7 +55,7 @@ from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import NotSent, Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
@@ -108,7 +108,7 @@ class Gateway:
             # What this gateway has not flushed yet may be what became of a record in doubt.
             reachable_seconds=lambda: self._store.durable_reachable_seconds if self._flusher.is_done else 0.0,
         )
-        self._journal = Journal(journal_directory(config), name_of(config))
+        self._journal = SqliteJournal(journal_directory(config), name_of(config))
         journaling = Journaling(self._journal, self.herald)
         self._flusher = Flusher(self._store, self._journal, self.herald, on_flushed=journaling.flushed)
         prober = Prober(

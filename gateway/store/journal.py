@@ -46,7 +46,7 @@ class _Running:
     appends: Batcher[_Outcome, EntryId]
 
 
-class Journal:
+class SqliteJournal:
     """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of `journal_base`.
 
     `belongs_to` says in words, without a secret, for which service and durable store the outcomes are. Beyond

@@ -13,7 +13,7 @@ from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Complete, LastWord, Release
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from gateway.store.journal_base import EntryId
 from tests.admin.shell import Shell
 from tests.admin.test_api import served
@@ -38,14 +38,14 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path, config_text("http://127.0.0.1:1", STORE, tmp_path))
 
 
-def journal_of(shell: Shell, clock: ManualClock | None = None, owner: str | None = None) -> Journal:
+def journal_of(shell: Shell, clock: ManualClock | None = None, owner: str | None = None) -> SqliteJournal:
     """A journal where the gateway of this shell has it."""
     config = parse(shell.config.read_text())
     at = {} if clock is None else {"clock_us": clock}
-    return Journal(config.state_dir / "journal", owner or name_of(config), **at)
+    return SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
 
 
-async def keep(journal: Journal, *outcomes: LastWord) -> list[EntryId]:
+async def keep(journal: SqliteJournal, *outcomes: LastWord) -> list[EntryId]:
     return [await journal.append("charge", outcome) for outcome in outcomes]
 
 

@@ -19,7 +19,7 @@ from gateway import EXIT_WORK_LEFT
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import parse
 from gateway.core.operation import Complete
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from tests.conformance.hand import Hand
 from tests.support import http, processes
 from tests.support.eventually import eventually
@@ -202,7 +202,7 @@ async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_pa
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
         config = parse(config_text(upstream.url, sqlite, tmp_path))
         # As good as dead: its file is its own, and it says nothing of it.
-        beside = Journal(journal_directory(config), name_of(config))
+        beside = SqliteJournal(journal_directory(config), name_of(config))
         await beside.start()
         command = Hand().complete()
         assert isinstance(command, Complete)

@@ -21,7 +21,7 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from gateway.store.journal_base import EntryId, KeptEntry
 from gateway.store.journal_place import lock, unlock
 from gateway.store.journal_view import look
@@ -52,14 +52,14 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def journal(directory: Path) -> AsyncIterator[Journal]:
+async def journal(directory: Path) -> AsyncIterator[SqliteJournal]:
     async with opened(directory) as journal:
         yield journal
 
 
 @asynccontextmanager
-async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[Journal]:
-    journal = Journal(directory, owner, **limits)  # type: ignore[arg-type]
+async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[SqliteJournal]:
+    journal = SqliteJournal(directory, owner, **limits)  # type: ignore[arg-type]
     await journal.start()
     try:
         yield journal
@@ -67,7 +67,7 @@ async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIte
         await journal.close()
 
 
-async def waiting(journal: Journal) -> list[LastWord]:
+async def waiting(journal: SqliteJournal) -> list[LastWord]:
     """All that waits, read page by page."""
     found: list[LastWord] = []
     after: EntryId | None = None
@@ -110,7 +110,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.parametrize("command", OUTCOMES.values(), ids=OUTCOMES)
-async def test_an_outcome_comes_back_as_it_went_in(journal: Journal, command: LastWord) -> None:
+async def test_an_outcome_comes_back_as_it_went_in(journal: SqliteJournal, command: LastWord) -> None:
     """Every command that ends an attempt is kept to the byte, and read until it is forgotten."""
     entry_id = await journal.append("charge", command)
     assert await journal.read(entry_id) == command
@@ -122,7 +122,7 @@ async def test_an_outcome_comes_back_as_it_went_in(journal: Journal, command: La
     assert journal.tally.waiting == journal.tally.bytes == 0
 
 
-async def test_outcomes_come_in_their_order(journal: Journal) -> None:
+async def test_outcomes_come_in_their_order(journal: SqliteJournal) -> None:
     """However many are written at once, and whatever the size of a page."""
     outcomes = [complete(b"x" * number) for number in range(20)]
     await asyncio.gather(*[journal.append("charge", outcome) for outcome in outcomes])
@@ -130,7 +130,7 @@ async def test_outcomes_come_in_their_order(journal: Journal) -> None:
     assert [len(await journal.waiting(None, limit=20, bytes_max=n)) for n in (1, 1 << 20)] == [1, 20]
 
 
-async def test_an_outcome_that_is_said_again_is_one(journal: Journal) -> None:
+async def test_an_outcome_that_is_said_again_is_one(journal: SqliteJournal) -> None:
     """An append whose acknowledgement was lost is repeated without leaving two."""
     outcome = complete()
     first = await journal.append("charge", outcome)
@@ -144,7 +144,7 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     """It waits no more, and is there for an operator after a restart too."""
     clock = ManualClock()
     outcomes = list(OUTCOMES.values())
-    journal = Journal(directory, OWNER, clock_us=clock)
+    journal = SqliteJournal(directory, OWNER, clock_us=clock)
     await journal.start()
     ids = [await journal.append("charge", outcome) for outcome in outcomes]
     clock.advance(60)
@@ -163,7 +163,7 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     assert (second.event, second.status, second.body_bytes) == (EVENT_OF[Release], None, None)
 
 
-async def test_what_cannot_be_kept_fails_alone(journal: Journal) -> None:
+async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
     """An outcome that no row can hold is rejected; those written with it are kept."""
     good, bad = complete(), replace(complete(), token=2**63)
     answers = await asyncio.gather(
@@ -194,7 +194,7 @@ async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
 # The files
 
 
-async def test_the_files_are_private(directory: Path, journal: Journal) -> None:
+async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
     """Directory, database, log and lock can be read by nobody else."""
     await journal.append("charge", complete())
     assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
@@ -294,7 +294,7 @@ async def test_a_file_that_is_not_fit_stops_the_start(
     spoil(path)
     before = path.read_bytes()
     with pytest.raises(StartRefused, match=said):
-        await Journal(directory, OWNER).start()
+        await SqliteJournal(directory, OWNER).start()
     assert threads() == []
     assert path.read_bytes() == before
     hidden = move(path, "hidden")
@@ -333,7 +333,7 @@ async def test_a_row_that_cannot_be_read_holds_nothing_up(directory: Path, chang
             await journal.read(EntryId(path.name, 1))
 
 
-async def test_a_directory_that_was_taken_away_is_made_again(directory: Path, journal: Journal) -> None:
+async def test_a_directory_that_was_taken_away_is_made_again(directory: Path, journal: SqliteJournal) -> None:
     """What it held is gone, and told; what comes next is kept."""
     entry_id = await journal.append("charge", complete())
     move(directory, "elsewhere")
@@ -361,7 +361,7 @@ def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path) -> None:
 async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
     """Cancelled at any await of its start, it ends what it had begun, and can be started afterwards."""
     for turns in range(4):
-        journal = Journal(directory, OWNER)
+        journal = SqliteJournal(directory, OWNER)
         task = asyncio.create_task(journal.start())
         for _ in range(turns):
             await asyncio.sleep(0.001)
@@ -464,10 +464,10 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from tests.store.test_journal import OWNER, complete
 async def main():
-    journal = Journal(Path(sys.argv[1]), OWNER)
+    journal = SqliteJournal(Path(sys.argv[1]), OWNER)
     await journal.start()
     async def work():
         while True:
@@ -507,10 +507,10 @@ LIMITED = """
 import asyncio, resource, sys
 from pathlib import Path
 from gateway.store.base import StoreError
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from tests.store.test_journal import OWNER, complete, waiting
 async def main():
-    journal = Journal(Path(sys.argv[1]), OWNER)
+    journal = SqliteJournal(Path(sys.argv[1]), OWNER)
     await journal.start()
     kept = [complete(b"small")]
     await journal.append("charge", kept[0])

@@ -33,7 +33,7 @@ from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Store, boot_seconds
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from tests.support.faulty_store import FaultyStore
 from tests.support.house import BODY, config_text
 from tests.support.memory_store import Memory, MemoryStore
@@ -94,7 +94,7 @@ class Office:
     coordinator: Coordinator
     leases: Leases
     claiming: Claiming
-    journal: Journal
+    journal: SqliteJournal
     now: list[float]
     facts: list[Fact] = field(default_factory=list)
 
@@ -213,7 +213,7 @@ async def coordination(
     facts: list[Fact] = []
     herald = Herald(facts.append)
     now = [1000.0]
-    journal = Journal(directory / "journal", "tests")
+    journal = SqliteJournal(directory / "journal", "tests")
     leases = Leases(store, herald, lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
     claiming = claiming_on(store, clock=lambda: now[0])
     await asyncio.to_thread((directory / "spool").mkdir, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from gateway.store.journal_view import look
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
@@ -45,7 +45,7 @@ class Home:
     def __init__(self, directory: Path) -> None:
         self.store = Moody()
         self.directory = directory / "journal"
-        self.journal = Journal(self.directory, "shop")
+        self.journal = SqliteJournal(self.directory, "shop")
         self.ear = Ear()
         self.ended: list[tuple[UUID, int]] = []
         self.alarm = Alarm()
@@ -116,7 +116,7 @@ async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path)
     (hand,) = await home.claimed(1)
     await home.keep([hand])
 
-    class Forgetful(Journal):
+    class Forgetful(SqliteJournal):
         async def forget(self, entry_ids: object) -> None:
             raise Indefinite("the commit failed")
 
@@ -268,7 +268,7 @@ async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home:
 async def test_what_a_dead_neighbour_left_is_found(home: Home, tmp_path: Path) -> None:
     """From time to time it is looked whether somebody in the directory is gone, and its outcomes are recorded."""
     (hand,) = await home.claimed(1)
-    neighbour = Journal(tmp_path / "journal", "shop")
+    neighbour = SqliteJournal(tmp_path / "journal", "shop")
     await neighbour.start()
     command = hand.complete()
     assert isinstance(command, Complete)

@@ -15,7 +15,7 @@ import pytest
 from gateway.app import gateway as composition
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, dropped, lost, refused
@@ -82,7 +82,7 @@ async def test_an_outcome_is_said_until_the_store_answers(
 
 async def test_what_nothing_durable_took_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
-    monkeypatch.setattr(composition, "Journal", functools.partial(Journal, rows_max=0))
+    monkeypatch.setattr(composition, "SqliteJournal", functools.partial(SqliteJournal, rows_max=0))
     async with shaken(monkeypatch, tmp_path) as (home, store):
         store.break_("complete", fault=refused())
         first = await home.send("k1")

@@ -69,6 +69,8 @@ FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
 # The longest lease that a configuration may ask for.
 LEASE_US_MAX: Final = 600 * MICROSECONDS
 
+# Why a record is in doubt whose holder has not said so. Recovery goes by it, so no holder may say this word; and the
+# statements of Postgres write the same.
 LAPSED_DOUBT: Final = "lapsed"
 
 

@@ -106,7 +106,7 @@ class Terms:
 
     `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: in doubt,
     it may be sent again. `probe` is where to ask, should this claim come into doubt. `patience_seconds` is how long the
-    caller can wait at all; between one and five of them are spent on claiming.
+    caller can wait at all; claiming takes as many of them, but one at least and five at most.
     """
 
     remember_us: int

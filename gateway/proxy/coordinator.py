@@ -4,9 +4,9 @@ A request on a protected route comes in as a value and leaves as a reply. In bet
 may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it.
 
 Each operation that this process works on has one `Run`, in a task of its own: the claim, then the attempt. Whoever
-comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. What those hear who are
-not executed is said by `Duplicates`; they never claim, and never take over. The first caller is told by the run itself
-(`Lead`), so that it needs no task; a task is for those who have to wait for others.
+comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. The first caller is told
+by the run itself (`Lead`), so that it needs no task. What the others hear is said by `Duplicates`: none of them is
+executed, nor do they ever claim or take over.
 
 Callers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
 

@@ -1,5 +1,4 @@
-"""One connection to Postgres that is always about to exist: opened on demand, replaced when lost, never waited on for
-ever.
+"""One connection to Postgres: opened on demand, replaced when it is lost, and never waited on for ever.
 
 It owns how long anything may take and what is known after an error; it knows no statement. The driver comes in as
 `dial`, so that this file needs none.

@@ -1,4 +1,4 @@
-"""What is done to the operations in Postgres by the way: the sweep, the tally, and the agreement on identities.
+"""What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
 
 It owns how much one statement may lock or look through, and when the answers of a past day go; what it says goes over
 the one link that it is given, so that it never holds up a command.

@@ -30,10 +30,9 @@ def agree(
     asked: Asked,
     alive: Mapping[str, int],
 ) -> list[RecipeConflict] | Asked:
-    """Remember the recipes, or find who objects.
+    """Remember the recipes, or return what stands against that: conflicts, or names that have to be asked about first.
 
-    `alive` are the living keys of what was `asked` about. Where something else has to be, that is returned and nothing
-    is remembered.
+    `alive` are the living keys of the names that were `asked` about by now. Without a conflict the list is empty.
     """
     sql = statements()
     comparison = compare(_known(cursor), service, recipes, accept)
@@ -49,7 +48,7 @@ def agree(
 
 
 def strays(cursor: Cursor, service: str, operations: Collection[str]) -> Asked:
-    """The operation names that are none of these."""
+    """The operation names with a recipe of this service that are none of `operations`."""
     return dict.fromkeys(strays_of(_known(cursor), service, operations), True)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
 from gateway.proxy.client_body import ClientBody
@@ -162,16 +162,16 @@ class ClientExchange:
 
     async def write(self, reply: Reply, *, shows_status: bool = True) -> None:
         """Write the whole reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
-        stream = None if isinstance(reply.body, bytes) else reply.body
+        body = reply.body
         try:
             out = self._framed(reply, shows_status)
-            if stream is None:
-                await self._write_whole(out, cast(bytes, reply.body))
+            if isinstance(body, bytes):
+                await self._write_whole(out, body)
             else:
-                await self._write_stream(out, stream)
+                await self._write_stream(out, body)
         finally:
-            if stream is not None:
-                stream.abort()
+            if not isinstance(body, bytes):
+                body.abort()
         self.keep_alive = out.keep_alive
         if not self.body.is_received:
             await self._linger()

@@ -14,11 +14,11 @@ goes over a seventh, which is opened when the first of them asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
@@ -235,7 +235,7 @@ class PostgresStore:
         return self._running
 
     def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, BatchAnswer]:
-        async def make_room(replay_us: Any) -> None:
+        async def make_room(replay_us: Sequence[int]) -> None:
             await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
 
         fetch = partial(self._dialer.fetch_compared, link) if grants else link.fetch

@@ -22,6 +22,7 @@ from gateway.core.operation import (
     Disprove,
     Erase,
     Forget,
+    HolderCommand,
     Prove,
     Purge,
     Release,
@@ -119,7 +120,7 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
     )
 
 
-def _held(commands: Sequence[Any]) -> Columns:
+def _held(commands: Sequence[HolderCommand]) -> Columns:
     return (
         [command.operation_id for command in commands],
         [command.token for command in commands],
@@ -127,7 +128,7 @@ def _held(commands: Sequence[Any]) -> Columns:
     )
 
 
-def _resolved(commands: Sequence[Any]) -> Columns:
+def _resolved(commands: Sequence[Prove | Disprove]) -> Columns:
     return (
         [command.operation_id for command in commands],
         [command.read_token for command in commands],
@@ -135,7 +136,7 @@ def _resolved(commands: Sequence[Any]) -> Columns:
     )
 
 
-def _answers(commands: Sequence[Any]) -> Columns:
+def _answers(commands: Sequence[Complete | Prove]) -> Columns:
     responses = [command.response for command in commands]
     return (
         [command.replay_us for command in commands],
@@ -157,7 +158,7 @@ def _completed(commands: Sequence[Complete]) -> Columns:
     )  # fmt: skip
 
 
-def _remember(commands: Sequence[Any]) -> Columns:
+def _remember(commands: Sequence[Release | Disprove]) -> Columns:
     return ([command.remember_us for command in commands],)
 
 
@@ -171,11 +172,11 @@ def _takeovers(commands: Sequence[Takeover]) -> Columns:
     )
 
 
-def _named(commands: Sequence[Any]) -> Columns:
+def _named(commands: Sequence[Purge | Erase]) -> Columns:
     return ([command.operation_id for command in commands],)
 
 
-def _audits(commands: Sequence[Any]) -> Columns:
+def _audits(commands: Sequence[Prove | Disprove | Purge | Erase]) -> Columns:
     audits = [command.audit for command in commands]
     return (
         [None if audit is None else audit.who for audit in audits],

@@ -143,7 +143,9 @@ class Claiming:
         reachable_seconds: Callable[[], float],
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`grace_seconds`: what the owner of a lapsed claim gets; `reachable_seconds`: since when the store answers."""
+        """`grace_seconds` is what the owner of a lapsed claim gets; `reachable_seconds` says for how long the store has
+        answered by now.
+        """
         self._store = store
         self._grace_seconds = grace_seconds
         self._reachable_seconds = reachable_seconds

@@ -11,7 +11,6 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import BinaryIO, Final, TypeVar, cast
 
 from gateway.proxy.reply import RequestBody
 from gateway.proxy.upstream.result import FileBody
+from gateway.proxy.upstream.sending import closed_after
 
 _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024
@@ -117,7 +117,7 @@ class Spool:
         whole = body.whole()
         if whole is not None and len(whole) <= min(bytes_max, spool_over_bytes):
             return TakenBody(whole, len(whole))
-        async with _closing(body.stream()) as chunks:
+        async with closed_after(body.stream()) as chunks:
             return await self._take(whole or b"", chunks, bytes_max, spool_over_bytes)
 
     async def _take(
@@ -204,17 +204,6 @@ class _GrowingFile:
 
 def _unnamed_file(directory: Path) -> BinaryIO:
     return cast("BinaryIO", tempfile.TemporaryFile(dir=directory, prefix="body-", buffering=0))
-
-
-@asynccontextmanager
-async def _closing(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The chunks, whose source is closed when not all of them are taken."""
-    try:
-        yield chunks
-    finally:
-        close = getattr(chunks, "aclose", None)
-        if close is not None:
-            await close()
 
 
 async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:

@@ -8,10 +8,10 @@ could hand the thread another file's bytes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from gateway.proxy.upstream.result import FileBody, StreamBody
@@ -70,7 +70,7 @@ async def send_body(
     chunks = body.chunks(executor) if isinstance(body, FileReader) else body.chunks
     left = body.length
     try:
-        async with _closing(chunks):
+        async with closed_after(chunks):
             async for chunk in chunks:
                 if not chunk:
                     continue
@@ -94,11 +94,11 @@ async def send_body(
     return None
 
 
-@contextlib.asynccontextmanager
-async def _closing(chunks: AsyncIterator[bytes]) -> AsyncIterator[None]:
-    """Closes the source when sending stops early, if it is one that can be closed."""
+@asynccontextmanager
+async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The chunks, whose source is closed in the end if it can be: not all of them may have been taken."""
     try:
-        yield
+        yield chunks
     finally:
         close = getattr(chunks, "aclose", None)
         if close is not None:

@@ -12,6 +12,12 @@ Callers come and go with their clients. Runs do not: only `drain` ends one early
 
 An operation whose outcome is in the journal has no run any more. Until the durable store has the outcome, its
 duplicates are answered by the journal.
+
+Theory of operation. There are two ways through here, which ask the same questions in the same order. Where nothing has
+to be waited for but the store and the upstream, as for nearly every request, the caller has no task: `answer` goes on
+in the callbacks of the fast tier (`_look_ended`) and of the run (`_give`). Where a body, the journal or the run of
+another has to be waited for, the way is a coroutine: `_answer_later`, `_look_and_join`, `_operate`. The first way leads
+into the second where a claim has found a record (`Seen`) that does not decide by itself what the request gets.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ server's.
 
 A client that goes cancels nothing here: what works on its request ends by itself when there is nobody left to write to,
 and what was begun for the client is supervised elsewhere.
+
+Theory of operation. A short reply is written in the very step in which it becomes known (`_give_now`), which may be the
+one in which the request came. A task (`_walk`) is there for whatever has to wait: for an answer that is a coroutine,
+for a reply to be decoded, for a client that reads slowly. What is refused here is written by one, too.
 """
 
 from __future__ import annotations

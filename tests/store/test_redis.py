@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
@@ -378,6 +379,33 @@ async def test_a_killed_server_is_found_again(own_redis: RedisServer) -> None:
         own_redis.start()
         await until_up(tier)
         assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_that_were_reset_unused_are_replaced(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], redis_url: str
+) -> None:
+    """Whichever loop saw their end, the next verb finds it, and the tier comes back by itself."""
+
+    async def reset_and_use() -> None:
+        async with (
+            Relay(urlsplit(redis_url).port or 6379) as relay,
+            fast_tier(f"redis://127.0.0.1:{relay.port}/0") as tier,
+        ):
+            writers = [link._connection._writer for link in (tier._reader, tier._writer)]
+            relay.cut()
+            await eventually(lambda: all(writer.transport.is_closing() for writer in writers))
+            with pytest.raises(StoreError) as lost:
+                await tier.put(completed(), boot_seconds())
+            assert "Transport" not in str(lost.value)
+            with pytest.raises(StoreError):
+                await tier.get(id_of(completed()))
+            await until_up(tier)
+            snapshot = completed()
+            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(reset_and_use())
 
 
 async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisServer) -> None:

@@ -185,8 +185,8 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cou
             # The tail in which a pattern may have begun.
             seen = (seen + chunk)[-_CHUNK_BYTES:]
         writer.write_eof()
-    except OSError:
-        # One end is gone; the other one learns it in the same way.
+    except (OSError, RuntimeError):
+        # One end is gone, which uvloop tells in its own way; the other one learns it as well.
         _end(ends, Fault.RESET)
 
 

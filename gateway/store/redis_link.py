@@ -104,6 +104,8 @@ class Link:
         script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self._run_id, fresh)
         (reply,) = await self.exchange([script], CONNECT_SECONDS)
         if error := refusal(reply):
+            # One that was made a replica takes no write any more: the next connection may lead to the new master.
+            await self.leave()
             raise NotApplied(f"Redis refused the era: {error}")
         era, *time = reply
         self.note_time(time)
@@ -154,6 +156,11 @@ class Link:
             return await self._connection.read_response(timeout=seconds)
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+
+    async def leave(self) -> None:
+        """Close the connection once nobody uses it: the next one may lead to another server."""
+        async with self._lock:
+            await self.close()
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,6 +43,10 @@ _numbers = itertools.count(1)
 async def tier(redis_url: str) -> AsyncIterator[RedisFastTier]:
     async with fast_tier(redis_url) as tier:
         yield tier
+
+
+def through(relay: Relay) -> str:
+    return f"redis://127.0.0.1:{relay.port}/0"
 
 
 async def get_anew(tier: RedisFastTier, snapshot: Snapshot) -> Snapshot:
@@ -390,7 +395,7 @@ def test_connections_that_were_reset_unused_are_replaced(
     async def reset_and_use() -> None:
         async with (
             Relay(urlsplit(redis_url).port or 6379) as relay,
-            fast_tier(f"redis://127.0.0.1:{relay.port}/0") as tier,
+            fast_tier(through(relay)) as tier,
         ):
             writers = [link._connection._writer for link in (tier._reader, tier._writer)]
             relay.cut()
@@ -406,6 +411,43 @@ def test_connections_that_were_reset_unused_are_replaced(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(reset_and_use())
+
+
+@asynccontextmanager
+async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer, RedisServer]]:
+    """Behind one address the first of two; set `relay.target_port` to the second's for a failover."""
+    first, second = servers = [RedisServer(directory / f"redis-failover-{next(_numbers)}") for _ in range(2)]
+    try:
+        for server in servers:
+            server.start()
+        async with Relay(first.port) as relay:
+            yield relay, first, second
+    finally:
+        for server in servers:
+            server.kill()
+
+
+async def test_a_master_that_became_a_replica_is_left(server_workspace: Path) -> None:
+    """It keeps its connections and all that it had; new ones are made all the same, and lead to the new master."""
+    async with two_servers(server_workspace) as (relay, first, second), fast_tier(through(relay)) as tier:
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        with client(first.url) as old, client(second.url) as new:
+            new.replicaof("127.0.0.1", first.port)
+            await eventually(lambda: new.exists(key_of(id_of(snapshot))), what="the replica has what there is")
+            relay.target_port = second.port
+            new.replicaof("NO", "ONE")
+            old.replicaof("127.0.0.1", second.port)
+
+            async def is_kept() -> bool:
+                try:
+                    await tier.put(later, boot_seconds())
+                except StoreError:
+                    return False
+                return bool(new.exists(key_of(id_of(later))))
+
+            later = completed()
+            await eventually(is_kept, 20.0, "the new master is given what there is to keep")
 
 
 async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisServer) -> None:

@@ -10,9 +10,14 @@
 -- ARGV[2]  a new era of 16 bytes, in case
 -- Returns the era, then the server's time.
 local held = redis.pcall('GET', KEYS[1])
-if type(held) ~= 'string' or held:sub(1, -33) ~= ARGV[1] then
+local is_new = type(held) ~= 'string' or held:sub(1, -33) ~= ARGV[1]
+if is_new then
     held = ARGV[1] .. ('0'):rep(16) .. ARGV[2]
-    redis.call('SET', KEYS[1], held)
+end
+-- An era that goes on is written too: a master that became a replica is read as before, and takes nothing any more.
+local written = redis.pcall('SET', KEYS[1], held)
+if written.err and (is_new or written.err:find('READONLY', 1, true)) then
+    return written
 end
 local time = redis.call('TIME')
 return {held:sub(-16), time[1], time[2]}

@@ -22,7 +22,7 @@ knew the era is not put: it may be older than a drop that this server has forgot
 
 *Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
 the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. Connections to a
-server that takes no writes are left: the next may lead to the new master. One exchange at a time is
+server that takes no writes, or to two servers, are left: the next may lead to the new master. One exchange at a time is
 under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry
 names its operation.
 """
@@ -315,6 +315,11 @@ class RedisFastTier:
         try:
             await self._reader.open()
             await self._writer.open()
+            if self._reader.era != self._writer.era:
+                # One has outlived a failover: what the other drops it would go on to find.
+                await self._reader.leave()
+                await self._writer.leave()
+                raise NotApplied("Redis is another server over one connection than over the other")
         except StoreError as error:
             self._set_down(error)
         else:

@@ -450,6 +450,23 @@ async def test_a_master_that_became_a_replica_is_left(server_workspace: Path) ->
             await eventually(is_kept, 20.0, "the new master is given what there is to keep")
 
 
+async def test_a_connection_that_outlived_a_failover_answers_nothing(server_workspace: Path) -> None:
+    """The former master, which goes on for itself, hears of no drop: it is not read from any more."""
+    async with two_servers(server_workspace) as (relay, first, second), fast_tier(through(relay)) as tier:
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        assert await tier.get(id_of(snapshot)) is not None
+        relay.target_port = second.port
+        with client(first.url) as redis:
+            (writer,) = [each["id"] for each in redis.client_list() if each["cmd"] == "eval"]
+            redis.client_kill_filter(_id=writer)
+        with pytest.raises(StoreError):
+            await tier.put(completed(), boot_seconds())
+        await until_up(tier)
+        await tier.drop(id_of(snapshot), record_of(snapshot).token)
+        assert await tier.get(id_of(snapshot)) is None
+
+
 async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisServer) -> None:
     """The tier starts down and comes up with its server."""
     own_redis.kill()

@@ -2,9 +2,10 @@
 
 Owns when that is tried and what becomes of each outcome; where they are kept is the journal's, whether one still holds
 is the durable store's to say. Applied, it is deleted from the journal; refused, it is kept there and told, for somebody
-acted on the operation meanwhile; without an answer it waits. One that holds no response and was overtaken by a later
-claim has nothing left to say, and is deleted too. An outcome that was applied and could not be deleted is said again,
-which the store recognises. Outcomes of one operation are said in their order.
+acted on the operation meanwhile; without an answer it waits. One that holds no response and was overtaken, by a later
+claim or by the end of the doubt that it tells of, has nothing left to say, and is deleted too. An outcome that was
+applied and could not be deleted is said again, which the store recognises. Outcomes of one operation are said in their
+order.
 """
 
 from __future__ import annotations
@@ -178,16 +179,17 @@ class Flusher:
 
 
 def _is_overtaken(command: LastWord, result: Result) -> bool:
-    """Whether there was a later claim, and no response is lost with what is known of the attempt before.
+    """Whether the record went on without it, and no response is lost with what is known of the attempt.
 
-    The store had taken it, and only its acknowledgement was lost; or the doubt about it was ended without it. While a
-    takeover still carries that doubt, a word that nothing happened is what an operator wants to know.
+    The store had taken it, and only its acknowledgement was lost; or the doubt about it was ended without it, and that
+    there was one says nothing more. That nothing happened is what an operator wants to know, until a later claim was
+    granted, and as long as a takeover carries the doubt.
     """
     record = result.snapshot.record
-    if record is None or record.token <= command.token or not isinstance(command, Release | Forget | Abandon):
+    if record is None or record.token < command.token or not isinstance(command, Release | Forget | Abandon):
         return False
     is_doubted = record.carries_doubt and record.state in (State.CLAIMED, State.IN_DOUBT)
-    return isinstance(command, Abandon) or not is_doubted
+    return isinstance(command, Abandon) or (record.token > command.token and not is_doubted)
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:

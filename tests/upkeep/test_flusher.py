@@ -177,6 +177,17 @@ async def test_one_without_a_response_that_was_overtaken_is_no_alarm(
     assert await state(home.store, hand) is State.COMPLETED
 
 
+@pytest.mark.parametrize("end", [Hand.prove, Hand.disprove], ids=["proved", "disproved"])
+async def test_a_doubt_that_others_have_ended_is_no_alarm(home: Home, end: Callable[[Hand], Command]) -> None:
+    """Its gateway was cut off, and somebody found out what it does not know: it goes, and no answer with it."""
+    (hand,) = await home.claimed(1)
+    await home.journal.append("charge", hand.abandon())
+    await do(home.store, hand, Hand.abandon, end)
+    await home.flusher.run_once()
+    assert home.flusher.is_done
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+
+
 async def test_one_without_a_response_that_somebody_gainsaid_is_kept(home: Home) -> None:
     """That nothing happened, of an attempt that is in the record as done, is for somebody to look at."""
     (hand,) = await home.claimed(1)

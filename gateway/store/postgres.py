@@ -244,7 +244,8 @@ class PostgresStore:
         return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
-        rows = await link.fetch(_READ, self._clock_us(), list(dict.fromkeys(operation_ids)))
+        # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
+        rows = await self._dialer.fetch_compared(link, _READ, self._clock_us(), list(dict.fromkeys(operation_ids)))
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:

@@ -226,17 +226,22 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
 
 
 async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresServer) -> None:
-    """No connection is lost by that, and no claim is granted."""
+    """No connection is lost by that, no claim is granted, and what was claimed before is not said to be absent."""
+    hand = Hand()
     async with (
         Pooler(own_postgres.port, "gateway", "postgres") as pooler,
         session(own_postgres.url) as beside,
         opened(f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true") as store,
     ):
-        await do(store, Hand(), Hand.claim)
+        await do(store, hand, Hand.claim)
+        assert await state(store, hand) is State.CLAIMED
         await beside.execute("UPDATE idempotency_gateway.epoch SET identity = gen_random_uuid()")
         with pytest.raises(EpochChanged):
             await store.apply(Hand().claim())
         assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.operation") == 1
+        await beside.execute("DELETE FROM idempotency_gateway.operation")
+        with pytest.raises(EpochChanged):
+            await store.read(hand.operation_id)
 
 
 @pytest.mark.parametrize("query", ["?pgbouncer=true", ""], ids=["told", "noticed"])

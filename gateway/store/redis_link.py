@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,9 @@ from gateway.store.base import Indefinite, NotApplied
 from gateway.store.codec import ERA_BYTES
 
 CONNECT_SECONDS: Final = 1.0
+# How long what was sent may stay unacknowledged. The connection is closed before that, and would keep what it could not
+# send for as long as the other end reads nothing.
+_UNSENT_SECONDS: Final = 5
 
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.
 _DRIFT_US: Final = 1_000
@@ -52,6 +56,9 @@ def make_link(url: str, era_key: str, clock: Callable[[], float]) -> Link:
         "socket_timeout": None,
         "socket_connect_timeout": CONNECT_SECONDS,
     }
+    if "path" not in options and (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        options["socket_keepalive"] = True
+        options["socket_keepalive_options"] = {user_timeout: _UNSENT_SECONDS * 1000}
     try:
         connection = ConnectionPool(**options).make_connection()  # type: ignore[no-untyped-call]
     except TypeError as error:

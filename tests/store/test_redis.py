@@ -413,6 +413,18 @@ def test_connections_that_were_reset_unused_are_replaced(
         runner.run(reset_and_use())
 
 
+async def test_what_a_server_does_not_read_is_given_up(redis_url: str) -> None:
+    """Copies that could not be sent do not stay in memory with a connection that was closed long ago."""
+    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
+        transport = tier._writer._connection._writer.transport
+        relay.to_target.hold()
+        snapshots = [completed(bytes(ENTRY_BYTES_MAX - 10_000)) for _ in range(64)]
+        told = await asyncio.gather(*(tier.put(each, boot_seconds()) for each in snapshots), return_exceptions=True)
+        assert all(isinstance(each, StoreError) for each in told)
+        assert transport.get_write_buffer_size() > 0
+        await eventually(lambda: transport.get_write_buffer_size() == 0, 20.0, "nothing is left to be sent")
+
+
 @asynccontextmanager
 async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer, RedisServer]]:
     """Behind one address the first of two; set `relay.target_port` to the second's for a failover."""

@@ -26,6 +26,24 @@ DEFECTS = (
         ("tests/store/test_redis.py::test_a_drop_outlives_an_eviction[marker]",),
     ),
     Defect(
+        "two-masters",
+        "after a failover of Redis the former master goes on to answer with what was purged",
+        (
+            Edit(
+                "store/redis.py",
+                "            if self._reader.era != self._writer.era:\n",
+                "            if not self._reader.era:\n",
+            ),
+        ),
+        ("tests/store/test_redis.py::test_a_connection_that_outlived_a_failover_answers_nothing",),
+    ),
+    Defect(
+        "reads-of-any-memory",
+        "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
+        (Edit("store/postgres.py", "self._dialer.fetch_compared(link, _READ, ", "link.fetch(_READ, "),),
+        ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
+    ),
+    Defect(
         "window-from-the-end-of-the-call",
         "a copy lives longer than its record by as long as the store took to answer",
         (

@@ -84,8 +84,12 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
 
 
 def other_methods(headers: Headers) -> frozenset[bytes]:
-    """What the method is to a service that lets a field override it. Mostly nothing."""
-    return frozenset([value.strip(b" \t").upper() for name, value in headers if _OVERRIDES[name]])
+    """What the method is to a service that lets a field override it. Mostly nothing.
+
+    Of a list, which is what repeated fields are to many, some take the first member (Express's method-override).
+    """
+    values = [value.partition(b",")[0] for name, value in headers if _OVERRIDES[name]]
+    return frozenset([value.strip(b" \t").upper() for value in values])
 
 
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:

@@ -103,6 +103,7 @@ def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
         (b"x-http-method", b"put"),
         (b"X-Method-Override", b" PUT"),
         (b"X_HTTP_METHOD_OVERRIDE", b"PUT"),
+        (b"X-HTTP-Method-Override", b"Put , DELETE"),
     ],
 )
 def test_another_method_in_a_field_is_not_a_way_round_a_route(method: bytes, field: tuple[bytes, bytes]) -> None:

@@ -9,8 +9,9 @@ rule. Invariant: the first rule of the file that fits decides, however the table
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -19,6 +20,11 @@ Value = TypeVar("Value")
 _SEGMENT_OCTETS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@")
 # Escapes, and all that may not stand in a path without one.
 _TO_BE_SPELT = re.compile(rb"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
+# By what is found by that. Looked up, because a long path may be nothing else.
+_SPELLINGS = {bytes((octet,)): b"%%%02X" % octet for octet in range(256)} | {
+    b"%%%c%c" % digits: bytes((octet,)) if (octet := int(bytes(digits), 16)) in _SEGMENT_OCTETS else b"%%%02X" % octet
+    for digits in product(b"0123456789ABCDEFabcdef", repeat=2)
+}
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*\Z")
 # What `normalise_path` leaves as it is.
 _NORMAL_PATH = re.compile(rb"(?:/[A-Za-z0-9\-._~!$&'()*+,;=:@]++)++")
@@ -40,9 +46,11 @@ def normalise_path(target: bytes) -> bytes:
     `:` and `@`, and services take both spellings alike. `%2F` and `%25` stay escaped. Dot segments stay as well;
     `resolve_dot_segments` removes them. Query, fragment, and the authority of an absolute form are cut off.
     """
-    if _NORMAL_PATH.fullmatch(target):
-        return target
-    path = _spelt_path(target)
+    return target if _NORMAL_PATH.fullmatch(target) else _folded(_spelt_path(target))
+
+
+def _folded(path: bytes) -> bytes:
+    """A path in normal spelling without empty segments."""
     if b"//" in path:
         path = re.sub(rb"/+", b"/", path)
     return path.rstrip(b"/") or b"/"
@@ -64,7 +72,7 @@ def has_dot_segments(path: bytes) -> bool:
 def resolve_dot_segments(path: bytes) -> bytes:
     """The normalised path that a service arrives at which resolves dot segments (RFC 3986 section 5.2.4).
 
-    Where `path` still has empty segments (`//`), each is a segment that a `..` takes back.
+    `path` is in normal spelling. Where it still has empty segments (`//`), each is a segment that a `..` takes back.
     """
     kept: list[bytes] = []
     for segment in path.split(b"/")[1:]:
@@ -72,7 +80,20 @@ def resolve_dot_segments(path: bytes) -> bytes:
             del kept[-1:]
         elif segment != b".":
             kept.append(segment)
-    return normalise_path(b"/" + b"/".join(kept))
+    return _folded(b"/" + b"/".join(kept))
+
+
+def _paths(target: bytes) -> tuple[bytes, ...]:
+    """The path of a target in normal form, and those at which a service arrives that resolves its dot segments."""
+    if _NORMAL_PATH.fullmatch(target):
+        spelt = path = target
+    else:
+        spelt = _spelt_path(target)
+        path = _folded(spelt)
+    if not has_dot_segments(path):
+        return (path,)
+    # Some fold `//` before they resolve, some do not.
+    return path, resolve_dot_segments(path), resolve_dot_segments(spelt)
 
 
 def normalise_host(host: bytes) -> bytes:
@@ -237,26 +258,33 @@ class RouteTable(Generic[Value]):
         A target with dot segments falls under the route of any reading, so that the edge gets to refuse it there: a
         service that resolves them must not be reached past its route.
         """
-        return self._match(self._exact, method, target, host)
-
-    def match_in_any_case(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
-        """As `match`, for a service that does not tell upper from lower case in a path."""
-        return self._match(self._folded, method, target, host)
-
-    def _match(self, index: _Index[Value], method: bytes, target: bytes, host: bytes | None) -> Value | None:
         if method not in self._methods:
             return None
-        path = normalise_path(target)
+        return self._match(self._exact, (method,), target, (self._name_of(host),))
+
+    def match_in_any_case(self, methods: Iterable[bytes], target: bytes, hosts: Iterable[bytes | None]) -> Value | None:
+        """As `match`, for a service that does not tell upper from lower case in a path, and for any of these methods
+        and hosts: of all this it is the target that takes long to look at.
+        """
+        known = [method for method in methods if method in self._methods]
+        return self._match(self._folded, known, target, {*map(self._name_of, hosts)}) if known else None
+
+    def _match(
+        self, index: _Index[Value], methods: Sequence[bytes], target: bytes, names: Collection[bytes]
+    ) -> Value | None:
+        for path in _paths(target):
+            for method in methods:
+                for name in names:
+                    found = index.first(method, path, name)
+                    if found is not None:
+                        return found.value
+        return None
+
+    def _name_of(self, host: bytes | None) -> bytes:
+        """The host's name as rules have it, if any of them asks for one."""
         if host is None:
             host = self._default_host
-        name = b"" if host is None or not self._names_hosts else normalise_host(host)
-        found = index.first(method, path, name)
-        if found is None and has_dot_segments(path):
-            # Some fold `//` before they resolve, some do not.
-            found = index.first(method, resolve_dot_segments(path), name) or index.first(
-                method, resolve_dot_segments(_spelt_path(target)), name
-            )
-        return None if found is None else found.value
+        return b"" if host is None or not self._names_hosts else normalise_host(host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +311,7 @@ def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
 
 
 def _respell(path: bytes) -> bytes:
-    return _TO_BE_SPELT.sub(_spelling, path)
-
-
-def _spelling(found: re.Match[bytes]) -> bytes:
-    text = found[0]
-    octet = text[0] if len(text) == 1 else int(text[1:], 16)
-    return bytes((octet,)) if octet in _SEGMENT_OCTETS else b"%%%02X" % octet
+    return _TO_BE_SPELT.sub(lambda found: _SPELLINGS[found[0]], path)
 
 
 def _check_text(text: str) -> None:

@@ -59,19 +59,17 @@ def examine(
         return None, Fault(501, "This is not a forward proxy.")
     if host is not None and (fault := host_fault(host)) is not None:
         return None, Fault(400, fault)
-    for method in (head.method, *other_methods(head.headers)):
-        for target, other_host in _readings(head.target, host):
-            route = routes.match_in_any_case(method, target, other_host)
-            if route is not None:
-                return route, Fault(400, "The request can be read as one for another operation.")
+    methods = (head.method, *other_methods(head.headers))
+    for target, hosts in _readings(head.target, host):
+        route = routes.match_in_any_case(methods, target, hosts)
+        if route is not None:
+            return route, Fault(400, "The request can be read as one for another operation.")
     return None, None
 
 
-def _readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+def _readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
     """Targets and hosts as which a service may read the request; first of all those that were sent."""
-    yield target, host
+    yield target, (host,)
     for other, other_host in other_readings(target, host):
-        yield other, other_host
-        if other_host != host:
-            # Many take the path from such a target, and the host from its field all the same.
-            yield other, host
+        # Many take the path from such a target, and the host from its field all the same.
+        yield other, (other_host, host)

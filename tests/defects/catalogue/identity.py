@@ -93,7 +93,7 @@ DEFECTS = (
     Defect(
         "dot-segments-pass",
         "a service that resolves dot segments is reached past its route",
-        (Edit("core/routing.py", "if found is None and has_dot_segments(path):", "if False:"),),
+        (Edit("core/routing.py", "if not has_dot_segments(path):", "if True:"),),
         ("tests/core/test_routing.py::test_dot_segments_do_not_leave_a_route",),
     ),
     Defect(

@@ -34,8 +34,9 @@ TO_WAIT: Final = (
     "running"
 )
 _TO_RESOLVE: Final = (
-    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. If it is in doubt, the refused "
-    "outcome is how it ended: write its answer to a file with --export, and give that to resolve. Then --acknowledge it"
+    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. If it is in doubt, a refused "
+    "answer is how it ended: write it to a file with --export, and give that to resolve. A release or forget says that "
+    "its own attempt had no effect, and nothing of one under a higher token. Then --acknowledge it"
 )
 
 

@@ -76,6 +76,8 @@ async def test_what_waits_and_what_was_refused(shell: Shell) -> None:
         assert rows[1].endswith("the record is tombstone without it")
         assert "note: waiting: " in said.err
         assert "note: refused: " in said.err
+        # Of an attempt before the one that is in doubt, it would be taken for leave to run the operation again.
+        assert "its own attempt had no effect, and nothing of one under a higher token" in said.err
         (refused,) = (await shell("journal", "--state", "refused", "--format", "jsonl")).rows()
         assert refused.pop("age_seconds") >= 0
         assert refused == {

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.operation import State
 from gateway.store.base import Query
 from tests.conformance.hand import LEASE_SECONDS, Hand, do
-from tests.store.postgres_sessions import let_statements_end, opened, session
+from tests.store.postgres_sessions import let_pass, let_statements_end, opened, session
 from tests.support.memory_store import ManualClock
 
 
@@ -40,6 +40,18 @@ async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: st
         let_statements_end(store)
         await store.sweep(100)
         assert await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep") == done.token
+
+
+async def test_a_walk_waits_for_as_long_as_a_commit_may_take(postgres_url: str) -> None:
+    """It passes what was drawn at one look, and a look is not put off by how often there is a sweep."""
+    async with opened(postgres_url) as store, session(postgres_url) as beside:
+        await do(store, done := Hand(), Hand.claim, Hand.complete)
+        passed = []
+        for seconds in (0.0, 2.0, 4.0):
+            let_pass(store, seconds)
+            await store.sweep(100)
+            passed.append(await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep"))
+        assert passed == [0, 0, done.token]
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])

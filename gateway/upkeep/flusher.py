@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result, State
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Rejected, Store, StoreError, boot_seconds
 from gateway.store.journal_base import EntryId, Journal, JournalEntry
@@ -188,8 +188,8 @@ def _is_overtaken(command: LastWord, result: Result) -> bool:
     record = result.snapshot.record
     if record is None or record.token < command.token or not isinstance(command, Release | Forget | Abandon):
         return False
-    is_doubted = record.carries_doubt and record.state in (State.CLAIMED, State.IN_DOUBT)
-    return isinstance(command, Abandon) or (record.token > command.token and not is_doubted)
+    # Whatever ends a doubt takes it off the record.
+    return isinstance(command, Abandon) or (record.token > command.token and not record.carries_doubt)
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:

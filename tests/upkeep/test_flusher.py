@@ -207,6 +207,20 @@ async def test_what_would_end_a_doubt_that_a_takeover_carries_is_kept(home: Home
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("word", "ends"), [(Hand.release, (Hand.complete,)), (Hand.abandon, ())], ids=["ended", "unknown"]
+)
+async def test_what_a_takeover_has_left_nothing_to_say_of_is_deleted(
+    home: Home, word: Callable[[Hand], LastWord], ends: tuple[Any, ...]
+) -> None:
+    """The doubt was ended by whoever took over, or is what the outcome said too: nobody is called to look at it."""
+    (hand,) = await home.claimed(1)
+    await home.journal.append("charge", word(hand))
+    await do(home.store, hand, Hand.abandon, Hand.takeover, *ends)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+
+
 async def test_a_silent_store_is_asked_with_one(home: Home) -> None:
     """Nothing is lost while the store is away, and finding that out again costs one statement."""
     hands = await home.claimed(100)

@@ -145,3 +145,9 @@ def test_accepts(values: list[bytes], coding: bytes, accepted: bool) -> None:
 def test_codings_beyond_what_anybody_names_are_not_looked_at(before: int, accepted: bool) -> None:
     """Every replay of a coded answer reads the list anew, and it may be as long as a head."""
     assert accepts(b"gzip", accepted_codings([b"x," * before + b"gzip"])) is accepted
+
+
+@pytest.mark.parametrize(("before", "accepted"), [(3, False), (4, True)])
+def test_parameters_beyond_what_anybody_gives_are_not_looked_at(before: int, accepted: bool) -> None:
+    """A coding has one at most, and thousands of them would be read for every replay too."""
+    assert accepts(b"gzip", accepted_codings([b"gzip" + b";x" * before + b";q=0"])) is accepted

@@ -180,7 +180,7 @@ async def _exchange(
 ) -> Result:
     """The exchange with the upstream, given up as soon as the client is gone."""
     cuts: list[RequestCut] = []
-    sent = StreamBody(_watched(body.stream(), cuts), body.length) if whole is None else whole
+    sent = StreamBody(_watched(body.stream(), cuts), body.length, body.crowd_out) if whole is None else whole
     task = asyncio.current_task()
     is_gone = False
 

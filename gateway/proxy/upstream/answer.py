@@ -47,10 +47,10 @@ class AnswerReceiver:
         "_buffered_bytes",
         "_interims",
         "_is_complete",
-        "_is_paused",
         "_listener",
         "_loop",
         "_loss",
+        "_paused_since",
         "_source",
         "_waiter",
         "deadline",
@@ -69,7 +69,7 @@ class AnswerReceiver:
         self._buffered_bytes = 0
         self._interims: list[ResponseHead] = []
         self._is_complete = False
-        self._is_paused = False
+        self._paused_since: float | None = None
         self._loss: Lost | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
@@ -92,8 +92,8 @@ class AnswerReceiver:
     def body_arrived(self, data: bytes) -> None:
         self._buffer.append(data)
         self._buffered_bytes += len(data)
-        if self._buffered_bytes > BUFFER_BYTES_MAX and not self._is_paused and self._source is not None:
-            self._is_paused = True
+        if self._buffered_bytes > BUFFER_BYTES_MAX and self._paused_since is None and self._source is not None:
+            self._paused_since = self._loop.time()
             self._source.pause_reading()
 
     def body_ended(self) -> None:
@@ -110,8 +110,8 @@ class AnswerReceiver:
     def _detach(self) -> None:
         if self._source is not None:
             self._source.set_deadline(NEVER)
-            if self._is_paused:
-                self._is_paused = False
+            if self._paused_since is not None:
+                self._paused_since = None
                 self._source.resume_reading()
             self._source = None
 
@@ -127,6 +127,10 @@ class AnswerReceiver:
         if listener is not None:
             self._listener = None
             listener()
+
+    def is_unread_for(self, seconds: float) -> bool:
+        """Whether as much as may be here has been here for so long, and nothing of it was taken."""
+        return self._paused_since is not None and self._loop.time() - self._paused_since >= seconds
 
     def restart_clock(self) -> None:
         """The request is still being sent, and moves: allow the whole time for the head anew."""
@@ -224,8 +228,8 @@ class AnswerReceiver:
         data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
         buffer.clear()
         self._buffered_bytes = 0
-        if self._is_paused and self._source is not None:
-            self._is_paused = False
+        if self._paused_since is not None and self._source is not None:
+            self._paused_since = None
             self._source.resume_reading()
         return data
 

@@ -39,7 +39,8 @@ class UpstreamSettings:
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
     Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
     ever, keep none of them out. Nor do answers that outlast their operation: they count as those of others do, and
-    where there are too many, protected requests open more than both numbers together.
+    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long an
+    answer that nobody takes anything of keeps others out.
     """
 
     host: str
@@ -53,6 +54,7 @@ class UpstreamSettings:
     header_bytes_max: int = 64 * 1024
     connections_max: int = 1024
     connections_reserved: int = 0
+    unread_seconds: float = 30.0
 
 
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:

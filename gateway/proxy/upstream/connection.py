@@ -20,6 +20,7 @@ import select
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, cast
 
@@ -50,11 +51,12 @@ class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
     `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
-    the loop's clock), `idle_before_seconds` and `is_passing` are notes of the owner.
+    the loop's clock), `idle_before_seconds`, `is_passing` and `gives_way` are notes of the owner.
     """
 
     __slots__ = (
         "_arrivals",
+        "_crowd_out_body",
         "_deadline",
         "_drained",
         "_executor",
@@ -68,6 +70,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_timer",
         "_timer_at",
         "_transport",
+        "gives_way",
         "idle_before_seconds",
         "idle_since",
         "idle_until",
@@ -94,6 +97,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = AnswerParser(header_bytes_max)
         self._receiver: AnswerReceiver | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_writing_paused = False
         self._deadline = NEVER
@@ -106,6 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_closed = True
         self.is_idle = False
         self.is_passing = False
+        self.gives_way = False
 
     # -- for the owner ------------------------------------------------------------------------------------------------
 
@@ -171,6 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser.begin(receiver, method, wants_upgrade)
         if not isinstance(body, bytes):
             self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
+            self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
             if isinstance(body, FileReader):
                 # Also when the task is cancelled before its first step.
                 self._sender.add_done_callback(lambda _: body.close())
@@ -205,6 +211,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._close(politely=False)
         if receiver is not None:
             receiver.fail(reason, detail)
+
+    def crowd_out(self, unread_seconds: float) -> bool:
+        """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
+        if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
+            self.abort(Unknown.ABORTED, "nobody took the answer, and others wanted its place")
+            return True
+        return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
 
     def pause_reading(self) -> None:
         if not self._transport.is_closing():

@@ -15,6 +15,9 @@ The late body: some upstreams send a body behind an answer that has none (204, 3
 condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
 a while before it serves anybody.
 
+The slow client: who sends a request or takes an answer a byte at a time has a connection for as long as he likes, at no
+cost. Where all that others than operations may have are taken, such a one gives way to a newcomer.
+
 Invariant: idle connections + busy ones + those being opened never exceed the limit, but for answers that outlast their
 operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
 """
@@ -39,6 +42,8 @@ _PROBATION_SECONDS_MAX = 300.0
 _TOGETHER_SECONDS = 1.0
 # For this long a body may be under way after an answer that has none.
 _LATE_BODY_SECONDS = 0.25
+# When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
+_NOBODY_SLOW_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -107,9 +112,12 @@ class UpstreamPool:
         self._opening = 0
         # In use by, or being opened for, requests that are not protected, and answers that outlast their operation.
         self._passing = 0
+        # Of these, whose client was too slow: they end in a moment.
+        self._giving_way = 0
         # Apart, because what makes room for the one need not make room for the other.
         self._waiting_protected: deque[asyncio.Future[None]] = deque()
         self._waiting_others: deque[asyncio.Future[None]] = deque()
+        self._nobody_slow_until = float("-inf")
         self._sweep: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -170,6 +178,8 @@ class UpstreamPool:
                     oldest = self._idle.popleft()
                     oldest.is_idle = False
                     oldest.discard()
+            elif waits == 0:
+                self._make_room(newcomers=1)
             if not await self._wait_free(queue, until, is_first=waits == 0):
                 return NotSent(SentNothing.POOL_TIMEOUT, f"all {len(self._connections)} connections are busy")
             waits += 1
@@ -246,6 +256,8 @@ class UpstreamPool:
         if not connection.is_passing:
             connection.is_passing = True
             self._passing += 1
+            if self._passing > self._settings.connections_max:
+                self._make_room(newcomers=0)
             self._wake_one()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -291,6 +303,24 @@ class UpstreamPool:
             raise
         return True
 
+    def _make_room(self, *, newcomers: int) -> None:
+        """Take the places that are wanted from those whose clients are too slow with their requests or answers."""
+        now = self._loop.time()
+        if now < self._nobody_slow_until:
+            return
+        passing = self._passing - self._giving_way
+        wanted = passing + len(self._waiting_others) + newcomers - self._settings.connections_max
+        for connection in tuple(self._connections):
+            if wanted <= 0:
+                break
+            may_give_way = connection.is_passing and not connection.gives_way
+            if may_give_way and connection.crowd_out(self._settings.unread_seconds):
+                connection.gives_way = True
+                self._giving_way += 1
+                wanted -= 1
+        if wanted > 0:
+            self._nobody_slow_until = now + _NOBODY_SLOW_SECONDS
+
     def _wake_one(self) -> None:
         """The first of those who wait; protected ones come first, since none of them lasts as long as a stream may."""
         for queue in (self._waiting_protected, self._waiting_others):
@@ -305,6 +335,9 @@ class UpstreamPool:
         if connection.is_passing:
             connection.is_passing = False
             self._passing -= 1
+            if connection.gives_way:
+                connection.gives_way = False
+                self._giving_way -= 1
 
     def _note_change(self) -> None:
         if self._changed is not None and not self._changed.done():

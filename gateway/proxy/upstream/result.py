@@ -7,7 +7,7 @@ but for the status that a client gets.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from typing import Final
 
@@ -114,11 +114,13 @@ class StreamBody:
     """A request body that is still arriving. Without a `length` it is sent chunked.
 
     An exception from `chunks`, or more or fewer bytes than declared, aborts the connection, so that the upstream never
-    sees a complete request.
+    sees a complete request. `crowd_out` cuts it short if it comes so slowly that it must not keep others out; whether
+    it was.
     """
 
     chunks: AsyncIterator[bytes]
     length: int | None
+    crowd_out: Callable[[], bool] | None = None
 
 
 OutboundBody = bytes | FileBody | StreamBody

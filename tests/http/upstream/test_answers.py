@@ -136,7 +136,7 @@ async def test_a_slow_reader_slows_the_upstream_down() -> None:
 
     async with serving(handler) as server, upstream_to(server.port) as client:
         got = await answer(client)
-        await eventually(lambda: got.body._is_paused)
+        await eventually(lambda: got.body.is_unread_for(0.0))
         assert got.body._buffered_bytes <= BUFFER_BYTES_MAX + 256 * 1024
         digest, count, largest = sha256(), 0, 0
         while data := await got.body.read():

@@ -58,7 +58,7 @@ async def test_both_directions_have_flow_control() -> None:
                 duplex.write_eof()
 
             writing = asyncio.create_task(write())
-            await eventually(lambda: got.body._is_paused)
+            await eventually(lambda: got.body.is_unread_for(0.0))
             assert not writing.done()
             received = bytearray()
             while data := await duplex.read():

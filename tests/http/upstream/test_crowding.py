@@ -1,0 +1,114 @@
+"""Who gives way when all connections that others than operations may have are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown
+from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
+
+LONG_BYTES = 16 << 20
+
+
+class Upload:
+    """A body of which nothing comes until it is cut short, which it lets happen if it `is_slow`."""
+
+    def __init__(self, *, is_slow: bool) -> None:
+        self._is_slow = is_slow
+        self._cut = asyncio.Event()
+
+    def body(self) -> StreamBody:
+        return StreamBody(self._chunks(), None, self._crowd_out)
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        await self._cut.wait()
+        raise ConnectionError
+        yield b""
+
+    def _crowd_out(self) -> bool:
+        if self._is_slow:
+            self._cut.set()
+        return self._is_slow
+
+
+def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """An upstream whose answers are long at /long, and short elsewhere."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, _ = await server.read_request(reader)
+            if b"/long" not in head:
+                writer.write(DONE)
+                continue
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+            for _ in range(length >> 16):
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+
+    return handler
+
+
+def is_unread(got: Answer) -> bool:
+    return got.body.is_unread_for(0.0)
+
+
+async def test_a_slow_upload_gives_its_connection_to_a_newcomer() -> None:
+    """One for each newcomer, and one that comes at a pace never."""
+    async with (
+        serving(answering(DONE)) as server,
+        upstream_to(server.port, connections_max=3, connect_timeout_seconds=30) as client,
+    ):
+        slow = [asyncio.create_task(send(client, body=Upload(is_slow=True).body())) for _ in range(2)]
+        steady = asyncio.create_task(send(client, body=Upload(is_slow=False).body()))
+        await eventually(lambda: client._pool._passing == 3 and server.accepted == 3)
+        newcomers = [asyncio.create_task(send(client)) for _ in range(2)]
+        assert all(isinstance(result, Answer) for result in await asyncio.gather(*newcomers))
+        for result in await asyncio.gather(*slow):
+            assert isinstance(result, Lost)
+            assert result.reason is Unknown.REQUEST_ABORTED
+        assert not steady.done()
+        steady.cancel()
+        await asyncio.wait((steady,))
+
+
+async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer() -> None:
+    """Whoever was to take it finds it cut short."""
+    async with (
+        serving(lasting(LONG_BYTES)) as server,
+        upstream_to(server.port, connections_max=1, connect_timeout_seconds=30, unread_seconds=0.0) as client,
+    ):
+        unread = await answer(client, request(target=b"/long"))
+        await eventually(lambda: is_unread(unread))
+        assert await (await answer(client)).body.read_all(4) == b"done"
+        while data := await unread.body.read():
+            if isinstance(data, BodyLost):
+                break
+        assert isinstance(data, BodyLost)
+
+
+async def test_an_answer_that_has_not_been_left_alone_for_long_keeps_its_connection() -> None:
+    """The newcomer waits, and gives up in time."""
+    async with (
+        serving(lasting(LONG_BYTES)) as server,
+        upstream_to(server.port, connections_max=1, connect_timeout_seconds=0.1, unread_seconds=60.0) as client,
+    ):
+        unread = await answer(client, request(target=b"/long"))
+        await eventually(lambda: is_unread(unread))
+        result = await send(client)
+        assert isinstance(result, NotSent)
+        assert result.reason is SentNothing.POOL_TIMEOUT
+        assert len(await unread.body.read_all(LONG_BYTES)) == LONG_BYTES  # type: ignore[arg-type]
+
+
+async def test_answers_that_outlast_their_operations_give_way_to_each_other() -> None:
+    """Those that nobody takes do not add up, although operations are never kept out."""
+    limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30, "unread_seconds": 0.0}
+    async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, **limits) as client:
+        unread: list[Answer] = []
+        for _ in range(3):
+            unread.append(await answer(client, request(target=b"/long"), protected=True))
+            unread[-1].body.allow_to_outlast()
+            await eventually(lambda: client._pool._passing == 1 and any(is_unread(each) for each in unread))
+        assert client.stats.opened == 3

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -287,9 +288,17 @@ class RequestHandler(Generic[R]):
             answer = self._know(exchange, route, answer)
         if isinstance(answer, Reply):
             if answer.decode_for is not None:
-                gone = exchange.connection.gone
-                answer = await asyncio.get_running_loop().run_in_executor(self._decoding, _decoded, answer, gone)
+                answer = await self._decode(answer, exchange.connection)
             await exchange.write(answer, shows_status=route is not None and route.shows_status)
+
+    async def _decode(self, reply: Reply, connection: ClientConnection) -> Reply:
+        """The reply in a coding that its request accepts. What waits for its turn is held as what is yet to be read."""
+        if not isinstance(reply.body, bytes):
+            return reply
+        until = time.monotonic() + self._state.settings.decoding_wait_seconds
+        with self._state.unread.held(connection, len(reply.body)):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoding, _decoded, reply, reply.body, connection.gone, until)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
         exchange.body.keeps_pace = False
@@ -351,14 +360,15 @@ class RequestHandler(Generic[R]):
         await self._refuse(exchange, route, fault)
 
 
-def _decoded(reply: Reply, gone: asyncio.Event) -> Reply:
+def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:
     """The reply in a coding that its request accepts. Takes time; not for the event loop.
 
-    As it is where its client is `gone` by then, or many who ask and go would keep the others waiting.
+    As it is where its client is `gone` by then, or many who ask and go would keep the others waiting; and where its
+    turn comes too late, or many who ask would.
     """
-    if reply.decode_for is None or not isinstance(reply.body, bytes) or gone.is_set():
+    if reply.decode_for is None or gone.is_set() or time.monotonic() > until:
         return reply
-    headers, body = decode_unaccepted(reply.headers, reply.body, reply.decode_for)
+    headers, body = decode_unaccepted(reply.headers, coded, reply.decode_for)
     return replace(reply, headers=headers, body=body, length=len(body), decode_for=None)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.core.verdict import Word
+from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply, Untouched
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
@@ -202,3 +203,21 @@ async def test_nothing_is_decoded_for_a_client_that_is_gone() -> None:
             await connection.send(post())
             assert (await connection.read_response()).body == b"done"
     assert decoded_for == [b"identity"]
+
+
+async def test_a_reply_whose_turn_to_be_decoded_comes_too_late_goes_out_as_it_is() -> None:
+    """Until then it is held like what clients have yet to read."""
+    coded = gzip.compress(b"done")
+    given = replace(reply(coded, headers=((b"Content-Encoding", b"gzip"),)), decode_for=(b"identity",))
+    released = threading.Event()
+    settings = EdgeSettings(decoding_wait_seconds=0.0)
+    async with serving(protect_now=lambda *_: given, settings=settings) as edge, Connection(edge.port) as connection:
+        edge.edge._handler._decoding.submit(released.wait)
+        try:
+            await connection.send(post())
+            await eventually(lambda: edge.edge._state.unread.held_bytes == len(coded))
+        finally:
+            released.set()
+        response = await connection.read_response()
+        assert (response.body, response.header("content-encoding")) == (coded, "gzip")
+        assert edge.edge._state.unread.held_bytes == 0

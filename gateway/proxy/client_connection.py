@@ -30,6 +30,8 @@ from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, Reques
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # The connection stops reading when so much waits behind the request that is being answered.
 _WAITING_BYTES_MAX: Final = 64 * 1024
+# Less of a request than this is not told of: it is as little as a connection takes without one.
+_SMALL_BYTES: Final = 4 * 1024
 # Whoever writes waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
 
@@ -49,6 +51,9 @@ class ConnectionOwner(Protocol):
     def settings(self) -> EdgeSettings: ...
 
     def connection_opened(self, connection: ClientConnection) -> None: ...
+    def input_held(self, connection: ClientConnection, size_bytes: int) -> None:
+        """So much of what came waits for the rest of its head, or for its turn."""
+
     def connection_closed(self, connection: ClientConnection) -> None: ...
 
 
@@ -82,6 +87,7 @@ class ClientConnection(asyncio.Protocol):
         "_input",
         "_is_deaf",
         "_is_input_paused",
+        "_is_input_told",
         "_is_reading_paused",
         "_loop",
         "_owner",
@@ -112,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
         self._input: Input | None = None
         self._is_deaf = False
         self._is_input_paused = False
+        self._is_input_told = False
         self._is_reading_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._idle_since = 0.0
@@ -150,12 +157,14 @@ class ClientConnection(asyncio.Protocol):
         """Throw away whatever still comes: the answer was given without it."""
         self._is_deaf = True
         self._waiting = b""
+        self._tell_input()
         self._resume_transport()
 
     def open_tunnel(self, taker: Input) -> None:
         """Hand on every byte from now on, and those that came too early."""
         self._input = taker
         waiting, self._waiting = self._waiting, b""
+        self._tell_input()
         if waiting:
             taker.feed_data(waiting)
         self._is_input_paused = False
@@ -252,7 +261,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        # At once, for connection and parser know each other, and are collected much later.
         self._waiting = b""
+        self._parser.forget()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -305,7 +316,10 @@ class ClientConnection(asyncio.Protocol):
             self.is_busy = True
             if data or not is_at_beginning or not self._body.is_received:
                 piece = None
+                self._tell_input()
             self._answerer.request_arrived(self, request, self._body, piece)
+        elif not self.is_busy:
+            self._tell_input()
         if data and not self._is_deaf:
             self._wait_with(data)
             if not self._is_request_whole:
@@ -315,6 +329,7 @@ class ClientConnection(asyncio.Protocol):
     def _wait_with(self, data: bytes) -> None:
         """Keep what follows the request that is being answered, or is of it and not yet its turn."""
         self._waiting += data
+        self._tell_input()
         if len(self._waiting) > _WAITING_BYTES_MAX and not self._is_input_paused:
             self._is_input_paused = True
             self._pause_transport()
@@ -326,12 +341,20 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         waiting, self._waiting = self._waiting, b""
+        self._tell_input()
         if self._is_input_paused:
             self._is_input_paused = False
             if not self._is_reading_paused:
                 self._resume_transport()
         if waiting:
             self._read(waiting)
+
+    def _tell_input(self) -> None:
+        size_bytes = len(self._waiting) + self._parser.held_bytes
+        is_worth_it = size_bytes > _SMALL_BYTES
+        if is_worth_it or self._is_input_told:
+            self._is_input_told = is_worth_it
+            self._owner.input_held(self, size_bytes if is_worth_it else 0)
 
     def _refuse(self, status: int) -> None:
         """Answer bytes that are no request, and let the client read that before the connection is closed.

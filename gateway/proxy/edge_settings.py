@@ -12,7 +12,8 @@ class EdgeSettings:
     `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
     be here whole before anything is done, and with reading what was written for it. `connections_max` counts a
     connection over TLS from the end of its handshake only, so `handshake_seconds` is short. `unread_bytes_max` is for
-    all long answers together, see `Unread`. `decoding_wait_seconds` is how long an answer waits for its turn to be
+    all long answers together, `begun_bytes_max` for all requests that are here in part or have yet to have their turn,
+    see `Unread`. `decoding_wait_seconds` is how long an answer waits for its turn to be
     decoded; then it goes out as it is stored.
     """
 
@@ -25,5 +26,6 @@ class EdgeSettings:
     handshake_seconds: float = 10.0
     connections_max: int = 100_000
     unread_bytes_max: int = 256 * 1024 * 1024
+    begun_bytes_max: int = 64 * 1024 * 1024
     decoding_wait_seconds: float = 5.0
     backlog: int = 1024

@@ -114,6 +114,15 @@ class RequestParser:
         """Whether nothing of the request has come."""
         return self._state == _HEAD and not self._held and not self._is_begun
 
+    @property
+    def held_bytes(self) -> int:
+        """How much there is of a head that is not here whole."""
+        return len(self._held)
+
+    def forget(self) -> None:
+        """Let go of it: the rest will not come."""
+        self._held = b""
+
     def begin(self) -> None:
         """Expect another request. To be called after a whole one only."""
         self._is_begun = False

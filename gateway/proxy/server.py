@@ -45,6 +45,7 @@ class Edge(Generic[R]):
         )
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
+        self._begun = Unread(settings.begun_bytes_max)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -153,5 +154,9 @@ class Edge(Generic[R]):
             # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
             connection.abort()
 
+    def input_held(self, connection: ClientConnection, size_bytes: int) -> None:
+        self._begun.hold(connection, size_bytes)
+
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.discard(connection)
+        self._begun.hold(connection, 0)

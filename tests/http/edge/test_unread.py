@@ -1,4 +1,4 @@
-"""Long answers that clients have yet to read: there is a bound for all of them together."""
+"""Long answers that clients have yet to read, and requests that are here in part: for each a bound for all together."""
 
 from __future__ import annotations
 
@@ -111,3 +111,70 @@ async def test_an_answer_that_is_broken_off_is_not_taken_for_whole() -> None:
         cast(asyncio.Transport, first.writer.transport).resume_reading()
         with pytest.raises(ConnectionError):
             await first.read_rest()
+
+
+def padding(size: int) -> bytes:
+    return b"X-Padding: %b\r\n" % (b"x" * size)
+
+
+def begun(size: int) -> bytes:
+    """A head without its end."""
+    return post(padding(size), b"").removesuffix(b"\r\n\r\n")
+
+
+async def test_requests_that_are_begun_and_not_ended_cannot_fill_the_memory() -> None:
+    """Whoever sent the most is broken off; the others may go on, and then nothing is held for them."""
+    async with (
+        serving(settings=EdgeSettings(begun_bytes_max=100_000)) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as largest,
+        Connection(edge.port) as last,
+    ):
+        held = edge.edge._begun
+        await first.send(begun(30_000))
+        await eventually(lambda: held.held_bytes > 30_000)
+        await largest.send(begun(50_000))
+        await eventually(lambda: held.held_bytes > 80_000)
+        await last.send(begun(40_000))
+        with pytest.raises(ConnectionError):
+            await largest.read_rest()
+        for client in (first, last):
+            await client.send(b"\r\n\r\n")
+            assert (await client.read_response()).status == 200
+        assert held.held_bytes == 0
+
+
+async def test_requests_that_wait_for_their_turn_cannot_fill_the_memory() -> None:
+    """What comes behind a request that is being answered counts like one that is begun, until its turn comes."""
+    answered = asyncio.Event()
+
+    async def answer(_: Incoming) -> Reply:
+        await answered.wait()
+        return reply()
+
+    async with (
+        serving(answer, settings=EdgeSettings(begun_bytes_max=60_000)) as edge,
+        Connection(edge.port) as client,
+        Connection(edge.port) as larger,
+    ):
+        held = edge.edge._begun
+        behind = post(padding(30_000))
+        await client.send(post() + behind)
+        await eventually(lambda: held.held_bytes == len(behind))
+        await larger.send(post() + behind + behind)
+        with pytest.raises(ConnectionError):
+            await larger.read_rest()
+        answered.set()
+        for _ in range(2):
+            assert (await client.read_response()).status == 200
+        assert held.held_bytes == 0
+
+
+async def test_a_client_that_goes_takes_what_it_began_with_it() -> None:
+    """Nothing is held for a connection that is closed."""
+    async with serving() as edge:
+        async with Connection(edge.port) as client:
+            await client.send(begun(30_000))
+            await eventually(lambda: edge.edge._begun.held_bytes > 30_000)
+            (connection,) = edge.edge._clients
+        await eventually(lambda: edge.edge._begun.held_bytes == connection._parser.held_bytes == 0)

@@ -1,8 +1,8 @@
 """A port beside the traffic, for people and programs that look after the gateway: terse, bounded, and silent about what
 it is made of.
 
-Owns the listening and how little is taken in: short lines, few fields, no body that was decompressed. It knows nothing
-of what is asked there.
+Owns the listening and how little is taken in: few connections, short lines, few fields, no body that was decompressed.
+It knows nothing of what is asked there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from aiohttp import web
 
 _LOG = logging.getLogger("gateway")
 
+# More than look after one gateway. Each takes a descriptor from those of the traffic.
+_CONNECTIONS_MAX: Final = 256
 _FIELDS_MAX: Final = 64
 _IDLE_SECONDS: Final = 75.0
 
@@ -96,6 +98,19 @@ class _Server(web.Server):
     def __init__(self, handle: Handler, manner: Manner) -> None:
         super().__init__(handle)
         self._manner = manner
+        # Longest open first.
+        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._open[handler] = transport
+        if len(self._open) > _CONNECTIONS_MAX:
+            # Not the newcomer: it may be a probe, and the others may be there to keep it out.
+            self._open.pop(next(iter(self._open))).abort()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._open.pop(handler, None)
 
     def __call__(self) -> web.RequestHandler:
         return _Protocol(

@@ -208,6 +208,20 @@ async def test_a_broken_scrape_is_told_to_the_log_and_not_to_the_scraper(caplog:
     assert_tells_nothing_of_itself(response)
 
 
+async def test_connections_are_bounded_and_a_newcomer_is_answered(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has been open for longest makes room."""
+    monkeypatch.setattr("gateway.observe.side_port._CONNECTIONS_MAX", 2)
+    async with Connection(port) as oldest, Connection(port) as younger:
+        for client in (oldest, younger):
+            await client.send(b"GET /livez HTTP/1.1\r\nHost: gateway.test\r\n\r\n")
+            assert (await client.read_response()).status == 200
+        assert (await request(port, "GET", "/livez")).status == 200
+        with pytest.raises(ConnectionError):
+            await oldest.read_response()
+        await younger.send(b"GET /livez HTTP/1.1\r\nHost: gateway.test\r\n\r\n")
+        assert (await younger.read_response()).status == 200
+
+
 async def test_stopping_closes_idle_connections_and_the_port(health: Health) -> None:
     """After the end nobody is connected, and nobody can connect."""
     server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render)

@@ -9,21 +9,18 @@ import asyncio
 import socket
 import ssl
 from functools import partial
-from typing import Final, Generic
+from typing import Generic
 
 from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald
 from gateway.proxy.client_connection import ClientConnection
 from gateway.proxy.client_exchange import EdgeState
 from gateway.proxy.edge_settings import EdgeSettings
+from gateway.proxy.handshakes import Door, Handshakes
 from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.unread import Unread
 from gateway.proxy.writer import DateClock
-
-# A connection looks itself whether its client still reads what is left when it is closed, and breaks it off when not.
-# The loop, left to itself, breaks off everybody after half a minute.
-_TLS_CLOSE_SECONDS: Final = 24 * 3600.0
 
 
 class Edge(Generic[R]):
@@ -45,6 +42,7 @@ class Edge(Generic[R]):
         )
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
+        self._handshakes = Handshakes(self._connect, settings)
         self._begun = Unread(settings.begun_bytes_max)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -69,18 +67,8 @@ class Edge(Generic[R]):
     ) -> tuple[str, int]:
         """Listen on an address, or on a socket that is bound already. Returns the address. Raises `ListenError`."""
         loop = asyncio.get_running_loop()
-
-        def connect() -> ClientConnection:
-            return ClientConnection(self, self._handler)
-
-        listen = partial(
-            loop.create_server,
-            connect,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self._state.settings.handshake_seconds,
-            ssl_shutdown_timeout=None if tls is None else _TLS_CLOSE_SECONDS,
-            backlog=self._state.settings.backlog,
-        )
+        connect = self._connect if tls is None else partial(Door, self._handshakes, tls)
+        listen = partial(loop.create_server, connect, backlog=self._state.settings.backlog)
         try:
             if sock is not None:
                 listener = await listen(sock=sock)
@@ -122,6 +110,7 @@ class Edge(Generic[R]):
                 client.abort()
             else:
                 client.close()
+        await self._handshakes.end()
         await self._handler.end_tasks()
         await self._wait_flushed(clients)
         for listener in self._listeners:
@@ -129,6 +118,9 @@ class Edge(Generic[R]):
         self._listeners.clear()
         self._handler.close()
         return broken_off
+
+    def _connect(self) -> ClientConnection:
+        return ClientConnection(self, self._handler)
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
         """Let clients have what was written for them, for as long as a client is let linger."""

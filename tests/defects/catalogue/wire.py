@@ -150,7 +150,7 @@ DEFECTS = (
     Defect(
         "slow-tls-reader-cut-off",
         "what a client over TLS has not read half a minute after the answer is thrown away",
-        (Edit("proxy/server.py", "None if tls is None else _TLS_CLOSE_SECONDS", "None"),),
+        (Edit("proxy/handshakes.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
         (
             "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
             "[asyncio-to-be-closed]",

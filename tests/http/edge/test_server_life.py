@@ -53,11 +53,27 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: Authority) -> None:
-    """A connection that never says anything over TLS is given up, for it takes a descriptor and is not counted."""
+    """A connection that never says anything over TLS is given up, for it takes a descriptor and memory."""
     tls = authority.issue().server_context()
     async with serving(settings=EdgeSettings(handshake_seconds=0.2), tls=tls) as edge, Connection(edge.port) as mute:
         assert await mute.read_rest() == b""
         assert edge.edge.connections == 0
+
+
+async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Authority) -> None:
+    """The one that has lasted longest makes room; the end of the edge waits for none."""
+    tls = authority.issue("localhost").server_context()
+    settings = EdgeSettings(handshakes_max=1, handshake_seconds=60.0)
+    async with serving(settings=settings, tls=tls) as edge, Connection(edge.port) as mute:
+        await eventually(lambda: len(edge.edge._handshakes) == 1)
+        async with Connection(edge.port, tls=authority.client_context()) as client:
+            await client.send(post())
+            assert (await client.read_response()).status == 200
+        assert await mute.read_rest() == b""
+        async with Connection(edge.port):
+            await eventually(lambda: len(edge.edge._handshakes) == 1)
+            await edge.edge.close()
+            assert len(edge.edge._handshakes) == 0
 
 
 async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:

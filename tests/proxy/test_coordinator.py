@@ -193,6 +193,28 @@ async def test_a_defect_while_recording(tmp_path: Path) -> None:
         assert heard(await office.reply()) == (200, Word.REPLAYED)
 
 
+async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
+    """Its caller gets it all the same; it is recorded without what the store refused, and never executed again."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(201, body=b"charged"))
+        office.store.on("complete", Fault(Rejected("too long"), has_effect=False))
+        reply = await office.reply()
+        assert (heard(reply), text(reply)) == ((201, Word.RESPONSE_NOT_STORED), "charged")
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
+    """Where there is nothing less to say, its caller hears that nobody knows, and the journal keeps it."""
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=Fault(Rejected("too long"), has_effect=False))
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await idle(office)
+        assert office.journal.tally.waiting == 1
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert len(office.upstream.requests) == 1
+
+
 # Fences
 
 

@@ -23,13 +23,13 @@ TRUST_SECONDS = 25.0
 class Bench:
     """One held claim. `pass_time` moves the gateway's clock and the store's alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
         self.now_seconds = 50.0
         self.memory = Memory()
         self.store = FaultyStore(MemoryStore(self.memory))
         self.facts: list[Fact] = []
         self.leases = Leases(
-            self.store, Herald(self.facts.append), lease_seconds=LEASE_SECONDS, clock=lambda: self.now_seconds
+            self.store, Herald(self.facts.append), lease_seconds=lease_seconds, clock=lambda: self.now_seconds
         )
         self.identity = new_identity()
 
@@ -41,7 +41,7 @@ class Bench:
         """Claim, with an answer that takes so long to arrive, and hold the lease."""
         await self.store.start()
         started = self.now_seconds
-        lease_us = int(LEASE_SECONDS * 1e6)
+        lease_us = int(self.leases.lease_seconds * 1e6)
         result = await self.store.apply(Claim(self.identity, new_identity().operation_id, "here", SAME, lease_us))
         assert isinstance(result, Applied)
         assert result.snapshot.record is not None
@@ -69,6 +69,17 @@ async def test_trust_ends_a_margin_before_the_lease() -> None:
     it = Bench()
     lease = await it.hold()
     it.pass_time(TRUST_SECONDS - 0.001)
+    assert lease.is_trusted()
+    it.pass_time(0.002)
+    assert not lease.is_trusted()
+
+
+@in_virtual_time
+async def test_a_short_lease_keeps_a_second_too() -> None:
+    """A pause before the first byte is no shorter because the lease is."""
+    it = Bench(lease_seconds=3.0)
+    lease = await it.hold()
+    it.pass_time(1.999)
     assert lease.is_trusted()
     it.pass_time(0.002)
     assert not lease.is_trusted()
@@ -117,6 +128,22 @@ async def test_a_store_clock_that_is_set_back_takes_no_lease() -> None:
         assert lease.is_trusted()
     assert it.losses == 0
     assert it.memory.clock() < it.record.lease_until_us <= it.memory.clock() + LEASE_SECONDS * 1e6
+
+
+@in_virtual_time
+async def test_a_claim_that_was_repeated_is_trusted_for_what_remains() -> None:
+    """The lease began when the first of the two took effect, not when the answer to the second came."""
+    it = Bench()
+    await it.store.start()
+    claim = Claim(it.identity, new_identity().operation_id, "here", SAME, int(LEASE_SECONDS * 1e6))
+    await it.store.apply(claim)
+    it.pass_time(10.0)
+    result = await it.store.apply(claim)
+    assert isinstance(result, Applied)
+    assert result.snapshot.record is not None
+    lease = it.leases.hold(result.snapshot.record, result.snapshot.now_us, it.now_seconds)
+    it.pass_time(TRUST_SECONDS - 10.0 + 0.001)
+    assert not lease.is_trusted()
 
 
 @in_virtual_time

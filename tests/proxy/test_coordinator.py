@@ -25,6 +25,7 @@ from gateway.store.base import Amnesic, Indefinite, Rejected
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.house import BODY
 from tests.support.memory_store import MemoryStore
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending
@@ -75,6 +76,16 @@ def spooled_files(directory: Path) -> list[str]:
 
 async def idle(office: Office) -> None:
     await eventually(lambda: office.coordinator.in_flight == 0, what="no run is left")
+
+
+async def left_after(steps: int, task: asyncio.Task[Reply | Untouched]) -> None:
+    """The caller goes away so many turns of the loop from now; what it got by then it lets go."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    (reply,) = await asyncio.gather(task, return_exceptions=True)
+    if isinstance(reply, Reply) and not isinstance(reply.body, bytes):
+        reply.body.abort()
 
 
 def say(office: Office, command: Command) -> Record:
@@ -156,6 +167,16 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         assert heard(await again) in [(200, Word.REPLAYED), (503, Word.IN_DOUBT)]
         await idle(office)
         assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_store_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "_SILENCE_SECONDS", 0.01)
+    async with coordination(tmp_path) as office:
+        office.store.stop_before("complete")
+        assert heard(await office.reply()) == (200, Word.JOURNALED)
         assert len(office.upstream.requests) == 1
 
 
@@ -752,6 +773,17 @@ async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_
         assert heard(await second) == (503, Word.STORE_UNAVAILABLE)
 
 
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_claims_without_an_answer_keep_others_from_being_begun(tmp_path: Path, is_here: bool) -> None:
+    """As many as may be in flight at once are pursued at most, whoever comes meanwhile."""
+    async with coordination(tmp_path, in_flight_max=1) as office:
+        office.store.break_("claim", fault=lost())
+        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        reply = await office.reply("k2", BODY if is_here else Pieces(BODY))
+        assert heard(reply) == (503, Word.OVERLOADED)
+        assert office.claiming.pursued == 1
+
+
 async def test_forwarded_without_a_store(tmp_path: Path) -> None:
     """The body of a request that is forwarded unprotected stays open for it, and its lost claim ends in doubt."""
     async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
@@ -841,12 +873,7 @@ async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, max_stored_by
             "/charges", Answer(body=(b"a" * 100_000, asyncio.Event(), b"z")) if not max_stored_bytes else Answer()
         )
         task = office.ask(body=SPOOLED if steps % 2 else b"{}")
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        task.cancel()
-        (reply,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(reply, Reply) and not isinstance(reply.body, bytes):
-            reply.body.abort()
+        await left_after(steps, task)
         await idle(office)
         assert office.state in (State.ABSENT, State.COMPLETED)
         assert len(office.upstream.requests) == (0 if office.state is State.ABSENT else 1)
@@ -886,6 +913,38 @@ async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path
         await idle(office)
         await eventually(lambda: office.open_connections == 0, what="the stream is given up")
         assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_caller_leaves_as_a_stream_comes(tmp_path: Path, steps: int) -> None:
+    """Whoever waited for others on the way and is gone in the turn in which the answer is there leaves none behind."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        complete = office.store.stop_after("complete")
+        task = office.ask(body=Pieces(BODY))
+        await complete.reached.wait()
+        complete.opened.set()
+        await left_after(steps, task)
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert office.state is State.COMPLETED
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_caller_leaves_as_its_claim_is_refused(tmp_path: Path, steps: int) -> None:
+    """Its body comes back to nobody, and is closed."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(503))
+        await office.reply(body=SPOOLED)
+        claimed_by_another(office)
+        claim = office.store.stop_after("claim")
+        task = office.ask(body=SPOOLED)
+        await claim.reached.wait()
+        claim.opened.set()
+        await left_after(steps, task)
+        await idle(office)
+        assert spooled_files(tmp_path) == []
+        assert len(office.upstream.requests) == 1
 
 
 async def test_a_body_that_never_ends_is_no_run(tmp_path: Path) -> None:

@@ -297,7 +297,6 @@ class Coordinator:
 
     async def _look_and_join(self, request: KeyedRequest, story: Story) -> Found:
         looked = self._look_up(request)
-        reply: Reply | None = None
         if looked is not None:
             try:
                 await asyncio.wait((looked,))
@@ -305,12 +304,9 @@ class Coordinator:
                 request.body.close()
                 raise
             reply = self._by_copy(request, story, looked)
-        if reply is None and not self._is_worked_on(request):
-            # Others began while the body came, or whoever looked first was refused and this one is the first now.
-            reply = self._overload(request.route, begins_claim=True)
-        if reply is not None:
-            request.body.close()
-            return self._repeatable(request, self._tell(story, reply))
+            if reply is not None:
+                request.body.close()
+                return self._repeatable(request, self._tell(story, reply))
         return await self._join(request, story)
 
     async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> Found:

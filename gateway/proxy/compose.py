@@ -78,9 +78,7 @@ def by_record(
         case Claimable():
             if free_word is Word.IN_DOUBT:
                 return refuse(Word.IN_DOUBT, shape=route.shape, status=502, operation_id=operation_id)
-            return refuse(
-                Word.RELEASED, shape=route.shape, status=503, operation_id=operation_id, retry_after_seconds=1
-            )
+            return refuse(Word.RELEASED, shape=route.shape, operation_id=operation_id)
         case judgement:
             assert_never(judgement)
 

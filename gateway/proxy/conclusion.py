@@ -65,9 +65,8 @@ class ClaimedRequest:
     def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
         """No byte left."""
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
-        status = status_of(reason)
         why = f"{reason}: {detail}"
-        reply = replace(self.refuse(outcome.word, status, retry_after_seconds=1 if status == 503 else None), why=why)
+        reply = replace(self.refuse(outcome.word, status_of(reason)), why=why)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
 
     def unknown(
@@ -124,7 +123,7 @@ class ClaimedRequest:
         """Something may have been sent under this claim."""
         return Abandon(*self._ids, doubt)
 
-    def refuse(self, word: Word, status: int, *, retry_after_seconds: int | None = None) -> Reply:
+    def refuse(self, word: Word, status: int) -> Reply:
         """A problem about this operation."""
         return refuse(
             word,
@@ -132,7 +131,6 @@ class ClaimedRequest:
             status=status,
             operation_id=self.request.identity.operation_id,
             record=self.record,
-            retry_after_seconds=retry_after_seconds,
         )
 
     @property

@@ -383,7 +383,7 @@ class Coordinator:
 
 
 def _overloaded(route: Route, detail: str) -> Reply:
-    return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
+    return refuse(Word.OVERLOADED, shape=route.shape, detail=detail)
 
 
 def _let_go(found: Reply | Untouched | Seen, request: KeyedRequest) -> None:

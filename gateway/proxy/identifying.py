@@ -130,7 +130,7 @@ class Identifying:
         except SpoolFailed as error:
             _LOG.error("%s", error)
             detail = "The gateway has no room for the body."
-            return refuse(Word.OVERLOADED, shape=route.shape, detail=detail, retry_after_seconds=1)
+            return refuse(Word.OVERLOADED, shape=route.shape, detail=detail)
         if body is None:
             detail = f"The limit is {route.body_bytes_max} bytes."
             return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)

@@ -110,10 +110,6 @@ class Attempt:
         ending = self._ending
         return ending.result() if await wait_done(ending, timeout_seconds) else None
 
-    def leave(self) -> None:
-        """The first caller has been answered otherwise: nobody takes a stream any more."""
-        self._tell_first = None
-
     async def run(self) -> None:
         """Forward, conclude, record. Cancelled, it leaves `last_word` to be said by whoever cancelled it."""
         try:

@@ -84,7 +84,6 @@ class Lead:
 
     def _lose_patience(self, run: Run, admission: Granted) -> None:
         self._timer = None
-        run.granted_attempt.leave()
         if not self._answer.done():
             self._give(self._duplicates.still_running(run, admission, status=504))
 

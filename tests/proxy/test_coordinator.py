@@ -170,13 +170,21 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         assert len(office.upstream.requests) == 1
 
 
-async def test_a_store_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "event", "word"),
+    [(200, "complete", Word.JOURNALED), (503, "release", Word.RELEASED), (502, "abandon", Word.IN_DOUBT)],
+)
+async def test_a_store_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, word: Word
+) -> None:
     """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
     monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(attempt, "_SILENCE_SECONDS", 0.01)
     async with coordination(tmp_path) as office:
-        office.store.stop_before("complete")
-        assert heard(await office.reply()) == (200, Word.JOURNALED)
+        office.upstream.on("/charges", Answer(status))
+        office.store.stop_before(event)
+        assert heard(await office.reply()) == (status, word)
+        assert office.journal.tally.waiting == 1
         assert len(office.upstream.requests) == 1
 
 
@@ -862,6 +870,19 @@ async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
         hold.set()
         assert heard(await again) == (200, Word.REPLAYED)
         assert len(office.upstream.requests) == 1
+
+
+async def test_a_stream_that_begins_after_its_caller_s_time(tmp_path: Path) -> None:
+    """Its caller was answered otherwise, so nobody takes it: it is recorded without its body, and given up."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
+        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
+        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        hold.set()
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert office.state is State.COMPLETED
 
 
 @pytest.mark.parametrize("steps", range(40))

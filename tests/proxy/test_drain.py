@@ -187,6 +187,18 @@ async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, 
         assert (office.state, office.store.said) == (state, ["claim", event, event])
 
 
+async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
+    """Nobody gets it any more: the connection on which it comes is closed."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert heard(await task) == (503, Word.IN_DOUBT)
+        await eventually(lambda: office.open_connections == 0)
+
+
 async def test_a_last_word_after_somebody_else_s_claim(tmp_path: Path) -> None:
     """Said again after another gateway went on, it changes nothing of theirs."""
     async with coordination(tmp_path) as office:

@@ -221,11 +221,14 @@ class DurableUrl(Leaf):
             url = urlsplit(text)
         except ValueError:
             raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True) from None
-        has_host = bool(url.netloc.rpartition("@")[2]) or any(name == "host" for name, _ in parse_qsl(url.query))
+        options = dict(parse_qsl(url.query, keep_blank_values=True))
+        has_host = bool(url.netloc.rpartition("@")[2] or options.get("host"))
         # Several hosts may stand in one list, each with its port, which urlsplit does not know.
         hosts = re.sub(r"\[[^]]*\]", "", url.netloc.rpartition("@")[2]).split(",")
         ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
-        if not has_host or "#" in text or not all(_PORT.match(port) for port in ports):
+        # A password with a plain / or ? ends the host early, and the rest of it would be shown as the database.
+        is_cut = re.search("[/@]", url.path[1:]) or any("@" in name for name in options)
+        if not has_host or "#" in text or is_cut or not all(_PORT.match(port) for port in ports):
             raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True)
         return PostgresUrl(SecretStr(text))
 

@@ -37,6 +37,14 @@ _ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
 # `OOM`, `READONLY`, `NOPERM`, …
 _CODE: Final = re.compile(r"\b[A-Z]{3,}\b")
 
+# What an operator can do about a server that takes no writes.
+_CAUSES: Final = {
+    "READONLY": "it is a replica (READONLY); name the primary",
+    "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
+    "MISCONF": "it cannot save to its disk (MISCONF)",
+    "NOPERM": "its user may not run scripts, or not on these keys (NOPERM)",
+}
+
 Words = tuple[str | bytes | int, ...]
 
 
@@ -113,7 +121,7 @@ class Link:
         if error := refusal(reply):
             # One that was made a replica takes no write any more: the next connection may lead to the new master.
             await self.leave()
-            raise NotApplied(f"Redis refused the era: {error}")
+            raise NotApplied(f"Redis at {_where(self._connection)} takes no writes: {_CAUSES.get(error, error)}")
         era, *time = reply
         self.note_time(time)
         if era != self.era:

@@ -525,6 +525,21 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert f"Redis at 127.0.0.1:{port}/0 cannot be used" in await why_down(f"redis://127.0.0.1:{port}/0")
 
 
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        pytest.param(("REPLICAOF", "127.0.0.1", "1"), "it is a replica (READONLY); name the primary", id="replica"),
+        pytest.param(("CONFIG", "SET", "maxmemory", "1"), "its memory is full (OOM)", id="full"),
+    ],
+)
+async def test_why_a_server_takes_no_writes(settings: tuple[str, ...], cause: str, own_redis: RedisServer) -> None:
+    """A tier that can only be read says so, and what to do about it."""
+    with client(own_redis.url) as redis:
+        redis.execute_command(*settings)
+    why = await why_down(own_redis.url)
+    assert f"Redis at 127.0.0.1:{own_redis.port}/0 takes no writes: {cause}" in why
+
+
 async def test_a_server_that_quotes_the_password(server_workspace: Path) -> None:
     """What a server says of a command that it does not know is told without what it was sent."""
     options = ("--rename-command", "AUTH", "")

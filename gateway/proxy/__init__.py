@@ -1,7 +1,8 @@
 """What happens to a request. The modules, in the order in which it meets them:
 
-*The edge.* `server` listens, and `listening` says why it cannot. `client_connection` is one connection from a client
-(`hop`: from whom). It reads with `request_parser` and `chunks`, and holds a body that still arrives in `client_body`.
+*The edge.* `server` listens, and `listening` says why it cannot; `handshakes` are those of TLS. `client_connection` is
+one connection from a client (`hop`: from whom). It reads with `request_parser` and `chunks`, and holds a body that
+still arrives in `client_body`.
 `request_handler` gives each request to whoever answers it, once `examining` has asked `strictness` whether it is
 ambiguous; one in `known_requests` is recognised by its bytes. `client_exchange` writes the reply, which `writer` turns
 into bytes. `delivery` and `unread` watch clients that read slowly; `edge_settings` has the limits.

@@ -14,7 +14,7 @@ from gateway.observe.facts import Fact, Herald, JournalFailed, OutcomeJournaled
 from gateway.proxy import journaling
 from gateway.proxy.journaling import Journaling
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal import Journal
+from gateway.store.journal import SqliteJournal
 from gateway.store.journal_base import LastWord
 from tests.conformance.hand import REPLAY_SECONDS, Hand, Speech, do
 from tests.support.memory_store import MemoryStore
@@ -26,7 +26,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.now_seconds = 50.0
         self.facts: list[Fact] = []
-        self.journal = Journal(directory / "journal", "shop")
+        self.journal = SqliteJournal(directory / "journal", "shop")
         self.journaling = Journaling(self.journal, Herald(self.facts.append), clock=lambda: self.now_seconds)
 
     async def keep(self, say: Speech = Hand.complete) -> Hand:

@@ -194,7 +194,7 @@ async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
         gate = office.store.stop_before("complete")
         task = office.ask()
         await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert heard(await task) == (503, Word.IN_DOUBT)
         await eventually(lambda: office.open_connections == 0)
 

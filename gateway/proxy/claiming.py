@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -130,6 +130,16 @@ class _Pursuit:
         return replace(self, terms=replace(self.terms, is_executed_anyway=False))
 
 
+@dataclass(slots=True)
+class _Heard:
+    """What the store has said so far of a claim that is said again and again.
+
+    `is_withheld`: the key may be somebody else's, so that nothing may be forwarded without this claim.
+    """
+
+    is_withheld: bool = False
+
+
 class Claiming:
     """Claims for one gateway. `holder` names it in the records."""
 
@@ -227,12 +237,13 @@ class Claiming:
         return await self._say(_Pursuit(command, terms, until))
 
     async def _say(self, pursuit: _Pursuit) -> Admission:
+        heard = _Heard()
         try:
             with TimeLimit(self._loop, pursuit.until):
-                return await self._say_until_known(pursuit)
+                return await self._say_until_known(pursuit, heard)
         except TimeoutError as over:
             # Cut off inside a statement, or in the pause after one that was lost.
-            is_known = over.__cause__ is not None and KNOWN in over.__cause__.args
+            is_known = heard.is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
             self._pursue(pursuit.unexecuted() if is_known else pursuit)
             return Unavailable("the store did not answer in time", is_definite=False, is_refused=is_known)
         except BaseException:
@@ -240,12 +251,12 @@ class Claiming:
             self._pursue(pursuit.unexecuted())
             raise
 
-    async def _say_until_known(self, pursuit: _Pursuit) -> Admission:
+    async def _say_until_known(self, pursuit: _Pursuit, heard: _Heard) -> Admission:
         """Say the claim until something is known of it, or it was said often enough.
 
         No answer: it may have arrived, and is said again; from then on no error proves that it did not. An error that
-        says that this statement changed nothing is an answer only where none before it was lost. One that forbids
-        execution is an answer always; an earlier statement may have been granted, and is then pursued.
+        says that this statement changed nothing is an answer only where none before it was lost. That the store lost
+        its memory is an answer always; an earlier statement may have been granted, and is then pursued.
         """
         is_definite, is_refused = True, False
         detail = ""
@@ -256,14 +267,15 @@ class Claiming:
             try:
                 result = await self._store.apply(pursuit.command)
             except Indefinite as error:
-                is_definite, is_refused, detail = False, False, str(error)
-            except (Amnesic, Withheld) as error:
+                is_definite, is_refused, detail = False, heard.is_withheld, str(error)
+            except Amnesic as error:
                 if not is_definite:
                     self._pursue(pursuit.unexecuted())
-                is_amnesic = isinstance(error, Amnesic)
-                return Unavailable(str(error), is_definite=is_definite, is_amnesic=is_amnesic, is_refused=True)
-            except (NotApplied, Rejected) as error:
-                is_refused, detail = isinstance(error, Rejected), str(error)
+                return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
+            except (NotApplied, Rejected, Withheld) as error:
+                # After a lost answer, whoever is at the key may be the statement that it was the answer to.
+                heard.is_withheld |= isinstance(error, Withheld)
+                is_refused, detail = heard.is_withheld or isinstance(error, Rejected), str(error)
                 if is_definite:
                     return Unavailable(detail, is_definite=True, is_refused=is_refused)
             else:

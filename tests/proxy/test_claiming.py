@@ -60,7 +60,9 @@ def granted(admission: Admission) -> Record:
     return admission.record
 
 
-@pytest.mark.parametrize("losses", [[lost()], [dropped()], [lost(), dropped(), refused(), lost()]], ids=str)
+@pytest.mark.parametrize(
+    "losses", [[lost()], [dropped()], [lost(), dropped(), refused(), lost()], [lost(), withheld(), lost()]], ids=str
+)
 @in_virtual_time
 async def test_a_lost_answer_is_asked_for_again(losses: list[Fault]) -> None:
     """Said again with the same attempt id, a claim is granted once whether or not it had arrived before."""
@@ -257,14 +259,19 @@ async def test_a_refusal_for_good_after_a_lost_answer() -> None:
 
 @pytest.mark.parametrize(
     ("losses", "is_definite", "state"),
-    [([], True, State.ABSENT), ([lost()], False, State.RELEASED)],
-    ids=["at-once", "after-a-lost-answer"],
+    [
+        ([withheld()], True, State.ABSENT),
+        ([lost(), *[withheld()] * 4], False, State.RELEASED),
+        ([lost(), withheld(), *[lost()] * 3], False, State.RELEASED),
+        ([lost(), withheld(), replace(lost(), after=Gate())], False, State.RELEASED),
+    ],
+    ids=["at-once", "after-a-lost-answer", "before-lost-answers", "before-none"],
 )
 @in_virtual_time
 async def test_a_record_that_cannot_be_shown(losses: list[Fault], is_definite: bool, state: State) -> None:
     """A route that does without a store that is away does not do without one that knows the key."""
     it = await bench()
-    it.store.on("claim", *losses, withheld(), *losses)
+    it.store.on("claim", *losses)
     answer = await it.claim(is_executed_anyway=True)
     assert isinstance(answer, Unavailable)
     assert (answer.is_refused, answer.is_definite) == (True, is_definite)

@@ -224,6 +224,10 @@ class Fingerprinter:
         """The fingerprint to record and those that the same request may have been recorded with under older keys."""
         return [self._under(digests, index) for index in range(len(self._keys))]
 
+    def makes(self, recipe: bytes) -> bool:
+        """Whether a fingerprint of this recipe is compared by its settings and its key, and not by its raw digest."""
+        return any(recipe == each for _, each, _ in self._keys)
+
     def _under(self, digests: Digests, index: int) -> Fingerprint:
         key_id, recipe, secret = self._keys[index]
         if secret is None:

@@ -25,7 +25,7 @@ class RequestAnswered:
     `upstream_status` is what the upstream said to this request's own attempt, None when it was not asked or did not
     say; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims of the
     operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could be
-    sent to the upstream, where that is so.
+    sent to the upstream, or compared with the record.
     """
 
     route: str

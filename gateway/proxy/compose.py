@@ -85,12 +85,21 @@ def by_record(
 
 def refuse_by(word: Word, record: Record, route: Route) -> Reply:
     """Rules 9, 11, 12 and 14 with the statuses that the route chose."""
-    status = None
+    status, why = None, None
     if word is Word.KEY_REUSED:
-        status = route.mismatch_status
+        status, why = route.mismatch_status, _why_incomparable(record, route)
     elif word is Word.KEY_EXPIRED:
         status = route.retention.expired_status
-    return refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+    reply = refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+    return reply if why is None else replace(reply, why=why)
+
+
+def _why_incomparable(record: Record, route: Route) -> str | None:
+    """For the log, where it is not the request that is to blame: every repeat of such a record is refused."""
+    recorded = record.fingerprint
+    if recorded is None or route.fingerprinter.makes(recorded.recipe):
+        return None
+    return f"recorded under fingerprint key '{recorded.key_id}' or settings that this route does not have"
 
 
 def in_flight(

@@ -65,7 +65,7 @@ class Reply:
     `headers` are end-to-end fields; framing, `Date` and `Connection` are the edge's. `length` is the number of bytes
     that a stream will give, None when it is not known. `word` is None where nothing protected the request. With
     `decode_for`, the body is in a coding that these `Accept-Encoding` values do not accept: it is decoded before it
-    goes out. `why` is for the log alone: why nothing could be sent to the upstream, where that is so.
+    goes out. `why` is for the log alone: why nothing could be sent to the upstream, or compared with the record.
     """
 
     status: int

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.fingerprint import Fingerprinter, FingerprintSpec
+from gateway.core.fingerprint import Fingerprinter, FingerprintKey, FingerprintSpec
 from gateway.core.message import StoredResponse, field_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Word
-from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
+from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
 from gateway.proxy import attempt, claiming
 from gateway.proxy.reply import Reply, Untouched
 from gateway.store.base import Amnesic, Indefinite, Rejected
@@ -433,6 +433,21 @@ async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path
         hold.set()
         assert heard(await first) == (200, Word.STORED)
         assert heard(await shared) == (200, Word.REPLAYED)
+
+
+async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Path) -> None:
+    """The log says of the refused repeat that it is the key that is missing, and blames no other request for it."""
+    async with coordination(tmp_path) as office:
+        old, new = FingerprintKey("2024", b"o" * 32), FingerprintKey("2025", b"n" * 32)
+        before = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), old))
+        assert heard(await office.reply(route=before)) == (200, Word.STORED)
+        assert heard(await office.reply(route=before, body=b"{}")) == (422, Word.KEY_REUSED)
+        without = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new))
+        assert heard(await office.reply(route=without)) == (422, Word.KEY_REUSED)
+        rotated = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new, [old]))
+        assert heard(await office.reply(route=rotated)) == (200, Word.REPLAYED)
+        why = "recorded under fingerprint key '2024' or settings that this route does not have"
+        assert [fact.why for fact in office.told(RequestAnswered)] == [None, None, why, None]
 
 
 async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

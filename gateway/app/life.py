@@ -83,6 +83,8 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
         code = await house.stop()
         if house.failed.done():
             raise house.failed.result()
+        # Without it, an end in order looks in the log like one that was cut short.
+        _LOG.info("stopped with exit code %d", code)
         return code
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

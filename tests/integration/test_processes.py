@@ -209,12 +209,13 @@ async def test_postgres_crash_keeps_what_was_answered(tmp_path: Path, own_postgr
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 async def test_idle_stop_is_clean(tmp_path: Path, number: signal.Signals) -> None:
-    """Without work, either signal ends the program with exit code 0 and without a traceback."""
+    """Without work, either signal ends the program with exit code 0 and without a traceback; the log's end says so."""
     store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
         os.kill(gateway.pid, number)
         assert await gateway.wait_exit() == 0
         assert "Traceback" not in gateway.output()
+        assert "stopped with exit code 0" in gateway.output().splitlines()[-1]
 
 
 async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path) -> None:

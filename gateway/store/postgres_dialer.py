@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -30,6 +31,8 @@ from gateway.store.postgres_schema import check_epoch, greet, look_epoch
 CONNECT_SECONDS: Final = 5.0
 COMMAND_SECONDS: Final = 5.0
 
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
 
 class Dialer:
     """Opens connections as this store needs them."""
@@ -41,6 +44,7 @@ class Dialer:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
         self._dsn = parts._replace(query=urlencode(options)).geturl()
+        self._files = [Path(options[name]) for name in _FILES if options.get(name)]
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
         self._limits = _limits(command_seconds)
@@ -63,6 +67,11 @@ class Dialer:
         """A connection to a server that may be used, `prepare` called on it."""
         try:
             connection = await self._connect()
+        except OSError:
+            # The driver does not say which file of the URL it could not read.
+            for path in self._files:
+                path.read_bytes()
+            raise
         except asyncpg.ProtocolViolationError:
             # "unsupported startup parameter": a pooler, which could not keep what we tell a session.
             if self.pgbouncer:

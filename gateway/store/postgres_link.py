@@ -126,6 +126,8 @@ def _connect_fault(error: Exception, where: str) -> NotApplied:
     reason = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         reason = "no answer in time"
+    if filename := getattr(error, "filename", None):
+        reason = f"{filename}: {reason}"
     return Refused(f"{where} cannot be used: {reason}", sqlstate)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,6 +66,15 @@ async def test_nobody_listening_is_said_at_once() -> None:
             await store.start()
         assert "127.0.0.1" in str(told.value)
         assert "s3cret" not in str(told.value)
+    await store.close()
+
+
+async def test_a_file_of_the_url_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Which of the files that encrypt the connection cannot be read is said, with why."""
+    missing = tmp_path / "ca.pem"
+    store = PostgresStore(f"postgresql://gateway@127.0.0.1/gateway?sslmode=verify-full&sslrootcert={missing}")
+    with pytest.raises(NotApplied, match=f"{missing}: No such file or directory"):
+        await store.start()
     await store.close()
 
 

@@ -2,12 +2,15 @@
 
 Owns the files: they are made with mode 0600 and have no name from the start, so nothing is left behind whatever
 happens. It does not know what a body means. A body over its limit is refused as soon as that is known, and one that is
-cut short raises, so that nothing is ever done for half a request.
+cut short raises, so that nothing is ever done for half a request. The last of the disk is left to the journal, and to a
+store that is there too: without them, what is executed cannot be recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +25,9 @@ from gateway.proxy.upstream.sending import closed_after
 
 _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024
+# What is left of the disk: the last tenth, but no more than that.
+_LEFT_SHARE: Final = 10
+_LEFT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 Result = TypeVar("Result")
 
@@ -195,11 +201,19 @@ class _GrowingFile:
         if self._file is None:
             # Without a buffer, so that nothing is left to be written, and to fail, when it is closed.
             self._file = _unnamed_file(self._directory)
+        _check_room(self._file.fileno())
         self._hash.update(data)
         left = memoryview(data)
         while left:
             left = left[self._file.write(left) :]
         return self._file
+
+
+def _check_room(descriptor: int) -> None:
+    """Raises OSError where too little is left of the disk that this file is on."""
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
+        raise OSError(errno.ENOSPC, "what is left of it is for the journal and the store")
 
 
 def _unnamed_file(directory: Path) -> BinaryIO:

@@ -203,6 +203,30 @@ async def test_the_disk_is_full(spool: Spool, tmp_path: Path, length: int) -> No
     assert descriptors(tmp_path) == []
 
 
+def disk(size_bytes: int, free_bytes: int) -> os.statvfs_result:
+    block = 4096
+    return os.statvfs_result(
+        (block, block, size_bytes // block, free_bytes // block, free_bytes // block, 0, 0, 0, 0, 255)
+    )
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "left_bytes"), [(100 << 20, 10 << 20), (100 << 30, 1 << 30)], ids=["small-disk", "large-disk"]
+)
+async def test_the_last_of_the_disk_is_left_alone(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, left_bytes: int
+) -> None:
+    """The journal needs it, and a store on the same disk; bodies are refused before it is touched."""
+    free_bytes = [left_bytes + (1 << 20), left_bytes - (1 << 20)]
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(size_bytes, free_bytes.pop(0)))
+    taken = await take(spool, Body(*pieces(200 * KIB)))
+    assert taken is not None
+    taken.close()
+    with pytest.raises(SpoolFailed, match="for the journal and the store"):
+        await take(spool, Body(*pieces(200 * KIB)))
+    assert descriptors(tmp_path) == []
+
+
 class SlowFile(io.FileIO):
     """Whose reads last until it is closed under them, or else for a moment."""
 

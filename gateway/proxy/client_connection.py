@@ -76,14 +76,16 @@ class Answerer(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """See the module. `on_gone` is called when the client went; `gone` is set from then on."""
+    """See the module. `on_gone` is called when the client went; `gone` is set from then on.
+
+    `idle_since`: when the last request was answered, or the connection made, on the loop's clock.
+    """
 
     __slots__ = (
         "_answerer",
         "_body",
         "_delivery_before",
         "_drained",
-        "_idle_since",
         "_input",
         "_is_deaf",
         "_is_input_paused",
@@ -98,6 +100,7 @@ class ClientConnection(asyncio.Protocol):
         "_waiting",
         "gone",
         "hop",
+        "idle_since",
         "is_busy",
         "is_writing_paused",
         "on_gone",
@@ -121,7 +124,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_input_told = False
         self._is_reading_paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._idle_since = 0.0
+        self.idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._delivery_before: Delivery | None = None
         self.transport: asyncio.Transport | None = None
@@ -148,7 +151,7 @@ class ClientConnection(asyncio.Protocol):
             # The body is here whole, was too much to hold, and was not taken by anybody.
             self.resume_reading()
         self._parser.begin()
-        self._idle_since = self._loop.time()
+        self.idle_since = self._loop.time()
         if self._waiting:
             # In a turn of its own, so that a long line of requests holds nobody else up.
             self._loop.call_soon(self._go_on)
@@ -236,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
             # A client that vanished without a word is found out by the kernel in the end.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._idle_since = self._loop.time()
+        self.idle_since = self._loop.time()
         self._set_timer(self._settings.keepalive_seconds)
         self._owner.connection_opened(self)
 
@@ -297,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
         """Read until the end of one request, or as much of it as a turn may take; the rest waits."""
         is_at_beginning = self._parser.is_at_beginning
         if is_at_beginning and self._answerer.request_repeated(self, data):
-            self._idle_since = self._loop.time()
+            self.idle_since = self._loop.time()
             return
         piece: bytes | None = data
         try:
@@ -390,7 +393,7 @@ class ClientConnection(asyncio.Protocol):
             self._look_at_reader(transport)
             return
         limit = self._settings.keepalive_seconds
-        left = limit if self.is_busy or self._input is not None else self._idle_since + limit - self._loop.time()
+        left = limit if self.is_busy or self._input is not None else self.idle_since + limit - self._loop.time()
         if left > 0:
             self._set_timer(left)
         else:

@@ -9,7 +9,8 @@ import asyncio
 import socket
 import ssl
 from functools import partial
-from typing import Generic
+from heapq import nsmallest
+from typing import Final, Generic
 
 from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald
@@ -21,6 +22,9 @@ from gateway.proxy.listening import ListenError, listen_fault
 from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.unread import Unread
 from gateway.proxy.writer import DateClock
+
+# One in so many connections makes room, where there are as many as there may be.
+_ROOM_SHARE: Final = 64
 
 
 class Edge(Generic[R]):
@@ -42,6 +46,8 @@ class Edge(Generic[R]):
         )
         self._listeners: list[asyncio.Server] = []
         self._clients: set[ClientConnection] = set()
+        # Of these, those that were broken off to make room: gone in a moment.
+        self._leaving: set[ClientConnection] = set()
         self._handshakes = Handshakes(self._connect, settings)
         self._begun = Unread(settings.begun_bytes_max)
 
@@ -122,6 +128,15 @@ class Edge(Generic[R]):
     def _connect(self) -> ClientConnection:
         return ClientConnection(self, self._handler)
 
+    def _make_room(self, newcomer: ClientConnection) -> None:
+        """Break off those that have been idle for longest, some at a time because it takes a look at all."""
+        idle = (client for client in self._clients - self._leaving if not client.is_busy)
+        count = 1 + len(self._clients) // _ROOM_SHARE
+        longest = nsmallest(count, idle, key=lambda client: client.idle_since)
+        self._leaving.update(longest or [newcomer])
+        for client in longest or [newcomer]:
+            client.abort()
+
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
         """Let clients have what was written for them, for as long as a client is let linger."""
         try:
@@ -141,14 +156,15 @@ class Edge(Generic[R]):
         return self._state.settings
 
     def connection_opened(self, connection: ClientConnection) -> None:
+        # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
+        if len(self._clients) - len(self._leaving) >= self._state.settings.connections_max:
+            self._make_room(connection)
         self._clients.add(connection)
-        if len(self._clients) > self._state.settings.connections_max:
-            # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
-            connection.abort()
 
     def input_held(self, connection: ClientConnection, size_bytes: int) -> None:
         self._begun.hold(connection, size_bytes)
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.discard(connection)
+        self._leaving.discard(connection)
         self._begun.hold(connection, 0)

@@ -218,17 +218,44 @@ async def test_a_socket_that_is_bound_already_can_be_given() -> None:
 
 
 async def test_more_connections_than_there_may_be_are_turned_away() -> None:
-    """By RST and at once; those that are there are served, and one that goes makes room."""
-    async with serving(settings=EdgeSettings(connections_max=2)) as edge:
+    """By RST and at once, where all that are there are busy; those are served, and one that goes makes room."""
+    answered = asyncio.Event()
+
+    async def answer(_: Incoming) -> Reply:
+        await answered.wait()
+        return reply()
+
+    async with serving(answer, settings=EdgeSettings(connections_max=2)) as edge:
         async with Connection(edge.port) as first, Connection(edge.port) as second:
             for connection in (first, second):
                 await connection.send(post())
-                assert (await connection.read_response()).status == 200
+            await eventually(lambda: edge.edge.in_flight == 2)
             with pytest.raises(ConnectionError):
                 await exchange(edge.port, post())
             await eventually(lambda: edge.edge.connections == 2)
-            await first.send(post())
-            assert (await first.read_response()).status == 200
+            answered.set()
+            for connection in (first, second):
+                assert (await connection.read_response()).status == 200
         await eventually(lambda: edge.edge.connections == 0)
         assert (await exchange(edge.port, post())).status == 200
-        assert len(edge.taken) == 4
+
+
+async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
+    """The one that has been so for longest, whenever it was opened."""
+    async with (
+        serving(settings=EdgeSettings(connections_max=2)) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as second,
+    ):
+        await eventually(lambda: edge.edge.connections == 2)
+        for connection in (second, first):
+            await connection.send(post())
+            assert (await connection.read_response()).status == 200
+            # Times are as coarse as milliseconds.
+            now = asyncio.get_running_loop().time()
+            await eventually(lambda now=now: asyncio.get_running_loop().time() > now)  # type: ignore[misc]
+        assert (await exchange(edge.port, post())).status == 200
+        with pytest.raises(ConnectionError):
+            await second.read_response()
+        await first.send(post())
+        assert (await first.read_response()).status == 200

@@ -108,6 +108,7 @@ class Edge(Generic[R]):
     async def close(self, grace_seconds: float = 0.0) -> int:
         """Wait for what is in flight, then break off the rest. Returns how many requests were broken off."""
         self.stop_listening()
+        await self._handshakes.end()
         await self._handler.wait_idle(grace_seconds)
         broken_off = self._handler.in_flight
         clients = list(self._clients)
@@ -116,7 +117,6 @@ class Edge(Generic[R]):
                 client.abort()
             else:
                 client.close()
-        await self._handshakes.end()
         await self._handler.end_tasks()
         await self._wait_flushed(clients)
         for listener in self._listeners:

@@ -69,6 +69,8 @@ _STORE_PAUSE_SECONDS_MAX: Final = 5.0
 _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
 _EDGE_GRACE_SECONDS: Final = 1.0
+# For what is under way to a store: nobody is left to hear what it comes to.
+_STORE_CLOSE_SECONDS: Final = 1.0
 
 
 class Gateway:
@@ -244,7 +246,7 @@ class Gateway:
     async def _close(self, grace_seconds: float = 0.0) -> None:
         """Give everything back, in the reverse order, whatever fails in between."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._store.close)
+            stack.push_async_callback(self._close_store)
             stack.push_async_callback(self._journal.close)
             for upstream in self._upstreams.values():
                 stack.push_async_callback(upstream.close)
@@ -253,6 +255,12 @@ class Gateway:
                 stack.push_async_callback(self._admin.stop)
             stack.push_async_callback(self._end_tasks)
             await self._edge.close(grace_seconds)
+
+    async def _close_store(self) -> None:
+        """One that says nothing is not waited for: what could be kept of the outcomes is in it, or in the journal."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STORE_CLOSE_SECONDS):
+                await self._store.close()
 
     async def _end_tasks(self) -> None:
         self.health.serving = False

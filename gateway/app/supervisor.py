@@ -44,7 +44,7 @@ _PAUSE_SECONDS_MAX: Final = 30.0
 # Whoever served for so long did not die of its start.
 _SOUND_SECONDS: Final = 60.0
 # What a stop takes beside what is configured for it; platforms are told to give it ten seconds.
-_STOP_SECONDS: Final = 8.0
+_STOP_SECONDS: Final = 9.5
 
 
 class Supervisor:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway import EXIT_WORK_LEFT
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
@@ -20,6 +21,7 @@ from tests.support.house import BODY, JSON, config_text, status_of
 from tests.support.http import Response
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
+from tests.support.relay import Relay
 from tests.support.upstream import Answer, RecordingUpstream
 
 Store = dict[str, Any]
@@ -205,6 +207,25 @@ async def test_postgres_crash_keeps_what_was_answered(tmp_path: Path, own_postgr
             assert status_of(again) == (200, "replayed")
             assert again.header("X-Nonce") == first.header("X-Nonce")
         assert len(upstream.requests) == 10
+
+
+async def test_a_silent_store_does_not_hold_up_a_stop(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """Workers end in order and in time, and the outcome that the store did not take is in the journal."""
+    async with RecordingUpstream() as upstream, Relay(own_postgres.port) as relay:
+        answering = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=answering))
+        store = {"durable": own_postgres.url.replace(f":{own_postgres.port}/", f":{relay.port}/")}
+        stopping = {"delay": "0s", "drain_timeout": "1s"}
+        async with process(store, tmp_path, upstream, workers=2, shutdown=stopping) as gateway:
+            sent = asyncio.create_task(send(gateway.port, "key"))
+            await upstream.wait_for_requests(1)
+            relay.black_hole = True
+            relay.cut()
+            answering.set()
+            gateway.ask_to_stop()
+            assert await gateway.wait_exit() == EXIT_WORK_LEFT
+            assert (await sent).status == 503
+            assert "are killed" not in gateway.output()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -104,8 +104,6 @@ class Prober:
 
     async def _inquire(self, route: Route, operation_id: UUID) -> Snapshot | None:
         """Probe until something is found or nobody waits. A probe that is under way comes to its end."""
-        # The caller has not begun to wait when this starts.
-        await asyncio.sleep(0)
         while self._inquiries[operation_id].waiters:
             try:
                 snapshot = await self._store.read(operation_id)

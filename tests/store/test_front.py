@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -621,3 +622,47 @@ async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
             await front.read(uuid4())
         await again.reached.wait()
         assert isinstance(await front.apply(claim(2)), Applied)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NotApplied("the store is away"), StartRefused("other recipes"), KeyError("a bug")],
+    ids=["away", "refused", "bug"],
+)
+async def test_a_store_that_is_not_met_anew_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Whatever keeps it from that, nothing gets through until it was met, and everything after that."""
+    monkeypatch.setattr(front_module, "_PAUSE_SECONDS_MIN", 0.0)
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as front:
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        store.on("agree_recipes", *[Fault(failure, has_effect=False)] * 3)
+        with pytest.raises(EpochChanged):
+            await front.read(uuid4())
+        with pytest.raises(NotApplied):
+            await front.apply(claim(1))
+
+        async def is_through() -> bool:
+            with contextlib.suppress(NotApplied):
+                return isinstance(await front.apply(claim(2)), Applied)
+            return False
+
+        await eventually(is_through)
+
+
+async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path) -> None:
+    """Nothing goes on behind it, and nothing gets through."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as front:
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        meeting = store.stop_before("agree_recipes")
+        with pytest.raises(EpochChanged):
+            await front.read(uuid4())
+        await meeting.reached.wait()
+        await front.close()
+        assert len(asyncio.all_tasks()) == 1
+        with pytest.raises(NotApplied):
+            await front.apply(claim(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -10,6 +12,7 @@ from gateway.core.operation import Snapshot
 from gateway.core.recovery import Probe
 from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
+from gateway.store.base import Indefinite
 from gateway.upkeep.recovery import RecoveryWorker
 from tests.conformance.hand import Hand, do
 from tests.support.memory_store import MemoryStore
@@ -18,28 +21,60 @@ ROUTE = "create_payment"
 
 
 class Deaf:
-    """A prober of upstreams that know nothing; `asked` is what it was asked about."""
+    """A prober of upstreams that know nothing; `asked` is what it was asked about, and `on_ask` may fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_ask: Callable[[], None] = lambda: None) -> None:
         self.asked: list[UUID] = []
+        self.on_ask = on_ask
 
     async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> None:
         assert snapshot.record is not None
         self.asked.append(snapshot.record.identity.operation_id)
+        self.on_ask()
+
+
+@asynccontextmanager
+async def recovering(prober: Deaf, count: int) -> AsyncIterator[tuple[RecoveryWorker, list[Hand]]]:
+    """A worker on a store in which so many are in doubt."""
+    store = MemoryStore()
+    await store.start()
+    hands = [Hand() for _ in range(count)]
+    for hand in hands:
+        await do(store, hand, Hand.claim, Hand.abandon)
+    routes: Any = {ROUTE: SimpleNamespace(recovery=Probe("/payments"))}
+    yield RecoveryWorker(store, cast(Prober, prober), routes), hands
+    await store.close()
 
 
 async def test_many_that_stay_in_doubt_hide_nobody() -> None:
     """However many are in doubt, each has its turn after a few passes, and then again."""
-    store, prober = MemoryStore(), Deaf()
-    await store.start()
-    hands = [Hand() for _ in range(1_200)]
-    for hand in hands:
-        await do(store, hand, Hand.claim, Hand.abandon)
-    routes: Any = {ROUTE: SimpleNamespace(recovery=Probe("/payments"))}
-    worker = RecoveryWorker(store, cast(Prober, prober), routes)
-    for _ in range(3):
+    prober = Deaf()
+    async with recovering(prober, 1_200) as (worker, hands):
+        for _ in range(3):
+            await worker.run_once()
+        assert sorted(prober.asked) == sorted(hand.operation_id for hand in hands)
         await worker.run_once()
-    assert sorted(prober.asked) == sorted(hand.operation_id for hand in hands)
-    await worker.run_once()
-    assert len(prober.asked) == 1_700
-    await store.close()
+        assert len(prober.asked) == 1_700
+
+
+async def test_a_probe_that_fails_keeps_nobody_else_from_theirs() -> None:
+    """It is tried again in the next pass, like all of them."""
+
+    def fail() -> None:
+        raise Indefinite("the answer was lost")
+
+    prober = Deaf(fail)
+    async with recovering(prober, 20) as (worker, hands):
+        for passes in (1, 2):
+            assert await worker.run_once() == 0
+            assert sorted(prober.asked) == sorted(passes * [hand.operation_id for hand in hands])
+
+
+async def test_stopped_it_begins_no_probe() -> None:
+    """Those that had yet to begin in this pass are left to others."""
+    prober = Deaf()
+    async with recovering(prober, 20) as (worker, _):
+        prober.on_ask = worker.stop
+        await worker.run_once()
+        await worker.run_once()
+        assert len(prober.asked) == 1

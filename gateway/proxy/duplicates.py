@@ -86,7 +86,7 @@ class Duplicates:
                 reply = refuse_by(word, record, request.route)
             case _:
                 return None
-        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        story.attempt = record.attempts
         return reply
 
     async def by_journal(self, request: KeyedRequest, story: Story) -> Reply | None:

@@ -75,9 +75,7 @@ class RecoveryWorker:
             async with places:
                 if self._is_stopped or snapshot.record is None:
                     return False
-                route = self._routes.get(snapshot.record.identity.route)
-                if route is None:
-                    return False
+                route = self._routes[snapshot.record.identity.route]
                 try:
                     return await self._prober.probe_once(route, snapshot, is_urgent=False) is not None
                 except StoreError:

@@ -22,7 +22,7 @@ from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, 
 from gateway.proxy import attempt, claiming
 from gateway.proxy.reply import Reply, Untouched
 from gateway.store.base import Amnesic, Indefinite, Rejected
-from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.house import BODY
@@ -59,19 +59,6 @@ async def read(reply: Reply) -> bytes:
     while piece := await reply.body.read():
         data += piece
     return data
-
-
-def spooled_files(directory: Path) -> list[str]:
-    """Bodies that are open in this process."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith(str(directory / "spool")):
-            found.append(target)
-    return found
 
 
 async def idle(office: Office) -> None:
@@ -500,6 +487,17 @@ async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
         assert office.told(LeaseLost) == []
 
 
+async def test_what_has_ended_is_renewed_no_more(tmp_path: Path) -> None:
+    """The lease of an attempt ends with it."""
+    async with coordination(tmp_path) as office:
+        await office.reply()
+        await idle(office)
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        await asyncio.sleep(0)
+        assert office.store.said == ["claim", "complete"]
+
+
 async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
     """After a stall requests are refused until the loop is seen to run again."""
     async with coordination(tmp_path) as office:
@@ -632,6 +630,20 @@ async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said:
         assert field_values(reply.headers, b"preference-applied") == [said]
 
 
+async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
+    """Where a route lets nobody wait, nobody does."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        route = replace(office.route, in_flight=replace(office.route.in_flight, wait_seconds_max=0.0))
+        reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        hold.set()
+        await first
+
+
 async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
     """Who waited in vain for another gateway hears of all the time that it has run, not of that before the wait."""
     async with (
@@ -689,6 +701,14 @@ async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> Non
         assert heard(reply) == ((200, Word.RECOVERED) if is_found else (409, Word.IN_DOUBT))
         assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
+
+
+async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> None:
+    """The waiters of a route are bounded, whatever they wait for."""
+    async with in_doubt(tmp_path, asyncio.Event()) as office:
+        route = replace(office.route, in_flight=replace(office.route.in_flight, waiters_max=0))
+        assert heard(await office.reply(route=route)) == (409, Word.IN_DOUBT)
+        assert len(office.upstream.requests) == 1
 
 
 async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from gateway.proxy.reply import Reply, Untouched
 from gateway.proxy.runs import Drained
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Gate, lost, refused
+from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.memory_store import MemoryStore
-from tests.support.upstream import Answer
+from tests.support.upstream import Answer, Ending
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +217,20 @@ async def test_a_last_word_after_somebody_else_s_claim(tmp_path: Path) -> None:
         await task
         assert office.record == theirs
         assert theirs.state is State.CLAIMED
+        assert office.told(OperationSettled) == []
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
+async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
+    """One failure sends it to no journal, which nobody would empty until the gateway is back."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        office.store.on("abandon", fault)
+        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert office.state is State.IN_DOUBT
+        await task
 
 
 @pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
@@ -232,6 +246,20 @@ async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there:
         drained = await office.coordinator.drain(0)
         assert drained == (Drained(journaled=1) if is_journal_there else Drained(unsaid=1))
         assert heard(await task) == (503, Word.IN_DOUBT)
+
+
+async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
+    """They hear that nobody knows, at once."""
+    probe = {"path": "/status", "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}
+    async with coordination(tmp_path, route={"recovery": {"probe": probe}}) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        office.upstream.on("/status", Answer(hold=asyncio.Event()))
+        task = office.ask(headers=[("Prefer", "wait=30")])
+        await office.upstream.wait_for_requests(2)
+        async with asyncio.timeout(10):
+            await office.coordinator.drain(0)
+            assert heard(await task) == (409, Word.IN_DOUBT)
 
 
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Word
 from gateway.proxy.reply import Reply
 from gateway.store.base import Indefinite
-from tests.support.coordination import LEASE_SECONDS, coordination
+from tests.support.coordination import LEASE_SECONDS, coordination, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import dropped, withheld
 from tests.support.memory_store import Memory, MemoryStore
@@ -65,6 +65,7 @@ async def test_what_is_found_is_replayed(tmp_path: Path, body: bytes) -> None:
         fast.asked[0].set_result(snapshot)
         assert heard(await task) == (200, Word.REPLAYED)
         assert (office.store.said, office.upstream.requests) == ([], [])
+        assert spooled_files(tmp_path) == []
 
 
 @BODIES

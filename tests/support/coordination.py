@@ -155,6 +155,19 @@ class Office:
         return self.client.stats.opened - self.client.stats.closed
 
 
+def spooled_files(directory: Path) -> list[str]:
+    """Bodies that are open in this process."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(directory / "spool")):
+            found.append(target)
+    return found
+
+
 async def answered(coordinator: Coordinator, incoming: Incoming, route: Route) -> Reply | Untouched:
     """The answer to a request, by whatever way it comes."""
     answer: Found | Later[Found] = coordinator.answer(incoming, route)

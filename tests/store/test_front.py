@@ -42,7 +42,7 @@ from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, FaultyStore
+from tests.support.faulty_store import Fault, FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 
@@ -310,6 +310,86 @@ async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> No
             await front.apply(said)
 
 
+async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path) -> None:
+    """Nor is one believed that was under way while the store was seen to have fallen back."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as front:
+        memory.token = 1
+        gate = store.stop_after("claim")
+        claiming = asyncio.create_task(front.apply(claim(9)))
+        await gate.reached.wait()
+        await front.tally()
+        gate.opened.set()
+        with pytest.raises(Indefinite):
+            await claiming
+
+
+async def test_a_loss_that_cannot_be_written_down(tmp_path: Path) -> None:
+    """It counts from when it was found: nothing is granted meanwhile that may have been used."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as front:
+        memory.token = 1
+        store.break_("begin_epoch", fault=refused())
+        with pytest.raises(NotApplied):
+            await front.tally()
+        with pytest.raises(Amnesic):
+            await front.apply(claim(9))
+
+
+async def test_tokens_that_nobody_was_given_are_no_loss(tmp_path: Path) -> None:
+    """What a store says of its last token may be ahead of its disk: once it is met, only what was given counts."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as front:
+        assert isinstance(await front.apply(claim(1)), Applied)
+        memory.token += 32
+        await front.tally()
+        memory.token -= 32
+        await front.tally()
+        assert isinstance(await front.apply(claim(2)), Applied)
+
+
+async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_path: Path) -> None:
+    """Nobody tells them from those that nobody was given; a store is met anew seldom."""
+    memory = Memory()
+    await grown(memory, tmp_path, 1)
+    memory.token = 100
+    async with opened(memory, tmp_path):
+        pass
+    memory.token = 50
+    async with opened(memory, tmp_path) as front:
+        with pytest.raises(Amnesic):
+            await front.apply(claim(9))
+
+
+async def test_an_older_token_takes_nothing_back(tmp_path: Path) -> None:
+    """The highest that was seen counts, whichever record was looked at last."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as front:
+        for number in range(3):
+            assert isinstance(await front.apply(claim(number)), Applied)
+        assert isinstance(await front.apply(claim(0)), Fenced)
+        memory.token = 2
+        await front.tally()
+        with pytest.raises(Amnesic):
+            await front.apply(claim(9))
+
+
+async def test_what_was_seen_last_is_noted_at_the_end(tmp_path: Path) -> None:
+    """What came since the last tally is not missing after a restart."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as front:
+        for number in range(3):
+            assert isinstance(await front.apply(claim(number)), Applied)
+    memory.token = 2
+    async with opened(memory, tmp_path) as front:
+        with pytest.raises(Amnesic):
+            await front.apply(claim(9))
+
+
 async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
     monkeypatch.setattr(front_module, "_PAUSE_SECONDS_MIN", 0.0)
@@ -493,8 +573,27 @@ async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Pa
     memory.identity = "another"
     async with opened(memory, host(tmp_path, "fresh"), shared=shared) as front:
         assert not await is_refused(front, 50)
+        # To have met it twice is to have believed it twice.
+        await front.tally()
         own_redis.start()
         await shared.write(known, "")
+        await front.tally()
+        assert await is_refused(front)
+
+
+async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A host that met the successor while Redis was away has believed it, however well it knew the one before."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    two = host(tmp_path, "two")
+    await grown(memory, two, 3, shared=shared)
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "one"), shared=shared):
+        memory.clock.advance(WINDOW_US / 1e6)
+    own_redis.kill()
+    async with opened(memory, two, shared=shared) as front:
+        assert not await is_refused(front, 50)
+        own_redis.start()
+        await shared.write(Seen("what others saw after it", 1), "")
         await front.tally()
         assert await is_refused(front)
 

@@ -292,6 +292,22 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
         assert len(office.upstream.requests) == 1
 
 
+async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
+    """A store that was put back says nothing of what ran since: nobody who waited hears that it had no effect."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(503), Answer(hold=hold))
+        assert heard(await office.reply()) == (503, Word.RELEASED)
+        before = dict(office.memory.records)
+        first = office.ask()
+        await office.upstream.wait_for_requests(2)
+        other = office.ask()
+        await eventually(lambda: office.coordinator.waiters == 1)
+        office.memory.records.update(before)
+        hold.set()
+        assert heard(await first) == heard(await other) == (502, Word.IN_DOUBT)
+
+
 async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
     """An answer that may not be given does not keep its connection."""
     async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
@@ -595,14 +611,17 @@ async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> N
 
 
 async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
-    """A duplicate that waits will never be forwarded, so that its body need not wait with it."""
-    async with coordination(tmp_path) as office:
+    """A duplicate that waits, here or elsewhere, will never be forwarded, so that its body need not wait with it."""
+    async with (
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as elsewhere,
+    ):
         hold = asyncio.Event()
         office.upstream.on("/charges", Answer(hold=hold))
         first = office.ask(body=SPOOLED)
         await office.upstream.wait_for_requests(1)
-        others = [office.ask(body=SPOOLED) for _ in range(3)]
-        await eventually(lambda: office.coordinator.waiters == 3)
+        others = [each.ask(body=SPOOLED) for each in (office, elsewhere) for _ in range(2)]
+        await eventually(lambda: (office.coordinator.waiters, elsewhere.coordinator.waiters) == (2, 2))
         open_files = spooled_files(tmp_path)
         hold.set()
         await asyncio.gather(first, *others)

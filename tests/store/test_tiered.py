@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 import pytest
 
@@ -27,6 +28,7 @@ from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
 from tests.store.copies import client, fast_tier, key_of, record_of
 from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, FaultyStore, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 
@@ -507,5 +509,66 @@ async def test_a_durable_store_that_starts_at_the_second_try(
 
         await eventually(is_answered_by_it)
         assert store.stats.fast_failures == 0
+    finally:
+        await store.close()
+
+
+async def test_a_claim_on_what_is_remembered_here_asks_nobody(memory: Memory) -> None:
+    """Also where it comes without having asked for a copy first, and the durable store is away."""
+    async with gateway(memory, None) as here:
+        hand = await complete(here.store)
+        here.durable.is_away = True
+        assert is_replay(await here.store.apply(hand.claim()), hand)
+
+
+async def test_a_purged_copy_is_gone_while_the_durable_store_is_asked(here: Gateway, redis_url: str) -> None:
+    """A gateway that dies before it hears the answer leaves none behind."""
+    hand = await complete(here.store)
+    await in_redis(redis_url, hand)
+    here.durable.reached.clear()
+    here.durable.gate = asyncio.Event()
+    purging = asyncio.create_task(here.store.apply(hand.purge()))
+    await here.durable.reached.wait()
+    async with fast_tier(redis_url) as tier:
+        assert await tier.get(hand.operation_id) is None
+    here.durable.gate.set()
+    assert isinstance(await purging, Applied)
+
+
+async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:
+    """Counted anew from its last absence, of which a step of its clock ahead is one; while it is away it is not."""
+    async with gateway(memory, None) as here:
+        await claim(here.store)
+        here.advance(100.0)
+        await claim(here.store)
+        assert 100.0 <= here.store.durable_reachable_seconds < 150.0
+        here.durable.is_away = True
+        with pytest.raises(NotApplied):
+            await here.store.apply(Hand().claim())
+        assert here.store.durable_reachable_seconds == 0.0
+        here.durable.is_away = False
+        await claim(here.store)
+        assert here.store.durable_reachable_seconds < 50.0
+        here.advance(100.0)
+        await claim(here.store)
+        assert here.store.durable_reachable_seconds >= 100.0
+        memory.clock.advance(3600.0)
+        await claim(here.store)
+        assert here.store.durable_reachable_seconds < 50.0
+
+
+@pytest.mark.parametrize("fault", [lost(), refused()], ids=["lost", "refused"])
+@pytest.mark.parametrize("verb", ["claim", "read"])
+async def test_whatever_is_not_answered_is_an_absence(memory: Memory, verb: str, fault: Fault) -> None:
+    """A lease that ended meanwhile may have an owner who could not say so."""
+    durable = FaultyStore(MemoryStore(memory))
+    store = Tiered(durable, None, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    await store.start()
+    try:
+        assert store.durable_up
+        durable.on(verb, fault)
+        with pytest.raises(StoreError):
+            await (store.read(uuid4()) if verb == "read" else store.apply(Hand().claim()))
+        assert not store.durable_up
     finally:
         await store.close()

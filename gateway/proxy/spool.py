@@ -27,7 +27,7 @@ _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024
 # What is left of the disk: the last tenth, but no more than that.
 _LEFT_SHARE: Final = 10
-_LEFT_BYTES_MAX: Final = 1024 * 1024 * 1024
+_LEFT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 Result = TypeVar("Result")
 

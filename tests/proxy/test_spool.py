@@ -211,7 +211,7 @@ def disk(size_bytes: int, free_bytes: int) -> os.statvfs_result:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "left_bytes"), [(100 << 20, 10 << 20), (100 << 30, 1 << 30)], ids=["small-disk", "large-disk"]
+    ("size_bytes", "left_bytes"), [(100 << 20, 10 << 20), (100 << 30, 256 << 20)], ids=["small-disk", "large-disk"]
 )
 async def test_the_last_of_the_disk_is_left_alone(
     spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, left_bytes: int

@@ -7,7 +7,7 @@ the one link that it is given, so that it never holds up a command.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -76,12 +76,12 @@ class Upkeep:
         full = True
         while full and (left := limit - shortened - _written(swept)) > 0:
             bound = min(left, _SWEEP_ROWS_MAX)
-            (row,) = await self._link.fetch(_EXPIRE, self._clock_us(), bound)
+            (row,) = await self._fetch(_EXPIRE, self._clock_us(), bound)
             part = Swept(row["lapsed"], row["retired"], row["collected"], named=_named(row))
             swept += part
             full = _written(part) >= bound
         bound = min(limit, _SWEEP_ROWS_MAX)
-        (row,) = await self._link.fetch(_TIDY, self._clock_us(), bound)
+        (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
         more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
         await self._drop_past()
         return replace(swept, more=more)
@@ -94,10 +94,25 @@ class Upkeep:
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at >= _COMMIT_SECONDS:
             self._settled_token = self._drawn_token
-        (row,) = await self._link.fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX, self._settled_token)
+        (row,) = await self._fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX, self._settled_token)
         if self._settled_token == self._drawn_token:
             self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
         return row
+
+    async def _fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+        """One statement. Behind a pooler, where no session is told so, each is told not to be compiled.
+
+        The server would spend seconds on that every time, for what it then does in milliseconds.
+        """
+        if self._is_session():
+            return await self._link.fetch(query, *arguments)
+
+        async def uncompiled(connection: Connection) -> Sequence[Any]:
+            async with transaction(connection, lock_timeout="1s"):
+                await connection.execute("SET LOCAL jit = off")
+                return await connection.fetch(query, *arguments)
+
+        return await self._link.run(uncompiled)
 
     async def look_epoch(self) -> Epoch:
         return await self._link.run(look_epoch)
@@ -111,7 +126,7 @@ class Upkeep:
         await self._link.run(begin)
 
     async def tally(self) -> Tally:
-        rows = await self._link.fetch(_TALLY, self._clock_us())
+        rows = await self._fetch(_TALLY, self._clock_us())
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
 

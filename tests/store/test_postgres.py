@@ -254,6 +254,17 @@ async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresS
             await store.read(hand.operation_id)
 
 
+async def test_upkeep_behind_a_pooler_is_not_compiled(own_postgres: PostgresServer) -> None:
+    """It takes no longer than a command may, in a session in which the server compiles whatever it is told."""
+    eager = "; ".join(f"SET jit_{which}above_cost = 0" for which in ("", "optimize_", "inline_"))
+    async with Pooler(own_postgres.port, "gateway", "postgres", sessions=1) as pooler:
+        url = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres"
+        async with opened(f"{url}?pgbouncer=true", command_seconds=1.0) as store, session(url) as neighbour:
+            await neighbour.execute(eager)
+            await store.sweep(100)
+            await store.tally()
+
+
 @pytest.mark.parametrize("query", ["?pgbouncer=true", ""], ids=["told", "noticed"])
 async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postgres: PostgresServer) -> None:
     """Every verb works where each transaction has another session, whether the URL says so or not."""

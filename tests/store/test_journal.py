@@ -238,6 +238,26 @@ async def test_a_living_owner_is_left_alone(directory: Path) -> None:
     assert files(directory) == []
 
 
+async def test_a_file_that_cannot_be_read_holds_no_other_up(directory: Path) -> None:
+    """What another file has is given out; that something is missing is said when nothing else is there."""
+    async with opened(directory) as survivor:
+        mine = complete()
+        entry_id = await survivor.append("charge", mine)
+        # Files are read in the order of their names: one that comes first is wanted.
+        while all(path.name >= entry_id.file for path in databases(directory)):
+            async with opened(directory) as other:
+                await other.append("charge", complete())
+            assert await survivor.adopt() == 1
+        for path in databases(directory):
+            if path.name != entry_id.file:
+                path.unlink()
+        (entry,) = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
+        assert entry.command == mine
+        await survivor.forget([entry.entry_id])
+        with pytest.raises(NotApplied, match="removed or replaced"):
+            await survivor.waiting(None, limit=10, bytes_max=1 << 20)
+
+
 async def test_another_owners_file_is_stepped_over(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Outcomes for another service or store are neither flushed nor removed, and it is said that they are there."""
     outcome = complete()

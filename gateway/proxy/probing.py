@@ -94,7 +94,6 @@ class Prober:
         if inquiry is None:
             task = asyncio.get_running_loop().create_task(self._inquire(route, operation_id))
             inquiry = self._inquiries[operation_id] = _Inquiry(task)
-            task.add_done_callback(lambda _: self._inquiries.pop(operation_id, None))
         inquiry.waiters += 1
         try:
             await asyncio.wait((inquiry.task,), timeout=wait_seconds)
@@ -104,15 +103,18 @@ class Prober:
 
     async def _inquire(self, route: Route, operation_id: UUID) -> Snapshot | None:
         """Probe until something is found or nobody waits. A probe that is under way comes to its end."""
-        while self._inquiries[operation_id].waiters:
-            try:
+        try:
+            while self._inquiries[operation_id].waiters:
                 snapshot = await self._store.read(operation_id)
                 found = await self.probe_once(route, snapshot, is_urgent=True)
-            except StoreError:
-                return None
-            if found is not None:
-                return found
-            await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+                if found is not None:
+                    return found
+                await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+        except StoreError:
+            pass
+        finally:
+            # In the same turn: nobody may join one that has ended.
+            del self._inquiries[operation_id]
         return None
 
     async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> Snapshot | None:

@@ -256,6 +256,18 @@ async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> N
     assert await state(home.store, stuck) is State.COMPLETED
 
 
+async def test_what_comes_after_the_store_failed_again_is_not_done(home: Home) -> None:
+    """That all was tried counts until the next failure: from then on a doubt may be there for want of a flush."""
+    await home.flusher.run_once()
+    await home.keep(await home.claimed(1))
+    home.store.failures = [NotApplied("away")]
+    with pytest.raises(NotApplied):
+        await home.flusher.run_once()
+    assert not home.flusher.is_done
+    await home.flusher.run_once()
+    assert home.flusher.is_done
+
+
 async def test_one_that_the_store_never_takes_is_no_silent_store(home: Home) -> None:
     """Tried alone it fails as if the store were away; what comes after it is recorded all the same, and it stays."""
     (stuck,) = await home.claimed(1)

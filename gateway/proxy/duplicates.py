@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
@@ -31,10 +31,14 @@ from gateway.proxy.reply import Reply
 from gateway.proxy.route import Route
 from gateway.proxy.runs import Run
 from gateway.proxy.story import Story
+from gateway.proxy.timing import TimeLimit
 from gateway.proxy.waiting import Waiting
-from gateway.store.base import Store, StoreError
+from gateway.store.base import Indefinite, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
+
+# Whoever does not want to wait for others waits so long for the store.
+_READ_SECONDS_MIN: Final = 1.0
 
 
 class Duplicates:
@@ -148,14 +152,14 @@ class Duplicates:
         ending: Ending | None = None
         request.body.close()
         try:
-            overtaken = await self._overtaken(run)
+            overtaken = await self._overtaken(run, wait_seconds)
             if overtaken is None:
                 with self._place(route) as has_place:
                     if has_place:
                         ending = await run.granted_attempt.wait_ended(wait_seconds)
                 if ending is None or not ending.is_recorded:
                     # Meanwhile the lease may have ended.
-                    overtaken = await self._overtaken(run)
+                    overtaken = await self._overtaken(run, self._patience_seconds(request, story))
         except StoreError as error:
             _LOG.debug("nobody can tell what others made of an operation: %s", error)
             return refuse(Word.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
@@ -168,7 +172,7 @@ class Duplicates:
             return shared_with(ending.others, request.head.headers)
         return _after_wait(ending.others, request)
 
-    async def _overtaken(self, run: Run) -> Snapshot | None:
+    async def _overtaken(self, run: Run, wait_seconds: float) -> Snapshot | None:
         """The record, when it has gone on without the attempt that runs here; None when it has not, or may not.
 
         Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
@@ -177,7 +181,11 @@ class Duplicates:
         attempt = run.granted_attempt
         if attempt.is_exclusive():
             return None
-        snapshot = await self._store.read(run.request.identity.operation_id)
+        try:
+            with TimeLimit(self._loop, self._loop.time() + max(wait_seconds, _READ_SECONDS_MIN)):
+                snapshot = await self._store.read(run.request.identity.operation_id)
+        except TimeoutError as error:
+            raise Indefinite("the store did not answer in time") from error
         record = snapshot.record
         if record is None or record.attempt_id != attempt.record.attempt_id:
             return snapshot

@@ -373,6 +373,23 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
         assert heard(await first) == (200, Word.STORED)
 
 
+async def test_a_duplicate_while_the_store_is_silent_and_the_lease_is_over(tmp_path: Path) -> None:
+    """It asks the store for as long as it would wait for others, and not for as long as the store is silent."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        office.store.break_("renew", fault=refused())
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        silence = office.store.stop_before("read")
+        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
+        assert silence.reached.is_set()
+        hold.set()
+        assert heard(await first) == (200, Word.STORED)
+
+
 @pytest.mark.parametrize(
     ("others", "heard_now"),
     [

@@ -5,7 +5,8 @@ one connection from a client (`hop`: from whom). It reads with `request_parser` 
 still arrives in `client_body`.
 `request_handler` gives each request to whoever answers it, once `examining` has asked `strictness` whether it is
 ambiguous; one in `known_requests` is recognised by its bytes. `client_exchange` writes the reply, which `writer` turns
-into bytes. `delivery` and `unread` watch clients that read slowly; `edge_settings` has the limits.
+into bytes. `delivery` and `unread` watch clients that read slowly, `keepalive` those that say nothing; `edge_settings`
+has the limits.
 
 *What is passed around.* `reply` has the values between the edge and the rest, `route` a route as the configuration
 wants it, `problem` every answer that the gateway gives in its own words.

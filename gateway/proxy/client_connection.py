@@ -25,6 +25,7 @@ from gateway.proxy.client_body import ClientBody, Cut
 from gateway.proxy.delivery import Delivery, delivery_of
 from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.hop import hop_from
+from gateway.proxy.keepalive import keep_alive
 from gateway.proxy.request_parser import ReceivedRequest, RequestInvalid, RequestParser
 
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -236,9 +237,9 @@ class ClientConnection(asyncio.Protocol):
         )
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            # A client that vanished without a word is found out by the kernel in the end.
+            # Whoever reads a silent stream, or holds a socket, has no other clock.
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                keep_alive(sock)
         self.idle_since = self._loop.time()
         self._set_timer(self._settings.keepalive_seconds)
         self._owner.connection_opened(self)

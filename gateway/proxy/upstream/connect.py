@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from gateway.proxy.keepalive import keep_alive
 from gateway.proxy.upstream.connection import ConnectionOwner, UpstreamConnection
 from gateway.proxy.upstream.result import NotSent, SentNothing, Unknown
 
 Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 
 _LOCAL_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-_KEEPALIVE_IDLE_SECONDS = 30
-_KEEPALIVE_INTERVAL_SECONDS = 10
-_KEEPALIVE_PROBES = 3
 # How long a polite TLS end may wait for the other side's.
 _TLS_CLOSE_SECONDS = 1.0
 
@@ -155,18 +153,11 @@ async def _open_at(
 def _socket(family: socket.AddressFamily, settings: UpstreamSettings) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setblocking(False)
-    tcp = socket.IPPROTO_TCP
-    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every platform has these; where they are missing its own, slower, clocks apply.
-    for option, value in (
-        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
-        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
-        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", int(settings.tcp_user_timeout_seconds * 1000)),
-    ):
-        if (number := getattr(socket, option, None)) is not None:
-            sock.setsockopt(tcp, number, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    keep_alive(sock)
+    # Not every platform has it; where it is missing its own, slower, clock applies.
+    if (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, user_timeout, int(settings.tcp_user_timeout_seconds * 1000))
     return sock
 
 

@@ -228,7 +228,7 @@ async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault
         task = office.ask()
         await office.upstream.wait_for_requests(1)
         office.store.on("abandon", fault)
-        assert await office.coordinator.drain(0) == Drained(abandoned=1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
         assert office.state is State.IN_DOUBT
         await task
 

@@ -103,7 +103,7 @@ def _works(place: Place, only: list[str]) -> list[Work]:
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        goal = Goal(0.40, 0.70)
+        goal = Goal(0.40, 0.75)
         works.append(Work("replay, from Redis", goal, cold, PROTECTED, b"replayed", repeated_keys=_COLD_KEYS))
         works.append(_on_postgres("new key, Postgres and Redis", 1.90, tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]

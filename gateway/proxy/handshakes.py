@@ -49,7 +49,8 @@ class Handshakes:
         tasks = list(self._under_way)
         for sock in self._under_way.values():
             _end(sock)
-        await asyncio.gather(*tasks)
+        # Whatever one of them raises, the edge goes on closing.
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _shake_hands(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, tls: ssl.SSLContext) -> None:
         # Without one, nobody needs to know why.

@@ -67,7 +67,7 @@ class Dialer:
         """A connection to a server that may be used, `prepare` called on it."""
         try:
             connection = await self._connect()
-        except OSError:
+        except (FileNotFoundError, PermissionError, IsADirectoryError):
             # The driver does not say which file of the URL it could not read.
             for path in self._files:
                 path.read_bytes()

@@ -23,8 +23,8 @@ knew the era is not put: it may be older than a drop that this server has forgot
 *Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
 the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. Connections to a
 server that takes no writes, or to two servers, are left: the next may lead to the new master. One exchange at a time is
-under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry
-names its operation.
+under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry names its
+operation.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
+from gateway.config.leaf import SUBSTITUTED, Leaf
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -41,7 +41,7 @@ class HostName(Leaf):
         name, colon, port = text.rpartition(":") if has_port else (text, "", "")
         is_name = bool(_HOST_NAME.match(name)) or _is_bracketed_ipv6(name)
         if not is_name or (colon and (not self.may_have_port or not 1 <= int(port) <= 65535)):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return text
 
     def json_schema(self) -> dict[str, Any]:
@@ -63,20 +63,18 @@ class Address:
 class ListenAddress(Leaf):
     """`host:port`, `[::]:port`."""
 
-    @property
-    def expected(self) -> str:
-        return "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
+    expected = "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
 
     def read(self, text: str) -> Address:
         host, colon, port = text.rpartition(":")
         if not colon or not _PORT.match(port) or int(port) > 65535:
-            raise wrong(f"expected {self.expected}", f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
+            raise self.unexpected(f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
         if not host or host == "*":
-            raise wrong(f"expected {self.expected}", f"write 0.0.0.0:{port} for every interface")
+            raise self.unexpected(f"write 0.0.0.0:{port} for every interface")
         if _is_bracketed_ipv6(host):
             return Address(host[1:-1], int(port))
         if not _HOST_NAME.match(host):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return Address(host, int(port))
 
     def json_schema(self) -> dict[str, Any]:
@@ -97,9 +95,7 @@ def _is_bracketed_ipv6(host: str) -> bool:
 class NetworkRange(Leaf):
     """An address or a network in CIDR notation."""
 
-    @property
-    def expected(self) -> str:
-        return "a network such as 10.0.0.0/8 or fd00::/8"
+    expected = "a network such as 10.0.0.0/8 or fd00::/8"
 
     def read(self, text: str) -> Network:
         try:
@@ -110,7 +106,7 @@ class NetworkRange(Leaf):
             hint = f"write {ipaddress.ip_network(text, strict=False)}"
         except ValueError:
             hint = ""
-        raise wrong(f"expected {self.expected}", hint)
+        raise self.unexpected(hint)
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string"}
@@ -128,7 +124,7 @@ class AbsolutePath(Leaf):
 
     def read(self, text: str) -> Path:
         if not text.startswith("/") or "\0" in text:
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return Path(text)
 
     def json_schema(self) -> dict[str, Any]:
@@ -157,9 +153,7 @@ class UpstreamUrl:
 class ServiceUrl(Leaf):
     """`http` or `https`, a host, perhaps a port, and nothing else: targets are forwarded as they came."""
 
-    @property
-    def expected(self) -> str:
-        return "a URL such as http://127.0.0.1:9000 or https://service.internal"
+    expected = "a URL such as http://127.0.0.1:9000 or https://service.internal"
 
     def read(self, text: str) -> UpstreamUrl:
         try:
@@ -167,15 +161,15 @@ class ServiceUrl(Leaf):
             host, port = url.hostname, url.port
         except ValueError:
             # The reason that urlsplit gives repeats a part of the text.
-            raise wrong(f"expected {self.expected}", is_secret=True) from None
+            raise self.unexpected(is_secret=True) from None
         if "@" in text:
-            raise wrong(f"expected {self.expected}", "credentials do not belong in this URL", is_secret=True)
+            raise self.unexpected("credentials do not belong in this URL", is_secret=True)
         if url.scheme not in ("http", "https") or not host or port == 0:
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         if url.path not in ("", "/") or "?" in text or "#" in text:
-            raise wrong(f"expected {self.expected}", "without a path or query: paths are never rewritten")
+            raise self.unexpected("without a path or query: paths are never rewritten")
         if not (_HOST_NAME.match(host) or _is_bracketed_ipv6(f"[{host}]")):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
 
     def json_schema(self) -> dict[str, Any]:
@@ -207,20 +201,18 @@ class RedisUrl:
 class DurableUrl(Leaf):
     """Where the durable record is."""
 
-    @property
-    def expected(self) -> str:
-        return "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+    expected = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
     def read(self, text: str) -> SqliteUrl | PostgresUrl:
         scheme = text.partition("://")[0]
         if scheme == "sqlite":
             return SqliteUrl(self._file(text.removeprefix("sqlite://")))
         if scheme not in ("postgresql", "postgres"):
-            raise wrong(f"expected {self.expected}", is_secret=True)
+            raise self.unexpected(is_secret=True)
         try:
             url = urlsplit(text)
         except ValueError:
-            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True) from None
+            raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
         options = dict(parse_qsl(url.query, keep_blank_values=True))
         has_host = bool(url.netloc.rpartition("@")[2] or options.get("host"))
         # Several hosts may stand in one list, each with its port, which urlsplit does not know.
@@ -229,18 +221,18 @@ class DurableUrl(Leaf):
         # A password with a plain / or ? ends the host early, and the rest of it would be shown as the database.
         is_cut = re.search("[/@]", url.path[1:]) or any("@" in name for name in options)
         if not has_host or "#" in text or is_cut or not all(_PORT.match(port) for port in ports):
-            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True)
+            raise self.unexpected(_PASSWORD_HINT, is_secret=True)
         return PostgresUrl(SecretStr(text))
 
     def _file(self, rest: str) -> Path:
         path = unquote(rest)
         if not path.startswith("/") or "?" in rest or "#" in rest or "\0" in path:
-            raise wrong(f"expected {self.expected}", "the path is absolute and the store is a file", is_secret=True)
+            raise self.unexpected("the path is absolute and the store is a file", is_secret=True)
         path = "/" + path.lstrip("/")
         if path.split("/")[1] in _MEANT_RELATIVE:
-            raise wrong(f"expected {self.expected}", "the path is absolute: write all of it", is_secret=True)
+            raise self.unexpected("the path is absolute: write all of it", is_secret=True)
         if path.endswith("/") or path == "/:memory:":
-            raise wrong(f"expected {self.expected}", "the store is a file", is_secret=True)
+            raise self.unexpected("the store is a file", is_secret=True)
         return Path(path)
 
     def json_schema(self) -> dict[str, Any]:
@@ -251,9 +243,7 @@ class DurableUrl(Leaf):
 class FastUrl(Leaf):
     """Where the fast tier is. Options that would change timeouts or retries are not the URL's to set."""
 
-    @property
-    def expected(self) -> str:
-        return "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+    expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
 
     def read(self, text: str) -> RedisUrl:
         try:
@@ -261,14 +251,14 @@ class FastUrl(Leaf):
             host, options = url.hostname, {name for name, _ in parse_qsl(url.query)}
             is_port = url.port != 0
         except ValueError:
-            raise wrong(f"expected {self.expected}", _PASSWORD_HINT, is_secret=True) from None
+            raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
         if url.scheme not in ("redis", "rediss") or not host or not is_port or "#" in text:
-            raise wrong(f"expected {self.expected}", is_secret=True)
+            raise self.unexpected(is_secret=True)
         if not re.match(r"(/[0-9]{0,4})?\Z", url.path):
-            raise wrong(f"expected {self.expected}", "the path is the number of the database", is_secret=True)
+            raise self.unexpected("the path is the number of the database", is_secret=True)
         if options - _REDIS_OPTIONS:
             hint = f"the only options are {', '.join(sorted(_REDIS_OPTIONS))}"
-            raise wrong(f"expected {self.expected}", hint, is_secret=True)
+            raise self.unexpected(hint, is_secret=True)
         return RedisUrl(SecretStr(text))
 
     def json_schema(self) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class Leaf(ABC):
     def json_schema(self) -> dict[str, Any]:
         """The same for editors."""
 
+    def unexpected(self, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
+        """What to raise for a value that is not what is asked for; see `wrong`."""
+        return wrong(f"expected {self.expected}", hint, is_secret=is_secret)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)
 
@@ -52,5 +56,5 @@ class Leaf(ABC):
         elif isinstance(value, int):
             value = str(value)
         if not isinstance(value, str):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return self.read(value)

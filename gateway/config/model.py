@@ -28,7 +28,7 @@ from gateway.config.address import (
 from gateway.config.leaf import Leaf, wrong
 from gateway.config.route import Route
 from gateway.config.section import Section, mapping_or_list, one_of, written
-from gateway.config.unit import Count, CountOrAuto, Duration, Flag, Name, Size
+from gateway.config.unit import Count, Duration, Flag, Name, Size
 from gateway.config.upstream import Upstream
 
 FINGERPRINT_KEY_BYTES_MIN = 32
@@ -215,7 +215,7 @@ class Config(Section):
     """Secrets of the gateway itself."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
-    workers: Annotated[int | Literal["auto"], CountOrAuto(1, WORKERS_MAX)] = 1
+    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* fields are believed and extended, and whose Forwarded and X-Real-IP pass. From

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.leaf import wrong
+from gateway.config.message import HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
 from gateway.config.section import Section, one_of
-from gateway.config.unit import Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
+from gateway.config.unit import Duration
 
 _PROBE_REFUSED = (
     ("host", "a probe names the host that the request named"),

@@ -13,21 +13,10 @@ from pydantic import BeforeValidator, Field, Tag
 
 from gateway.config.address import HostName, Network, NetworkRange
 from gateway.config.leaf import wrong
+from gateway.config.message import HeaderName, JsonPointer, Method, RoutePath, StatusChoice, StatusSet
 from gateway.config.recovery import RECOVERY_FORMS, Recovery
 from gateway.config.section import Section, one_of, word_or_list, written
-from gateway.config.unit import (
-    Count,
-    Duration,
-    Flag,
-    HeaderName,
-    JsonPointer,
-    Method,
-    Name,
-    RoutePath,
-    Size,
-    StatusChoice,
-    StatusSet,
-)
+from gateway.config.unit import Count, Duration, Flag, Name, Size
 from gateway.config.upstream import RouteUpstream
 from gateway.core.routing import PathPattern, Rule, normalise_host
 

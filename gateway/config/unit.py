@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.leaf import SUBSTITUTED, Leaf, wrong
-from gateway.config.report import alternatives
-from gateway.core.fingerprint import may_be_fingerprinted
-from gateway.core.message import HOP_BY_HOP
-from gateway.core.routing import PathPattern, PatternError
 
 _DURATION = re.compile(r"(0|[1-9][0-9]{0,9})(ms|s|m|h|d)\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(0|[1-9][0-9]{0,12})(KiB|MiB|GiB)?\Z")
 _BYTES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,12})\Z")
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
-_POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")  # RFC 6901 section 3, without the whole document
-_POINTER_CHARS_MAX = 256
-_PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
-# The registered methods (RFC 9110 section 16.1.1, and what WebDAV and its kind use): one that is not is a slip.
-_METHODS = (
-    "ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "M-SEARCH", "MERGE",
-    "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH",
-    "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK",
-    "UNLOCK", "UNSUBSCRIBE",
-)  # fmt: skip
-_PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
-
-# Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
-RESERVED = frozenset(
-    (
-        "idempotency-status",
-        "idempotency-expires",
-        "idempotency-operation",
-        "idempotency-fencing-token",
-        "idempotency-outcome",
-        "idempotency-retention",
-        "idempotent-replayed",
-    )
-)
 
 
 def duration_seconds(text: str) -> float | None:
@@ -82,14 +52,12 @@ class Duration(Leaf):
     least: str
     most: str
 
-    @property
-    def expected(self) -> str:
-        return "a duration such as 300ms, 5s, 2m, 24h or 7d"
+    expected = "a duration such as 300ms, 5s, 2m, 24h or 7d"
 
     def read(self, text: str) -> float:
         seconds = duration_seconds(text)
         if seconds is None:
-            raise wrong(f"expected {self.expected}", _duration_hint(text))
+            raise self.unexpected(_duration_hint(text))
         if seconds < (duration_seconds(self.least) or 0) or seconds > (duration_seconds(self.most) or 0):
             raise wrong(f"expected a duration from {self.least} to {self.most}")
         return seconds
@@ -112,15 +80,13 @@ class Size(Leaf):
     least: str
     most: str
 
-    @property
-    def expected(self) -> str:
-        return "a size such as 64KiB, 1MiB or a number of bytes"
+    expected = "a size such as 64KiB, 1MiB or a number of bytes"
 
     def read(self, text: str) -> int:
         size = size_bytes(text)
         if size is None:
             found = re.match(r"([0-9]{1,12})\s*([kmg])i?b?\Z", text.strip().lower())
-            raise wrong(f"expected {self.expected}", f"write {int(found[1])}{found[2].upper()}iB" if found else "")
+            raise self.unexpected(f"write {int(found[1])}{found[2].upper()}iB" if found else "")
         if size < (size_bytes(self.least) or 0) or size > (size_bytes(self.most) or 0):
             raise wrong(f"expected a size from {self.least} to {self.most}")
         return size
@@ -132,57 +98,37 @@ class Size(Leaf):
 
 @dataclass(frozen=True)
 class Count(Leaf):
-    """A whole number within bounds."""
+    """A whole number within bounds. Where it `may_be_auto`, the value is the word then."""
 
     least: int
     most: int
+    may_be_auto: bool = False
 
     @property
     def expected(self) -> str:
-        return f"a whole number from {self.least} to {self.most}"
-
-    def read(self, text: str) -> int:
-        if not _NUMBER.match(text) or not self.least <= int(text) <= self.most:
-            raise wrong(f"expected {self.expected}")
-        return int(text)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "integer", "minimum": self.least, "maximum": self.most}
-
-
-@dataclass(frozen=True)
-class CountOrAuto(Leaf):
-    """A whole number within bounds, or the word `auto`, which is the value then."""
-
-    least: int
-    most: int
-
-    @property
-    def expected(self) -> str:
-        return f"a whole number from {self.least} to {self.most}, or auto"
+        return f"a whole number from {self.least} to {self.most}" + (", or auto" if self.may_be_auto else "")
 
     def read(self, text: str) -> int | str:
-        if text == "auto":
+        if self.may_be_auto and text == "auto":
             return text
         if not _NUMBER.match(text) or not self.least <= int(text) <= self.most:
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return int(text)
 
     def json_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": self.least, "maximum": self.most}, {"enum": ["auto"]}]}
+        number = {"type": "integer", "minimum": self.least, "maximum": self.most}
+        return {"anyOf": [number, {"enum": ["auto"]}]} if self.may_be_auto else number
 
 
 @dataclass(frozen=True)
 class Flag(Leaf):
     """`true` or `false`, and no other spelling."""
 
-    @property
-    def expected(self) -> str:
-        return "true or false"
+    expected = "true or false"
 
     def read(self, text: str) -> bool:
         if text not in ("true", "false"):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return text == "true"
 
     def json_schema(self) -> dict[str, Any]:
@@ -190,185 +136,15 @@ class Flag(Leaf):
 
 
 @dataclass(frozen=True)
-class StatusChoice(Leaf):
-    """One of a few status codes."""
-
-    codes: tuple[int, ...]
-
-    @property
-    def expected(self) -> str:
-        return alternatives(self.codes)
-
-    def read(self, text: str) -> int:
-        if text not in map(str, self.codes):
-            raise wrong(f"expected {self.expected}")
-        return int(text)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"enum": list(self.codes)}
-
-
-@dataclass(frozen=True)
-class StatusSet(Leaf):
-    """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
-
-    @property
-    def expected(self) -> str:
-        return "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
-
-    def read(self, text: str) -> int | str:
-        if re.match(r"[2-5]xx\Z", text):
-            return text
-        if not re.match(r"[2-5][0-9][0-9]\Z", text):
-            raise wrong(f"expected {self.expected}")
-        return int(text)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
-
-
-@dataclass(frozen=True)
 class Name(Leaf):
     """A name that can stand in a metric label, a log line and a digest's input."""
 
-    @property
-    def expected(self) -> str:
-        return "a name of 1 to 64 letters, digits, '_', '-' and '.'"
+    expected = "a name of 1 to 64 letters, digits, '_', '-' and '.'"
 
     def read(self, text: str) -> str:
         if not _NAME.match(text):
-            raise wrong(f"expected {self.expected}")
+            raise self.unexpected()
         return text
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": rf"^({_NAME.pattern.removesuffix(chr(92) + 'Z')}{SUBSTITUTED})$"}
-
-
-@dataclass(frozen=True)
-class Method(Leaf):
-    """A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
-
-    @property
-    def expected(self) -> str:
-        return "a method such as POST or PATCH"
-
-    def read(self, text: str) -> str:
-        if not _TOKEN.match(text) or text != text.upper():
-            raise wrong(f"expected {self.expected}", f"write {text.upper()}" if _TOKEN.match(text) else "")
-        if text in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"):
-            raise wrong(f"expected {self.expected}", "a safe method has no effect to protect")
-        if text not in _METHODS:
-            close = difflib.get_close_matches(text, _METHODS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "this one is not registered"
-            raise wrong(f"expected {self.expected}", hint)
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "not": {"enum": ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"]}}
-
-
-@dataclass(frozen=True)
-class HeaderName(Leaf):
-    """The name of a header field, in the spelling of the file.
-
-    `refused` maps names in lower case to the reason; `is_trusted`: who calls or with which key is read from it;
-    `is_compared`: it is part of the fingerprint.
-    """
-
-    refused: tuple[tuple[str, str], ...] = ()
-    is_trusted: bool = False
-    is_compared: bool = False
-
-    @property
-    def expected(self) -> str:
-        return "the name of a header field"
-
-    def read(self, text: str) -> str:
-        name = text.lower()
-        if not _TOKEN.match(text):
-            raise wrong(f"expected {self.expected}")
-        if name.encode() in HOP_BY_HOP or name.replace("_", "-") in RESERVED:
-            raise wrong("this field belongs to the connection or to the gateway, not to the request")
-        if self.is_trusted and "_" in name:
-            raise wrong("services may confuse '_' with '-' in the name of a field", f"write {text.replace('_', '-')}")
-        if self.is_compared and not may_be_fingerprinted(text.encode()):
-            raise wrong("this field may change from one retry to the next")
-        for prefix, reason in self.refused:
-            if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
-                raise wrong(reason)
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
-
-
-@dataclass(frozen=True)
-class JsonPointer(Leaf):
-    """A JSON pointer to a part of the body (RFC 6901); the whole body is not one."""
-
-    @property
-    def expected(self) -> str:
-        return "a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
-
-    def read(self, text: str) -> str:
-        if len(text) > _POINTER_CHARS_MAX or not _POINTER.match(text):
-            raise wrong(f"expected {self.expected}")
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(/([^~/]|~[01])*)+$"}
-
-
-@dataclass(frozen=True)
-class RoutePath(Leaf):
-    """A path pattern; the value is compiled."""
-
-    @property
-    def expected(self) -> str:
-        return "a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
-
-    def read(self, text: str) -> PathPattern:
-        try:
-            return PathPattern.parse(text)
-        except PatternError as error:
-            raise wrong(f"expected {self.expected}", str(error)) from None
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^/"}
-
-
-@dataclass(frozen=True)
-class ProbePath(Leaf):
-    """What a probe asks: a path, perhaps with a query, and placeholders in it."""
-
-    @property
-    def expected(self) -> str:
-        return "a path such as /v1/payments?operation={operation_id}"
-
-    def read(self, text: str) -> str:
-        if not _PROBE_PATH.match(text) or text.startswith("//"):
-            raise wrong(f"expected {self.expected}")
-        outside = _PLACEHOLDER.sub("", text)
-        if "{" in outside or "}" in outside:
-            raise wrong("a brace is not closed or not opened", "write {operation_id}, {key} or {name}")
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^/"}
-
-
-@dataclass(frozen=True)
-class ProbeFollow(Leaf):
-    """Where an answer names another one: its `Location`, or a place in its body."""
-
-    @property
-    def expected(self) -> str:
-        return "location, or a JSON pointer such as /data/url"
-
-    def read(self, text: str) -> str:
-        if text != "location" and (len(text) > _POINTER_CHARS_MAX or not _POINTER.match(text)):
-            raise wrong(f"expected {self.expected}")
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(location|(/([^~/]|~[01])*)+)$"}

@@ -5,12 +5,13 @@ Limits in the configuration are those of the whole gateway: whoever sets them ne
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.app.cpus import processors
-from gateway.config import Admin, Config
-from gateway.config.upstream import RouteUpstream
+from gateway.config import Admin, Config, RouteUpstream
 
 # The admin port is a worker's, because it needs a store; one is enough, and one has to count wrong tokens.
-FIRST = 1
+FIRST: Final = 1
 
 
 def worker_count(config: Config) -> int:

@@ -11,58 +11,28 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.address import (
-    Address,
-    Network,
-    PostgresUrl,
-    RedisUrl,
-    SqliteUrl,
-    UpstreamUrl,
-)
+from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.agreement import disagreements
 from gateway.config.document import FILE_BYTES_MAX, read_document
 from gateway.config.explanation import empty_values, explain
-from gateway.config.model import (
-    WORKERS_MAX,
-    Admin,
-    Config,
-    FingerprintKey,
-    Limits,
-    Listen,
-    Log,
-    Secrets,
-    ServerTls,
-    Shutdown,
-    Status,
-    Store,
-)
-from gateway.config.notice import Notice, notices
-from gateway.config.recovery import AnswerRule, Probe, ProbeRecovery, Recovery
-from gateway.config.report import ConfigError, Mistake
-from gateway.config.route import (
+from gateway.config.identity import (
     ApiKeyScope,
-    Body,
     BodyKey,
-    BodyPart,
     ComposedKey,
     ComposedScope,
-    Fingerprint,
     HeaderKey,
     HeaderPart,
     HeaderScope,
     HeadersKey,
-    InFlight,
     Key,
-    KeyPart,
-    Match,
-    Outcome,
-    ResponsePolicy,
-    Retention,
-    Route,
     Scope,
-    ScopePart,
 )
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
+from gateway.config.model import WORKERS_MAX, Admin, Config, Secrets, ServerTls
+from gateway.config.notice import notices
+from gateway.config.recovery import AnswerRule, ProbeRecovery
+from gateway.config.report import ConfigError, Mistake
+from gateway.config.route import Fingerprint, Route
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
 
 __all__ = [
     "TCP_USER_TIMEOUT_SECONDS",
@@ -71,49 +41,28 @@ __all__ = [
     "Admin",
     "AnswerRule",
     "ApiKeyScope",
-    "Body",
     "BodyKey",
-    "BodyPart",
     "ComposedKey",
     "ComposedScope",
     "Config",
     "ConfigError",
     "Fingerprint",
-    "FingerprintKey",
     "HeaderKey",
     "HeaderPart",
     "HeaderScope",
     "HeadersKey",
-    "InFlight",
     "Key",
-    "KeyPart",
-    "Limits",
-    "Listen",
-    "Log",
-    "Match",
     "Mistake",
-    "Network",
-    "Notice",
-    "Outcome",
     "PostgresUrl",
-    "Probe",
     "ProbeRecovery",
-    "Recovery",
     "RedisUrl",
-    "ResponsePolicy",
-    "Retention",
     "Route",
     "RouteUpstream",
     "Scope",
-    "ScopePart",
     "Secrets",
     "ServerTls",
-    "Shutdown",
     "SqliteUrl",
-    "Status",
-    "Store",
     "Upstream",
-    "UpstreamTls",
     "UpstreamUrl",
     "load",
     "notices",

@@ -16,15 +16,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.config.address import Address, PostgresUrl, UpstreamUrl
 from gateway.config.document import Document
+from gateway.config.identity import ApiKeyScope, ComposedScope, HeaderScope, HeadersKey
 from gateway.config.model import Admin, Config, Listen, Secrets, Status, Store
 from gateway.config.recovery import ProbeRecovery
 from gateway.config.report import Mistake, Path
 from gateway.config.route import (
-    ApiKeyScope,
     Body,
-    ComposedScope,
     Fingerprint,
-    HeaderScope,
     InFlight,
     Match,
     Outcome,
@@ -311,7 +309,7 @@ def _response(route: _Draft) -> Iterator[Mistake]:
 
 def _headers(route: _Draft) -> Iterator[Mistake]:
     key, scope = route.values.get("key"), route.values.get("scope")
-    if key is not None and hasattr(key, "headers"):
+    if isinstance(key, HeadersKey):
         yield from _twice(route, ("key", "headers"), key.headers)
     if _key_headers(route) & _scope_headers(scope):
         yield route.mistake(("scope",), "the field that holds the key cannot name the caller")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.config.address import SqliteUrl
+from gateway.config.identity import ComposedScope, HeaderScope
 from gateway.config.model import Admin, Config, Store
-from gateway.config.route import ComposedScope, HeaderScope, Route
+from gateway.config.route import Route
 from gateway.core.message import is_forwarding_field
 from gateway.core.routing import unreachable
 from gateway.core.scope import Network

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import Field, SecretStr, Tag
 
-from gateway.config.leaf import wrong
 from gateway.config.message import HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
-from gateway.config.section import Section, one_of
+from gateway.config.section import Section, one_of, only
 from gateway.config.unit import Duration
 
 _PROBE_REFUSED = (
@@ -67,15 +66,9 @@ class ProbeRecovery(Section):
     """What to ask, and what its answers mean."""
 
 
-def _word(value: object) -> object:
-    if value not in ("hold", "resend"):
-        raise wrong(f"expected {RECOVERY_FORMS}")
-    return value
-
-
 RECOVERY_FORMS = "hold, resend or {probe: {path, done, ...}}"
 Recovery = Annotated[
-    Annotated[Literal["hold", "resend"], BeforeValidator(_word), Tag("<word>")]
+    Annotated[Literal["hold", "resend"], only("hold", "resend", expected=RECOVERY_FORMS), Tag("<word>")]
     | Annotated[ProbeRecovery, Tag("<probe>")],
     one_of("probe", expected=RECOVERY_FORMS, word=True),
 ]

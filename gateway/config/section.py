@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 
+from gateway.config.leaf import wrong
 from gateway.config.report import nearest
 
 FORM_ERROR = "config_form"
@@ -52,6 +53,17 @@ def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
         return form_tag(meant[0]) if meant else None
 
     return _discriminator(choose, expected)
+
+
+def only(*words: str, expected: str) -> BeforeValidator:
+    """Refuses every other word, and says all the forms that the value may have."""
+
+    def check(value: object) -> object:
+        if value not in words:
+            raise wrong(f"expected {expected}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def word_or_list(expected: str) -> Discriminator:

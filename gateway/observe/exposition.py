@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from gateway.observe.merging import Rule, Tables, merge_rows, merge_values
-from gateway.observe.series import SECONDS_BOUNDS, Labels, Numbers, Spread
+from gateway.observe.series import SECONDS_BOUNDS, Histogram, Labels, Numbers
 
 _LE: Final = (*map(str, SECONDS_BOUNDS), "+Inf")
 
@@ -69,12 +69,12 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadFamily:
+class HistogramFamily:
     """A histogram."""
 
     name: str
     help: str
-    table: Spread
+    table: Histogram
 
     def taken(self) -> Callable[[], Metric]:
         """What writes the family as it is now."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Literal, assert_never
 
+from gateway import PROGRAM
 from gateway.core.operation import Event
 from gateway.observe.facts import (
     Fact,
@@ -108,7 +109,7 @@ class Logs:
             return self._requests != "none" and self._rank <= _RANKS["info"]
         return kind not in (OperationClaimed, StoreCalled) or self._rank <= _RANKS["debug"]
 
-    def __call__(self, fact: Fact) -> None:
+    def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact
         if not self.wants(type(fact)):
             return
         match fact:
@@ -120,71 +121,34 @@ class Logs:
                 if fact.key_field is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
-                self._say(
-                    "debug",
-                    "claimed",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    attempt=fact.attempt,
-                )
+                self._say("debug", "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationSettled():
                 self._settled(fact)
-            case ProbeMade():
-                self._say(
-                    "info",
-                    "probed",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    finding=fact.finding,
-                    why=fact.why or None,
-                )
+            case ProbeMade(route, operation_id, finding, why):
+                which = {"route": route, "operation_id": str(operation_id)}
+                self._say("info", "probed", **which, finding=finding, why=why or None)
             case StoreCalled():
                 if fact.error is not None:
                     self._say("debug", "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
-            case _:
-                self._take_seldom(fact)
-
-    def _take_seldom(
-        self,
-        fact: WriteRefused
-        | OutcomeJournaled
-        | JournalFailed
-        | FlushRefused
-        | LeaseLost
-        | TierChanged
-        | UpstreamChanged
-        | MemoryChanged
-        | SweepDone
-        | TallyTaken
-        | LoopStalled,
-    ) -> None:
-        match fact:
-            case OutcomeJournaled() | JournalFailed() | FlushRefused():
-                self._journal(fact)
             case WriteRefused():
-                self._say(
-                    "error",
-                    f"the outcome of an attempt was refused: the record is {fact.state} without it",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    event=fact.event,
-                )
-            case LeaseLost():
-                self._say(
-                    "warning",
-                    "the lease of a running attempt is lost",
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    detail=fact.detail,
-                )
+                text = f"the outcome of an attempt was refused: the record is {fact.state} without it"
+                self._say("error", text, **_claim(fact), event=fact.event)
+            case OutcomeJournaled():
+                text = "journaled: the durable store has yet to take the outcome"
+                self._say("warning", text, **_claim(fact), event=fact.event, detail=fact.detail)
+            case JournalFailed(detail, is_first):
+                text = "neither the durable store nor the journal takes an outcome"
+                self._say("error" if is_first else "debug", text, detail=detail)
+            case FlushRefused():
+                text = "the durable store refused a journaled outcome, which is kept in the journal"
+                self._say("error", text, **_claim(fact), event=fact.event, detail=fact.detail)
+            case LeaseLost(operation_id, token, detail):
+                text = "the lease of a running attempt is lost"
+                self._say("warning", text, operation_id=str(operation_id), token=token, detail=detail)
             case MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
                     text = "the durable store lost its memory: keys that it does not have are refused"
-                    self._say(
-                        "error", f"{text}; see: idempotency-gateway memory", why=why, for_seconds=round(left_seconds)
-                    )
+                    self._say("error", f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
             case TierChanged() | UpstreamChanged():
@@ -193,47 +157,12 @@ class Logs:
                     self._write(self._clock(), entry)
             case SweepDone():
                 self._swept(fact)
-            case TallyTaken():
-                if fact.in_doubt:
-                    self._say(
-                        "debug",
-                        "operations are in doubt",
-                        in_doubt=sum(count for _, count in fact.in_doubt),
-                        oldest_seconds=fact.oldest_in_doubt_seconds,
-                    )
+            case TallyTaken(in_doubt, oldest_seconds):
+                if in_doubt:
+                    count = sum(count for _, count in in_doubt)
+                    self._say("debug", "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
             case LoopStalled():
                 self._say("warning", f"the event loop was held up for {fact.lag_seconds:.1f} s")
-            case _:
-                assert_never(fact)
-
-    def _journal(self, fact: OutcomeJournaled | JournalFailed | FlushRefused) -> None:
-        match fact:
-            case OutcomeJournaled():
-                self._say(
-                    "warning",
-                    "journaled: the durable store has yet to take the outcome",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    event=fact.event,
-                    detail=fact.detail,
-                )
-            case JournalFailed():
-                self._say(
-                    "error" if fact.is_first else "debug",
-                    "neither the durable store nor the journal takes an outcome",
-                    detail=fact.detail,
-                )
-            case FlushRefused():
-                self._say(
-                    "error",
-                    "the durable store refused a journaled outcome, which is kept in the journal",
-                    route=fact.route,
-                    operation_id=str(fact.operation_id),
-                    token=fact.token,
-                    event=fact.event,
-                    detail=fact.detail,
-                )
             case _:
                 assert_never(fact)
 
@@ -265,9 +194,7 @@ class Logs:
         self._say(
             "warning" if is_in_doubt or fact.is_late else "debug",
             f"{message}, recorded late" if fact.is_late else message,
-            route=fact.route,
-            operation_id=str(fact.operation_id),
-            token=fact.token,
+            **_claim(fact),
             event=fact.event,
             detail=fact.detail,
         )
@@ -323,6 +250,13 @@ def _answered(fact: RequestAnswered) -> Entry:
         },
         {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
     )
+
+
+def _claim(
+    fact: OperationClaimed | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
+) -> dict[str, str | float | None]:
+    """Which claim a fact is about."""
+    return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
 
 
 def _passed(fact: RequestPassed) -> dict[str, str | float | None]:

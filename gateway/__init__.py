@@ -3,7 +3,7 @@
 Each wing answers one question: `core` what is true, `observe` what is told, `store` what is remembered, `config` what
 was asked for, `proxy` what happens to a request, `upkeep` what happens by itself, `admin` what operators do. `app` puts
 them together, `demo` and `cli` start it. A wing imports from those before it alone, which the import contract in
-`pyproject.toml` holds. What is where in `core`, `store`, `proxy` and `upkeep` stands in their first lines.
+`pyproject.toml` holds. What is where in a wing stands in its first lines.
 """
 
 from typing import Final

@@ -1,7 +1,17 @@
 """What was asked for.
 
-`load` reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
+load() reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
 no YAML, no environment, no positions.
+
+*The file as values.* `model` is the whole of it and `route` a protected route, with its `identity` (key and scope), its
+`recovery` and its `upstream`. `section` is what mappings have in common, `leaf` what single values have: `unit` reads
+durations, sizes, counts and names, `address` hosts, networks, files and URLs, `message` the parts of HTTP messages.
+
+*From text to mistakes.* `document` reads YAML and knows where everything stands. `explanation` turns what pydantic says
+into mistakes, `agreement` finds those that lie between keys, `report` prints them. `notice` remarks on what is allowed
+and still worth a second look.
+
+*For editors.* `schema` writes the JSON Schema of the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The gateway on the embedded store, in front of a small service or of one's own, without any set-up.
 
 It is the real program with a real configuration (`setting`), in one process with the service that charges cards
-(`upstream`). Everything that it keeps is in a directory that goes with it: a demonstration always begins anew.
+(`upstream`). Everything that it keeps is in a directory that goes with it: a demonstration always begins anew. What may
+be tried by hand can be watched as well: `story` tells it, through requests of a `client`.
 """
 
 from __future__ import annotations

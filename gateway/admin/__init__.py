@@ -7,7 +7,8 @@ service that somebody brings.
 
 *The console.* `arguments` are the command lines, `commands` what they do, `console` what is printed.
 
-*The admin API.* `api` is the port, `documents` what it says; `throttle` slows down whoever guesses the token.
+*The admin API.* `api` is the port, `request` what is asked of it, `documents` what it says. `throttle` slows down
+whoever guesses the token.
 
 *Both* show what is in `view`.
 """

@@ -14,6 +14,13 @@ from gateway.observe.side_port import Manner, TerseResponse
 TYPE_PREFIX: Final = "urn:idempotency-gateway:admin:"
 
 
+class Declined(Exception):
+    """An answer that ends the request."""
+
+    def __init__(self, response: web.Response) -> None:
+        self.response = response
+
+
 def said(status: int, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
     """An answer of JSON."""
     return TerseResponse(

@@ -22,8 +22,8 @@ from uuid import UUID
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.arguments import EVERY_STATE, STATES
-from gateway.admin.console import full_json, full_text, json_line, table_head, table_row
-from gateway.admin.journal import REFUSED, json_lines, notes, table
+from gateway.admin.console import full_json, full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.journal import REFUSED, kept, notes
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
@@ -212,7 +212,7 @@ async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> i
     is_refused = None if chosen.state is None else chosen.state == REFUSED
     view = await operations.journal(operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
     is_table = chosen.format == "table"
-    for line in table(view) if is_table else json_lines(view):
+    for line in journal_table(view) if is_table else (json_line(kept(entry, view.now_us)) for entry in view.entries):
         print(line)
     if is_table and not view.entries and not view.faults:
         print("No outcome in the journal matches." if chosen.operation or chosen.state else "The journal is empty.")

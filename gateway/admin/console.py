@@ -1,4 +1,4 @@
-"""What operators see in a terminal: one operation in full, many as a table or as JSON lines.
+"""What operators see in a terminal: one operation in full, many as a table or as JSON lines, and the journal likewise.
 
 Rendering only: values in, lines out. What comes from outside (a route's name, a field's value) is made of printable
 characters before it is shown.
@@ -10,13 +10,15 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.admin.journal import advice_of, kept, sentence
+from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
 from gateway.admin.operations import Inspected
 from gateway.admin.view import advice, ago, audited, described, foreign, location_of, moment, printable, span, times_of
 from gateway.core.operation import Snapshot
+from gateway.store.journal_base import JournalView
 
+Columns = tuple[tuple[str, int], ...]
 # Columns of a table that is written while it is read: widths cannot depend on what comes later.
-_COLUMNS: Final = (
+_COLUMNS: Final[Columns] = (
     ("OPERATION", 36),
     ("STATE", 9),
     ("AGE", 8),
@@ -24,6 +26,16 @@ _COLUMNS: Final = (
     ("TRIES", 5),
     ("STATUS", 6),
     ("DOUBT", 16),
+)
+_JOURNAL_COLUMNS: Final[Columns] = (
+    ("OPERATION", 36),
+    ("STATE", 7),
+    ("SINCE", 20),
+    ("AGE", 8),
+    ("EVENT", 8),
+    ("TOKEN", 7),
+    ("STATUS", 6),
+    ("ROUTE", 20),
 )
 _LABELS: Final = {
     "first_claimed_at": "first claimed",
@@ -38,7 +50,7 @@ _LABEL_WIDTH: Final = 16
 
 def table_head() -> str:
     """The first line of a table."""
-    return "  ".join([*(name.ljust(width) for name, width in _COLUMNS), "ROUTE"])
+    return _head(_COLUMNS, "ROUTE")
 
 
 def table_row(snapshot: Snapshot) -> str:
@@ -55,8 +67,35 @@ def table_row(snapshot: Snapshot) -> str:
         "" if record.response is None else str(record.response.status),
         record.doubt or "",
     )
-    padded = [cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
-    return "  ".join([*padded, printable(record.identity.route)])
+    return _row(_COLUMNS, cells, record.identity.route)
+
+
+def journal_table(view: JournalView) -> Iterator[str]:
+    """The outcomes in the journals of this host; nothing where there are none."""
+    if view.entries:
+        yield _head(_JOURNAL_COLUMNS, "WHY")
+    for entry in view.entries:
+        cells = (
+            str(entry.operation_id),
+            state_of(entry),
+            moment(since_us(entry)),
+            span(view.now_us - since_us(entry)),
+            printable(entry.event),
+            str(entry.token),
+            "" if entry.status is None else str(entry.status),
+            printable(entry.route),
+        )
+        yield _row(_JOURNAL_COLUMNS, cells, why_of(entry))
+
+
+def _head(columns: Columns, last: str) -> str:
+    return _row(columns, tuple(name for name, _ in columns), last)
+
+
+def _row(columns: Columns, cells: tuple[str, ...], last: str) -> str:
+    """A line of a table. The last column is as wide as what stands in it."""
+    padded = [cell.ljust(width) for cell, (_, width) in zip(cells, columns, strict=True)]
+    return "  ".join([*padded, printable(last)])
 
 
 def json_line(about: dict[str, Any]) -> str:

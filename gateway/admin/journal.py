@@ -1,33 +1,22 @@
 """What operators see of the journals of this host: outcomes that wait for the durable store, and those that it refused.
 
-Rendering and words only, for terminals and the admin API alike; the files are read elsewhere. Never a body. Times are
+Values and words only, for terminals and the admin API alike; the files are read elsewhere. Never a body. Times are
 those of this host's clock, which nothing is decided by.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.admin.view import ago, moment, printable, span
+from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import MICROSECONDS, Record, State
 from gateway.store.journal_base import JournalView, KeptEntry
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
 
-_COLUMNS: Final = (
-    ("OPERATION", 36),
-    ("STATE", 7),
-    ("SINCE", 20),
-    ("AGE", 8),
-    ("EVENT", 8),
-    ("TOKEN", 7),
-    ("STATUS", 6),
-    ("ROUTE", 20),
-)
 _WHY_WAITING: Final = "the durable store has not taken it yet"
 TO_WAIT: Final = (
     "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none is "
@@ -62,15 +51,15 @@ def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
     about: dict[str, Any] = {
         "operation_id": str(entry.operation_id),
         "state": state_of(entry),
-        "since": moment(_since_us(entry)),
-        "age_seconds": max(0, now_us - _since_us(entry)) // MICROSECONDS,
+        "since": moment(since_us(entry)),
+        "age_seconds": max(0, now_us - since_us(entry)) // MICROSECONDS,
         "event": entry.event,
         "token": entry.token,
         "route": entry.route,
         "journaled_at": moment(entry.journaled_us),
         "status": entry.status,
         "body_bytes": entry.body_bytes,
-        "why": _why(entry),
+        "why": why_of(entry),
     }
     return {name: value for name, value in about.items() if value is not None}
 
@@ -90,9 +79,9 @@ def sentence(entry: KeptEntry, now_us: int) -> str:
     """An outcome in a line of prose."""
     answer = "" if entry.status is None else f" {entry.status}"
     body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
-    since_us = _since_us(entry)
-    when = f"{state_of(entry)} since {moment(since_us)} ({ago(since_us, now_us)})"
-    return f"{entry.event}{answer} under token {entry.token}{body}, {when}: {_why(entry)}"
+    at_us = since_us(entry)
+    when = f"{state_of(entry)} since {moment(at_us)} ({ago(at_us, now_us)})"
+    return f"{entry.event}{answer} under token {entry.token}{body}, {when}: {why_of(entry)}"
 
 
 def advice_of(record: Record | None, view: JournalView) -> str | None:
@@ -103,31 +92,6 @@ def advice_of(record: Record | None, view: JournalView) -> str | None:
         if entry.refused_us is None and entry.token == record.token:
             return f"Wait: the journal of this host has how it ended; {TO_WAIT}."
     return None
-
-
-def table(view: JournalView) -> Iterator[str]:
-    """The outcomes of a view for people; nothing where it has none."""
-    if view.entries:
-        yield "  ".join([*(name.ljust(width) for name, width in _COLUMNS), "WHY"])
-    for entry in view.entries:
-        cells = (
-            str(entry.operation_id),
-            state_of(entry),
-            moment(_since_us(entry)),
-            span(view.now_us - _since_us(entry)),
-            printable(entry.event),
-            str(entry.token),
-            "" if entry.status is None else str(entry.status),
-            printable(entry.route),
-        )
-        padded = [cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
-        yield "  ".join([*padded, printable(_why(entry))])
-
-
-def json_lines(view: JournalView) -> Iterator[str]:
-    """The same, one JSON object a line."""
-    for entry in view.entries:
-        yield json.dumps(kept(entry, view.now_us), ensure_ascii=True, separators=(",", ":"))
 
 
 def notes(view: JournalView) -> Iterator[str]:
@@ -143,9 +107,11 @@ def notes(view: JournalView) -> Iterator[str]:
         yield "there is more: give a larger --limit"
 
 
-def _since_us(entry: KeptEntry) -> int:
+def since_us(entry: KeptEntry) -> int:
+    """Since when it has been in its state."""
     return entry.journaled_us if entry.refused_us is None else entry.refused_us
 
 
-def _why(entry: KeptEntry) -> str:
+def why_of(entry: KeptEntry) -> str:
+    """Why it is still in the journal."""
     return _WHY_WAITING if entry.refused_us is None else entry.refused_why or ""

@@ -18,26 +18,25 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
+from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.routes import recipes, route_of, target_of, upstream_settings
+from gateway.app.routes import recipes, route_of, target_of
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import durable_store, journal_directory, name_of, tiered_store
-from gateway.config import Address, Config, ServerTls
-from gateway.config import Upstream as UpstreamConfig
+from gateway.app.upstreams import Upstreams
+from gateway.config import Address, Config
 from gateway.core.key import key_fields
 from gateway.core.routing import RouteTable
-from gateway.observe.facts import Herald, Observer, UpstreamChanged
+from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.proxy.claiming import Claiming
@@ -52,7 +51,6 @@ from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
 from gateway.proxy.server import Edge
 from gateway.proxy.spool import Spool
-from gateway.proxy.upstream import NotSent, Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 from gateway.store.journal import SqliteJournal
@@ -90,9 +88,8 @@ class Gateway:
         """
         self._config = config
         self._lines_dropped = lines_dropped
-        self._upstreams: dict[UpstreamConfig, Upstream] = {}
-        _make_state_dir(config)
-        self._tls = _server_tls(config.listen.tls)
+        make_state_dir(config)
+        self._tls = server_tls(config.listen.tls)
 
         has_fast_tier = config.store.fast is not None
         self.health = Health(fast_up=False if has_fast_tier else None)
@@ -137,25 +134,13 @@ class Gateway:
             recall=self._store.recall,
             look=self._store.look,
         )
-        routes = [route_of(config, route, self._upstream(config.upstream_for(route))) for route in config.routes]
-        rules = [route.rule for route in config.routes]
-        table = RouteTable(zip(rules, routes, strict=True), config.upstream.default_host)
-        key_names = frozenset(name for route in routes for name in key_fields(route.key)) | {b"idempotency-key"}
-        passthrough = Passthrough(
-            target_of(config, config.upstream, self._upstream(config.upstream)), self.herald, key_names
-        )
-        self._edge: Edge[Route] = Edge(
-            routes=table,
-            protect=self.coordinator.answer,
-            forward=passthrough,
-            herald=self.herald,
-            settings=EdgeSettings(
-                header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
-            ),
-        )
+        self._upstreams = Upstreams(config, self.herald)
+        routes = [
+            route_of(config, route, self._upstreams.client_for(config.upstream_for(route))) for route in config.routes
+        ]
+        self._edge = self._edge_before(routes)
         self.metrics.read_with(self._readings)
         self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
-        self._handed = handed
         self._status = StatusServer(self.health, self.metrics.render)
         self._admin = admin_api(config, self._store)
         self._sweeper = Sweeper(self._store, self.herald)
@@ -179,7 +164,7 @@ class Gateway:
             # Before the first request, which is refused while the loop is not known to run.
             self._spawn(self._leases.run())
             self.address = await self._listen(self._config.listen.address)
-            if self._handed is None:
+            if self.seating is None:
                 self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
             if self._admin is not None:
                 self.admin_address = await self._listen_beside("admin", self._admin, self._config.admin.listen)
@@ -193,7 +178,7 @@ class Gateway:
         if not is_store_there:
             self._spawn(self._keep_trying())
         self.health.serving = True
-        if self._handed is None:
+        if self.seating is None:
             _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     @property
@@ -248,8 +233,7 @@ class Gateway:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_store)
             stack.push_async_callback(self._journal.close)
-            for upstream in self._upstreams.values():
-                stack.push_async_callback(upstream.close)
+            stack.push_async_callback(self._upstreams.close)
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
@@ -270,7 +254,7 @@ class Gateway:
 
     def _readings(self) -> Readings:
         stats, kept = self._store.stats, self._journal.tally
-        upstreams = [upstream.stats for upstream in self._upstreams.values()]
+        upstreams = self._upstreams.stats
         return Readings(
             in_flight=self.coordinator.in_flight,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
@@ -296,21 +280,21 @@ class Gateway:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _upstream(self, asked: UpstreamConfig) -> Upstream:
-        """One client for each upstream; routes that ask for the same share it."""
-        # What a client is made of; the rest is each route's own.
-        same = asked.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
-        if same not in self._upstreams:
-            try:
-                tell = partial(self._tell_upstream, str(asked.url))
-                self._upstreams[same] = Upstream(upstream_settings(self._config, asked), tell)
-            except (OSError, ssl.SSLError) as error:
-                raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
-        return self._upstreams[same]
-
-    def _tell_upstream(self, url: str, failure: NotSent | None) -> None:
-        reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
-        self.herald.state(UpstreamChanged(url, reason, detail))
+    def _edge_before(self, routes: list[Route]) -> Edge[Route]:
+        """What callers meet, before these routes and before what none of them protects."""
+        config = self._config
+        rules = [route.rule for route in config.routes]
+        key_names = frozenset(name for route in routes for name in key_fields(route.key)) | {b"idempotency-key"}
+        target = target_of(config, config.upstream, self._upstreams.client_for(config.upstream))
+        return Edge(
+            routes=RouteTable(zip(rules, routes, strict=True), config.upstream.default_host),
+            protect=self.coordinator.answer,
+            forward=Passthrough(target, self.herald, key_names),
+            herald=self.herald,
+            settings=EdgeSettings(
+                header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
+            ),
+        )
 
     async def _start_journal(self) -> None:
         try:
@@ -352,8 +336,8 @@ class Gateway:
 
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
-            if self.seating is not None and self._handed is not None:
-                await self.seating.look_after((self._handed.number,))
+            if self.seating is not None:
+                await self.seating.look_after_own()
                 return address.host, address.port
             return await self._edge.start(host=address.host, port=address.port, tls=self._tls)
         except ListenError as error:
@@ -374,31 +358,3 @@ class Gateway:
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.error("a task of the gateway failed because of a bug", exc_info=error)
-
-
-def _make_state_dir(config: Config) -> None:
-    """Make the directories that are written to, readable by nobody else."""
-    spool = config.state_dir / "spool"
-    try:
-        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        spool.mkdir(mode=0o700, exist_ok=True)
-        probe = spool / f".probe-{uuid4().hex}"
-        probe.touch(mode=0o600)
-        probe.unlink()
-    except OSError as error:
-        raise StartError(
-            f"state_dir {config.state_dir} cannot be written to: {error.strerror}. Make it writable for this user, or "
-            "name another directory."
-        ) from error
-
-
-def _server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(tls.cert, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(f"the certificate {tls.cert} with the key {tls.key} cannot be used: {error}") from error
-    return context

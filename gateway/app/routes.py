@@ -104,17 +104,17 @@ def target_of(
 def _upstream_key(config: asked.Config, upstream: asked.Upstream, route: asked.Route | None) -> str:
     """What the upstream gets as key; where it deduplicates on it and nobody said otherwise, the operation's id."""
     if route is not None and route.recovery == "resend":
-        is_said = "key" in route.upstream.model_fields_set or "key" in config.upstream.model_fields_set
-        return upstream.key if is_said else "operation_id"
+        written = route.upstream.model_fields_set | config.upstream.model_fields_set
+        if "key" not in written:
+            return "operation_id"
     return upstream.key
 
 
 def settle_seconds(config: asked.Config, route: asked.Route) -> float:
     """How long after a lease ended a request of its attempt may still arrive upstream."""
-    least = config.upstream_for(route).response_timeout + asked.TCP_USER_TIMEOUT_SECONDS
     if isinstance(route.recovery, asked.ProbeRecovery) and route.recovery.probe.settle is not None:
         return route.recovery.probe.settle
-    return least
+    return config.upstream_for(route).response_timeout + asked.TCP_USER_TIMEOUT_SECONDS
 
 
 def _recovery(config: asked.Config, route: asked.Route) -> Recovery:
@@ -152,16 +152,12 @@ def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
 
 def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> UpstreamSettings:
     """How to speak to an upstream. Raises OSError or ssl.SSLError when a file of its TLS settings is not usable."""
-    tls = upstream.tls
+    tls = upstream.tls or asked.UpstreamTls()
     return UpstreamSettings(
         host=upstream.url.host,
         port=upstream.url.port,
-        tls=None
-        if upstream.url.scheme == "http"
-        else tls_context(
-            None if tls is None else tls.ca, None if tls is None else tls.cert, None if tls is None else tls.key
-        ),
-        server_name=None if tls is None else tls.server_name,
+        tls=None if upstream.url.scheme == "http" else tls_context(tls.ca, tls.cert, tls.key),
+        server_name=tls.server_name,
         connect_timeout_seconds=upstream.connect_timeout,
         response_timeout_seconds=upstream.response_timeout,
         keepalive_seconds=upstream.keepalive,

@@ -81,6 +81,10 @@ class Seating:
         self._listeners: dict[int, list[Server]] = {}
         self._is_closed = False
 
+    async def look_after_own(self) -> None:
+        """Listen on this worker's own seat. Raises `ListenError`."""
+        await self.look_after((self._handed.number,))
+
     async def look_after(self, numbers: Collection[int]) -> None:
         """Listen on these seats, and on no others. Raises `ListenError`."""
         for number in set(self._listeners) - set(numbers):

@@ -42,7 +42,7 @@ from gateway.config.notice import notices
 from gateway.config.recovery import AnswerRule, ProbeRecovery
 from gateway.config.report import ConfigError, Mistake
 from gateway.config.route import Fingerprint, Route
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
 
 __all__ = [
     "TCP_USER_TIMEOUT_SECONDS",
@@ -73,6 +73,7 @@ __all__ = [
     "ServerTls",
     "SqliteUrl",
     "Upstream",
+    "UpstreamTls",
     "UpstreamUrl",
     "load",
     "notices",

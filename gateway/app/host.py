@@ -1,0 +1,38 @@
+"""What a gateway needs of the machine that it runs on: directories that it can write to, and a certificate."""
+
+from __future__ import annotations
+
+import ssl
+from uuid import uuid4
+
+from gateway.app.life import StartError
+from gateway.config import Config, ServerTls
+
+
+def make_state_dir(config: Config) -> None:
+    """Make the directories that are written to, readable by nobody else. Raises `StartError`."""
+    spool = config.state_dir / "spool"
+    try:
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        spool.mkdir(mode=0o700, exist_ok=True)
+        probe = spool / f".probe-{uuid4().hex}"
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        raise StartError(
+            f"state_dir {config.state_dir} cannot be written to: {error.strerror}. Make it writable for this user, or "
+            "name another directory."
+        ) from error
+
+
+def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
+    """What callers are met with; None for plain HTTP. Raises `StartError`."""
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(f"the certificate {tls.cert} with the key {tls.key} cannot be used: {error}") from error
+    return context

@@ -10,15 +10,15 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from gateway.observe.merging import Rule, Tables, merge_rows, merge_values
-from gateway.observe.series import SECONDS_BOUNDS, Histogram, Labels, Numbers
+from gateway.observe.merging import Rows, Rule, Tables, Values, merge_rows, merge_values
+from gateway.observe.series import SECONDS_BOUNDS, Histogram, Numbers
 
 _LE: Final = (*map(str, SECONDS_BOUNDS), "+Inf")
 
@@ -47,20 +47,20 @@ class Family:
 
     def merged(self, others: Sequence[Tables]) -> Callable[[], Metric]:
         """What writes the family of several workers, with what they say of it."""
-        tables: Any = [other.get(self.name, {}) for other in others]
+        tables = [other.get(self.name, {}) for other in others]
         return partial(self._written, merge_values(self.rule, self.table.copy(), tables))
 
-    def packed(self) -> dict[Labels, float]:
+    def packed(self) -> Rows:
         """What is not 0."""
-        return {labels: value for labels, value in self.table.values.items() if value}
+        return {labels: [value] for labels, value in self.table.values.items() if value}
 
-    def absorb(self, values: Any) -> None:
+    def absorb(self, rows: Rows) -> None:
         """Go on counting from where another process ended. A gauge ends with its process."""
         if self.is_counter:
-            for labels, value in values.items():
+            for labels, (value,) in rows.items():
                 self.table.add(labels, value)
 
-    def _written(self, values: dict[Labels, float]) -> Metric:
+    def _written(self, values: Values) -> Metric:
         kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
         metric = kind(self.name, self.help, labels=self.table.label_names)
         for labels, value in values.items():
@@ -82,18 +82,18 @@ class HistogramFamily:
 
     def merged(self, others: Sequence[Tables]) -> Callable[[], Metric]:
         """What writes the family of several workers, with what they say of it."""
-        tables: Any = [other.get(self.name, {}) for other in others]
+        tables = [other.get(self.name, {}) for other in others]
         return partial(self._written, merge_rows(self.table.copy(), tables))
 
-    def packed(self) -> dict[Labels, list[float]]:
+    def packed(self) -> Rows:
         """What is not 0."""
         return {labels: list(row) for labels, row in self.table.rows.items() if any(row)}
 
-    def absorb(self, rows: Any) -> None:
+    def absorb(self, rows: Rows) -> None:
         """Go on counting from where another process ended."""
         self.table.rows = merge_rows(self.table.rows, [rows])
 
-    def _written(self, rows: dict[Labels, list[float]]) -> Metric:
+    def _written(self, rows: Rows) -> Metric:
         metric = HistogramMetricFamily(self.name, self.help, labels=self.table.label_names)
         for labels, (*counts, total) in rows.items():
             below = 0.0

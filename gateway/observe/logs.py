@@ -95,14 +95,14 @@ class Logs:
         """Lines that were lost."""
         return self._pipe.dropped
 
-    def close(self, timeout_seconds: float = 2.0) -> None:
+    def close(self) -> None:
         """Write what is left, if that is possible in time, and give the loggers back."""
         root = logging.getLogger()
         logging.captureWarnings(False)
         root.handlers, level, ours = self._before
         root.setLevel(level)
         logging.getLogger(_OURS).setLevel(ours)
-        self._pipe.close(timeout_seconds)
+        self._pipe.close()
 
     def wants(self, kind: type[Fact]) -> bool:
         if kind is RequestAnswered:

@@ -13,8 +13,8 @@ from gateway.observe.series import Labels
 
 Values = dict[Labels, float]
 Rows = dict[Labels, list[float]]
-Tables = dict[str, Values | Rows]
-"""The numbers of one process: by metric, then by label values."""
+Tables = dict[str, Rows]
+"""The numbers of one process: by metric, then by label values. A row of a counter or a gauge is one number."""
 
 
 class Rule(Enum):
@@ -30,14 +30,14 @@ class Rule(Enum):
     """Workers do not know it: the supervisor's own number stands."""
 
 
-def merge_values(rule: Rule, own: Values, others: Iterable[Values]) -> Values:
+def merge_values(rule: Rule, own: Values, others: Iterable[Rows]) -> Values:
     """The numbers of a gauge or counter. `own` are the supervisor's, which names those that are always there."""
     tables = list(others)
     if rule is Rule.OWN or not tables:
         return own
     merged = dict(own)
     for labels in own.keys() | {labels for table in tables for labels in table}:
-        numbers = [table.get(labels, 0.0) for table in tables]
+        numbers = [table[labels][0] if labels in table else 0.0 for table in tables]
         match rule:
             case Rule.SUM:
                 merged[labels] = own.get(labels, 0.0) + sum(numbers)

@@ -30,6 +30,7 @@ from gateway.config.route import (
     Retention,
     Route,
 )
+from gateway.config.section import Section
 from gateway.config.unit import duration_text, size_text
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
 from gateway.core.recovery import probe_placeholders
@@ -124,8 +125,12 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
             yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
 
 
+def _numeric(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host
+
+
 def _collide(one: Address, other: Address) -> bool:
-    hosts = {"127.0.0.1" if host == "localhost" else host for host in (one.host, other.host)}
+    hosts = {_numeric(one.host), _numeric(other.host)}
     return one.port == other.port != 0 and (len(hosts) == 1 or bool(hosts & _WILDCARDS))
 
 
@@ -146,8 +151,7 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:
-    host = "127.0.0.1" if url.host == "localhost" else url.host
-    own = "127.0.0.1" if listen.host == "localhost" else listen.host
+    host, own = _numeric(url.host), _numeric(listen.host)
     is_here = host in ("127.0.0.1", "::1") and own in _WILDCARDS
     return url.port == listen.port and (host == own or is_here)
 
@@ -177,13 +181,7 @@ def _repeated(items: Iterable[object]) -> list[int]:
 
 
 def _upstream(upstream: Upstream, place: _Draft, config: _Draft) -> Iterator[Mistake]:
-    if upstream.answer_within > upstream.response_timeout:
-        keys = [key for key in ("answer_within", "response_timeout") if place.writes("upstream", key)]
-        if keys:
-            limits = (
-                f"{duration_text(upstream.answer_within)} is longer than {duration_text(upstream.response_timeout)}"
-            )
-            yield place.mistake(("upstream", keys[0]), f"answer_within must be at most response_timeout; {limits}")
+    yield from _longer(place, "upstream", upstream, "answer_within", "response_timeout")
     if place.writes("upstream", "tls") and upstream.tls and (upstream.tls.cert is None) != (upstream.tls.key is None):
         yield place.mistake(("upstream", "tls"), "cert and key must be given together")
     if place is not config and place.writes("upstream", "tls") and upstream.url.scheme != "https":
@@ -199,10 +197,8 @@ def _tls_without_https(upstream: Upstream, config: _Draft, routes: list[_Draft])
 
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     match route.values:
-        case {"in_flight": InFlight() as in_flight} if in_flight.wait > in_flight.max_wait:
-            key = "wait" if route.writes("in_flight", "wait") else "max_wait"
-            limits = f"{duration_text(in_flight.wait)} is longer than {duration_text(in_flight.max_wait)}"
-            yield route.mistake(("in_flight", key), f"wait must be at most max_wait; {limits}")
+        case {"in_flight": InFlight() as in_flight}:
+            yield from _longer(route, "in_flight", in_flight, "wait", "max_wait")
     match route.values:
         case {"body": Body() as body} if body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
             limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
@@ -224,10 +220,7 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
     retention = route.values.get("retention")
     if not isinstance(retention, Retention):
         return
-    if retention.replay > retention.remember:
-        key = "replay" if route.writes("retention", "replay") else "remember"
-        limits = f"{duration_text(retention.replay)} is longer than {duration_text(retention.remember)}"
-        yield route.mistake(("retention", key), f"replay must be at most remember; {limits}")
+    yield from _longer(route, "retention", retention, "replay", "remember")
     if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake(("retention", "expired_status"), message)
@@ -316,6 +309,15 @@ def _headers(route: _Draft) -> Iterator[Mistake]:
     if isinstance(scope, ComposedScope):
         names = [part.header if isinstance(part, HeaderScope) else part.api_key for part in scope.compose]
         yield from _twice(route, ("scope", "compose"), names)
+
+
+def _longer(place: _Draft, section: str, values: Section, short: str, long: str) -> Iterator[Mistake]:
+    """Where one duration of a section is longer than another that bounds it: a mistake of the one that is written."""
+    value, bound = getattr(values, short), getattr(values, long)
+    written = [key for key in (short, long) if place.writes(section, key)]
+    if value > bound and written:
+        limits = f"{duration_text(value)} is longer than {duration_text(bound)}"
+        yield place.mistake((section, written[0]), f"{short} must be at most {long}; {limits}")
 
 
 def _twice(route: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:

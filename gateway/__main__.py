@@ -1,4 +1,4 @@
-"""The program, `idempotency-gateway` or `python -m gateway`: what there is to `cli` before it is there."""
+"""The entry point of `idempotency-gateway` and `python -m gateway`: loads `cli`, and lets a Ctrl-C end that quietly."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ def main() -> int:
     """Run one command; returns the exit code."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        # While the program is being loaded nothing is to be ended in order, and Python would show where it was.
+        # While the program is being loaded there is nothing to end in order, and Python would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gateway import cli
 

@@ -20,7 +20,7 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, name_
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld
+from gateway.store.base import Indefinite, Store, StoreError
 from gateway.store.journal_view import Desk, look
 from gateway.store.tiered import Tiered
 
@@ -82,7 +82,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command with what it needs; returns its exit code. Raises `OperatingError`."""
     desk = Desk(journal_directory(config), name_of(config))
-    store = bare_store(config)
+    store: Store = bare_store(config)
     operations = Operations(store, policies_of(config), journal=journal_look(config))
     try:
         if job.needs is Needs.JOURNAL:
@@ -94,14 +94,14 @@ async def operate(config: Config, job: Job) -> int:
                 f"{PROGRAM} migrate"
             )
         if job.needs is Needs.TIERS:
-            store = tiered = tiered_store(config, store, Herald())
-            operations = operations_on(config, tiered)
+            tiered = tiered_store(config, store, Herald())
+            store, operations = tiered, operations_on(config, tiered)
         try:
             await store.start()
             return await job.run(operations, desk)
         finally:
             await store.close()
-    except (NotApplied, StartRefused, Rejected, Amnesic, Withheld, Indefinite) as error:
+    except StoreError as error:
         if not job.changes:
             raise OperatingError(f"the store could not be read: {error}") from error
         # Without an answer it is not known.

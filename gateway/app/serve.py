@@ -17,7 +17,7 @@ from gateway.app.share import worker_count
 from gateway.app.stores import migrate_store
 from gateway.app.supervisor import Supervisor
 from gateway.config import Config
-from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.store.base import StoreError
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def migrate(config: Config) -> list[str]:
     """Bring the durable store's schema up to date; returns what was done. Raises `StartError`."""
     try:
         return await migrate_store(config)
-    except (StartRefused, NotApplied, Indefinite) as error:
+    except StoreError as error:
         raise StartError(f"the durable store could not be migrated: {error}") from error
 
 

@@ -17,7 +17,7 @@ from gateway.core.recovery import Probe
 from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
 from gateway.store.base import Query, Store, StoreError
-from gateway.upkeep.timer import Sleep, repeat
+from gateway.upkeep.timer import repeat
 
 _PAGE: Final = 50
 # Of operations in one pass; the others have their turn in the next, which begins behind them.
@@ -35,13 +35,11 @@ class RecoveryWorker:
         routes: Mapping[str, Route],
         *,
         pass_seconds: float = 5.0,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._store = store
         self._prober = prober
         self._routes = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
         self._pass_seconds = pass_seconds
-        self._sleep = sleep
         self._is_stopped = False
         # Where a pass that came to its bound ended: many that nobody can ask about must not hide those behind them.
         self._after: UUID | None = None
@@ -85,7 +83,7 @@ class RecoveryWorker:
 
     async def run(self) -> NoReturn:
         """Probe for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=self._pass_seconds)
 
     async def _pass(self) -> float:
         await self.run_once()

@@ -8,13 +8,11 @@ be tried by hand can be watched as well: `story` tells it, through requests of a
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
@@ -27,6 +25,7 @@ from gateway.demo.client import Caller
 from gateway.demo.story import NotAsTold, Story
 from gateway.demo.upstream import CardService
 from gateway.observe.logs import Logs
+from gateway.proxy.listening import ListenError, listen_fault
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY_PORT: Final = 8080
@@ -60,11 +59,10 @@ def demo(
 
 
 async def _serve(host: str, port: int) -> int:
-    async with AsyncExitStack() as stack:
-        stop = stack.enter_context(_Stop())
-        service = await stack.enter_async_context(CardService(LOOPBACK, 0))
-        with _directory() as directory:
-            config = _config(setting.CARDS, host, port, f"http://{LOOPBACK}:{service.port}", directory, "info")
+    with _Stop() as stop, _directory() as directory:
+        async with CardService(LOOPBACK, 0) as service:
+            url = f"http://{LOOPBACK}:{service.port}"
+            config = setting.config(setting.CARDS, host=host, port=port, upstream=url, directory=directory)
             async with _gateway(config) as gateway:
                 _say(_INVITATION.format(url=_url(gateway.address), status=_url(gateway.status_address)))
                 return await _until(stop, gateway)
@@ -72,7 +70,7 @@ async def _serve(host: str, port: int) -> int:
 
 async def _serve_before(upstream: str, host: str, port: int) -> int:
     with _Stop() as stop, _directory() as directory:
-        config = _config(setting.ANYTHING, host, port, upstream, directory, "info")
+        config = setting.config(setting.ANYTHING, host=host, port=port, upstream=upstream, directory=directory)
         async with _gateway(config) as gateway:
             _say(
                 _INVITATION_BEFORE.format(
@@ -85,10 +83,12 @@ async def _serve_before(upstream: str, host: str, port: int) -> int:
 
 
 async def _tell(host: str, port: int) -> int:
-    async with CardService(LOOPBACK, 0) as service:
-        with _directory() as directory:
+    with _directory() as directory:
+        async with CardService(LOOPBACK, 0) as service:
             url = f"http://{LOOPBACK}:{service.port}"
-            config = _config(setting.CARDS, host, port, url, directory, "error")
+            config = setting.config(
+                setting.CARDS, host=host, port=port, upstream=url, directory=directory, log_level="error"
+            )
             async with _gateway(config) as gateway:
                 _say(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
                 _say(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
@@ -107,8 +107,7 @@ async def _serve_cards(host: str, port: int) -> int:
                 _say(f"A service that charges cards is on {_url((host, service.port))}/v1/charges. Ctrl-C ends it.")
                 await stop.told
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else error
-            raise _port_error(f"cannot listen on {host}:{port}: {reason}") from error
+            raise _port_error(listen_fault(host, port, error)) from error
     return EXIT_OK
 
 
@@ -121,8 +120,8 @@ async def _gateway(config: Config) -> AsyncIterator[Gateway]:
         try:
             await gateway.start()
         except StartError as error:
-            if "cannot listen" in str(error):
-                raise _port_error(str(error.__cause__ or error)) from error
+            if isinstance(error.__cause__, ListenError):
+                raise _port_error(str(error.__cause__)) from error
             raise
         try:
             yield gateway
@@ -165,13 +164,6 @@ async def _until(stop: _Stop, gateway: Gateway) -> int:
 
 def _directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-")
-
-
-def _config(text: str, host: str, port: int, upstream: str, directory: str, log_level: str) -> Config:
-    variables = setting.variables(
-        host=host, port=port, upstream=upstream, directory=Path(directory), log_level=log_level
-    )
-    return setting.read(text, variables)
 
 
 async def _is_reachable(config: Config) -> bool:

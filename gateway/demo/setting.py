@@ -7,12 +7,10 @@ and not a likeness of it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from gateway import config
+from gateway.config import Config, ConfigError, Mistake, parse
 
 _COMMON: Final = """\
 service: demo
@@ -58,30 +56,29 @@ _OPTIONS: Final = {
 }
 
 
-def variables(*, host: str, port: int, upstream: str, directory: Path, log_level: str) -> Mapping[str, str]:
-    """What the texts leave open. The key of the fingerprints is made anew: nothing outlives the demonstration."""
-    return {
+def config(text: str, *, host: str, port: int, upstream: str, directory: str, log_level: str = "info") -> Config:
+    """The configuration of one of the texts. Raises ConfigError in the words of the command line where it cannot be.
+
+    The key of the fingerprints is made anew: nothing outlives the demonstration.
+    """
+    variables = {
         "HOST": f"[{host}]" if ":" in host else host,
         "PORT": str(port),
-        "STATE_DIR": str(directory),
+        "STATE_DIR": directory,
         "UPSTREAM": upstream,
-        "STORE_PATH": quote(str(directory / "operations.db")),
+        "STORE_PATH": quote(f"{directory}/operations.db"),
         "FINGERPRINT_KEY": secrets.token_hex(32),
         "LOG_LEVEL": log_level,
     }
-
-
-def read(text: str, environ: Mapping[str, str]) -> config.Config:
-    """The configuration. Raises ConfigError in the words of the command line where what was filled in does not fit."""
     try:
-        return config.parse(text, file="demo", environ=environ)
-    except config.ConfigError as error:
-        raise config.ConfigError(map(_by_option, error.mistakes)) from None
+        return parse(text, file="demo", environ=variables)
+    except ConfigError as error:
+        raise ConfigError(map(_by_option, error.mistakes)) from None
 
 
-def _by_option(mistake: config.Mistake) -> config.Mistake:
+def _by_option(mistake: Mistake) -> Mistake:
     if mistake.path not in _OPTIONS:
         return mistake
     option, expected = _OPTIONS[mistake.path]
     hint = expected if mistake.message.startswith("expected") else mistake.hint
-    return config.Mistake(option, None, None, "", mistake.message, hint)
+    return Mistake(option, None, None, "", mistake.message, hint)

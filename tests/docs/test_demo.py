@@ -154,8 +154,8 @@ def test_the_invitation_names_cards_that_there_are(tmp_path: Path) -> None:
 
 def test_the_directory_may_have_any_name(tmp_path: Path) -> None:
     """A temporary directory with characters that mean something in URLs holds the store all the same."""
-    variables = setting.variables(
-        host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=tmp_path / "a #?%41 b", log_level="info"
+    directory = tmp_path / "a #?%41 b"
+    config = setting.config(
+        setting.CARDS, host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=str(directory)
     )
-    config = setting.read(setting.CARDS, variables)
-    assert config.store.durable.path == tmp_path / "a #?%41 b" / "operations.db"
+    assert config.store.durable.path == directory / "operations.db"

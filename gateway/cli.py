@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
-    for command in (serve_, check, migrate_, *add_commands(commands)):
+    for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")

@@ -7,13 +7,16 @@ it, and whether its words go together, is said by `commands`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import State, microseconds
+
+AddParser = Callable[..., argparse.ArgumentParser]
 
 NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
 
@@ -23,19 +26,19 @@ EVERY_STATE: Final = "all"
 _JOURNAL_ROWS: Final = 1_000
 
 
-def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
-    """Add the parsers of all of them to the program's, and return them."""
+def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
+    """Add the parsers of all of them to the program's, with its `add_parser`, and return them."""
     return [
-        _add_inspect(commands),
-        _add_resolve(commands),
-        _add_purge(commands),
-        _add_memory(commands),
-        _add_journal(commands),
+        _add_inspect(add),
+        _add_resolve(add),
+        _add_purge(add),
+        _add_memory(add),
+        _add_journal(add),
     ]
 
 
-def _add_inspect(commands: Any) -> argparse.ArgumentParser:
-    inspect: argparse.ArgumentParser = commands.add_parser(
+def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
+    inspect = add(
         "inspect",
         help="show what is known about an operation, or list operations",
         description="Show all that is known about one operation and what to do about it, or list operations. "
@@ -72,8 +75,8 @@ def _add_inspect(commands: Any) -> argparse.ArgumentParser:
     return inspect
 
 
-def _add_resolve(commands: Any) -> argparse.ArgumentParser:
-    resolve: argparse.ArgumentParser = commands.add_parser(
+def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
+    resolve = add(
         "resolve",
         help="end the doubt about an operation",
         description="Say what became of an operation in doubt. The same command given twice changes nothing more: "
@@ -97,8 +100,8 @@ def _add_resolve(commands: Any) -> argparse.ArgumentParser:
     return resolve
 
 
-def _add_purge(commands: Any) -> argparse.ArgumentParser:
-    purge: argparse.ArgumentParser = commands.add_parser(
+def _add_purge(add: AddParser) -> argparse.ArgumentParser:
+    purge = add(
         "purge",
         help="drop the recorded answer of an operation, but remember its key",
         description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
@@ -115,8 +118,8 @@ def _add_purge(commands: Any) -> argparse.ArgumentParser:
     return purge
 
 
-def _add_memory(commands: Any) -> argparse.ArgumentParser:
-    memory: argparse.ArgumentParser = commands.add_parser(
+def _add_memory(add: AddParser) -> argparse.ArgumentParser:
+    memory = add(
         "memory",
         help="show whether the durable store lost its memory, or accept the loss",
         description="Show whether the durable store is known to have lost its memory in a failover or a restore. For "
@@ -131,8 +134,8 @@ def _add_memory(commands: Any) -> argparse.ArgumentParser:
     return memory
 
 
-def _add_journal(commands: Any) -> argparse.ArgumentParser:
-    journal: argparse.ArgumentParser = commands.add_parser(
+def _add_journal(add: AddParser) -> argparse.ArgumentParser:
+    journal = add(
         "journal",
         help="list the outcomes that the durable store has not taken yet, or has refused",
         description="List what is in the journal of this host, where outcomes go while the durable store is away: "

@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
 from gateway.config.document import Document, Tree
 from gateway.config.model import Config
@@ -152,13 +153,13 @@ def _description(loc: tuple[str | int, ...]) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _is_long_enough(details: Any) -> bool:
+def _is_long_enough(details: ErrorDetails) -> bool:
     """Whether a list is only short of items because some of them are wrong, which is reported already."""
     given = details["input"]
     return isinstance(given, list) and len(given) >= details["ctx"]["min_length"]
 
 
-def _wrong_value(place: _Place, details: Any, document: Document) -> Mistake:
+def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mistake:
     given = details["input"]
     context: Mapping[str, Any] = details.get("ctx", {})
     is_hidden = _is_hidden(place.path, document) or bool(context.get("is_secret"))

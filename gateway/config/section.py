@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
@@ -88,5 +88,5 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _discriminator(choose: Any, expected: str) -> Discriminator:
+def _discriminator(choose: Callable[[object], str | None], expected: str) -> Discriminator:
     return Discriminator(choose, custom_error_type=FORM_ERROR, custom_error_message=f"expected {expected}")

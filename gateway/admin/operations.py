@@ -6,8 +6,8 @@ Theory of operation
 `resolution`. A resolution is fenced on the token that was read: whoever acted in between wins, and the operator is
 told.
 
-*A wish may be repeated.* The same command given again, by whoever did not see its answer, is recognised as the same
-one, and so is the repeat after an answer of the store was lost.
+*A command may be repeated.* Given again by whoever did not see its answer, it is recognised as the same one, and so is
+the repeat after an answer of the store was lost.
 
 Every change carries its audit into the durable store, in the same atomic change.
 """

@@ -23,7 +23,7 @@ from gateway.core.replay import is_event_stream, stored_response
 
 
 class Refusal(StrEnum):
-    """Why a wish has no command."""
+    """Why nothing is done about an operation."""
 
     UNKNOWN = "unknown"  # nothing is remembered under this id
     STATE = "state"  # the record is not in a state for it

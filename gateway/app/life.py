@@ -24,7 +24,7 @@ class StartError(Exception):
     """The gateway cannot start. The text says why and what to do."""
 
 
-class House(Protocol):
+class Server(Protocol):
     """What serves between `start` and `stop`."""
 
     @property
@@ -45,7 +45,7 @@ class House(Protocol):
         """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
 
 
-async def live(config: Config, build: Callable[[Logs], House], *, worker: int | None = None) -> int:
+async def live(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
     """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`.
 
     `worker` is the number of this process among several; its supervisor says when it is to hurry.
@@ -59,30 +59,30 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
     )
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    house: House | None = None
+    server: Server | None = None
 
     def tell() -> None:
         if not told.is_set():
             told.set()
-        elif worker is None and house is not None:
-            house.hurry()
+        elif worker is None and server is not None:
+            server.hurry()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell)
     loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
     try:
-        house = build(logs)
+        server = build(logs)
         asked = loop.create_task(told.wait())
-        if not await _started(house, asked):
+        if not await _started(server, asked):
             return EXIT_OK
         _tune_collector()
-        await asyncio.wait((asked, house.failed), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((asked, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
-            _LOG.info("told to stop: %s", _what_follows(config, house))
+            _LOG.info("told to stop: %s", _what_follows(config, server))
         asked.cancel()
-        code = await house.stop()
-        if house.failed.done():
-            raise house.failed.result()
+        code = await server.stop()
+        if server.failed.done():
+            raise server.failed.result()
         # Without it, an end in order looks in the log like one that was cut short.
         _LOG.info("stopped with exit code %d", code)
         return code
@@ -92,15 +92,15 @@ async def live(config: Config, build: Callable[[Logs], House], *, worker: int | 
         logs.close()
 
 
-def _what_follows(config: Config, house: House) -> str:
+def _what_follows(config: Config, server: Server) -> str:
     shutdown = config.shutdown
     serving = f"serving on for {shutdown.delay:g} s, then " if shutdown.delay else ""
-    return f"{serving}up to {shutdown.drain_timeout:g} s for {house.in_flight}"
+    return f"{serving}up to {shutdown.drain_timeout:g} s for {server.in_flight}"
 
 
-async def _started(house: House, asked: asyncio.Task[Any]) -> bool:
+async def _started(server: Server, asked: asyncio.Task[Any]) -> bool:
     """Start it, unless somebody asks to stop meanwhile. Raises `StartError`."""
-    starting = asyncio.get_running_loop().create_task(house.start())
+    starting = asyncio.get_running_loop().create_task(server.start())
     try:
         await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -98,7 +98,7 @@ def _check(path: Path) -> int:
     config = _load(path)
     count = len(config.routes)
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
-    for row in route_rows(config):
+    for row in _route_rows(config):
         print(f"  {row}")
     print("  everything else passes through untouched")
     if config.workers != 1:
@@ -108,7 +108,7 @@ def _check(path: Path) -> int:
     return EXIT_OK
 
 
-def route_rows(config: Config) -> list[str]:
+def _route_rows(config: Config) -> list[str]:
     """The route table as `check` prints it, aligned."""
     rows = [
         (

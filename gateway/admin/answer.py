@@ -36,7 +36,7 @@ def read_answer(data: bytes) -> tuple[ResponseHead, bytes]:
     for _ in range(_INTERIM_ANSWERS_MAX):
         head, data = _read_head(data)
         if head.status >= 200 or head.status == 101:
-            check_answer(head, data)
+            _check_answer(head, data)
             return head, data
     raise AnswerRefused(f"more than {_INTERIM_ANSWERS_MAX} interim answers come before the answer")
 
@@ -60,11 +60,11 @@ def answer_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> t
             raise AnswerRefused("a header field has characters outside of Latin-1") from None
         fields.append(_field(line, len(fields) + 1))
     head = ResponseHead(status, b"", tuple(fields))
-    check_answer(head, body)
+    _check_answer(head, body)
     return head, body
 
 
-def check_answer(head: ResponseHead, body: bytes) -> None:
+def _check_answer(head: ResponseHead, body: bytes) -> None:
     """Raises `AnswerRefused` for what is no final answer, is not whole, or is not in the coding that it names."""
     if not 200 <= head.status <= 599:
         raise AnswerRefused(f"{head.status} is not the status of a final answer")

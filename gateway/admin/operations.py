@@ -61,8 +61,8 @@ from gateway.store.journal_base import OF_ONE_MAX, JournalView
 T = TypeVar("T")
 
 PAGE_SIZE_MAX: Final = 500
-WHY_CHARACTERS_MAX: Final = 1000
-WHO_CHARACTERS_MAX: Final = 128
+_WHY_CHARACTERS_MAX: Final = 1000
+_WHO_CHARACTERS_MAX: Final = 128
 
 _CALL_SECONDS: Final = 15.0
 # How long a command whose answer was lost is repeated before the operator is asked to.
@@ -339,7 +339,7 @@ def audit_by(who: str, why: str) -> Audit:
     who, why = who.strip(), why.strip()
     if not who or not why:
         raise ValueError("say who acts and why; both are written down")
-    for name, text, characters_max in (("who", who, WHO_CHARACTERS_MAX), ("why", why, WHY_CHARACTERS_MAX)):
+    for name, text, characters_max in (("who", who, _WHO_CHARACTERS_MAX), ("why", why, _WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
             raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")
     return Audit(who, why)

@@ -27,7 +27,7 @@ from gateway.core.operation import Audit, Complete, Record, State
 from gateway.store.base import wall_clock_us
 from gateway.store.journal_base import JournalDesk, KeptOutcome
 
-ARCHIVE: Final = "acknowledged"
+_ARCHIVE: Final = "acknowledged"
 """The directory beside the journals where acknowledged outcomes are kept until somebody deletes them."""
 
 
@@ -100,9 +100,9 @@ async def acknowledge(
     lines = []
     for outcome in chosen:
         try:
-            place = await asyncio.to_thread(_keep, desk.directory / ARCHIVE, outcome, audit, record)
+            place = await asyncio.to_thread(_keep, desk.directory / _ARCHIVE, outcome, audit, record)
         except OSError as error:
-            raise OutcomeRefused(f"it cannot be kept in {desk.directory / ARCHIVE}: {error.strerror}") from error
+            raise OutcomeRefused(f"it cannot be kept in {desk.directory / _ARCHIVE}: {error.strerror}") from error
         is_ours = await asyncio.to_thread(desk.drop, outcome.entry_id)
         already = "" if is_ours else " already"
         lines.append(

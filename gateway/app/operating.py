@@ -50,7 +50,7 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
     )
 
 
-def operations_on(config: Config, store: Tiered) -> Operations:
+def _operations_on(config: Config, store: Tiered) -> Operations:
     """What operators do, on a store with its copies."""
     # With a fast tier every gateway hears of a purge.
     unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
@@ -73,7 +73,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     if config.admin.token is None:
         return None
     return AdminApi(
-        operations_on(config, store),
+        _operations_on(config, store),
         config.admin.token.get_secret_value(),
         answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
@@ -95,7 +95,7 @@ async def operate(config: Config, job: Job) -> int:
             )
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, Herald())
-            store, operations = tiered, operations_on(config, tiered)
+            store, operations = tiered, _operations_on(config, tiered)
         try:
             await store.start()
             return await job.run(operations, desk)

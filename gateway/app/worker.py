@@ -111,7 +111,7 @@ async def work(descriptor: int) -> int:
         await channel.close()
 
 
-def die_with(supervisor: int) -> bool:
+def _die_with(supervisor: int) -> bool:
     """Have the kernel kill this process when its parent dies; False when that has happened already.
 
     Where the kernel cannot, the end of the channel ends it.
@@ -127,7 +127,7 @@ def die_with(supervisor: int) -> bool:
 def main(arguments: list[str]) -> int:
     """Returns the exit code."""
     _, descriptor, supervisor = map(int, arguments)
-    return run(work(descriptor)) if die_with(supervisor) else EXIT_FAILED
+    return run(work(descriptor)) if _die_with(supervisor) else EXIT_FAILED
 
 
 if __name__ == "__main__":

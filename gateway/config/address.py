@@ -59,7 +59,6 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True)
 class ListenAddress(Leaf):
     """`host:port`, `[::]:port`."""
 
@@ -91,7 +90,6 @@ def _is_bracketed_ipv6(host: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
 class NetworkRange(Leaf):
     """An address or a network in CIDR notation."""
 
@@ -149,7 +147,6 @@ class UpstreamUrl:
         return f"{self.scheme}://{self.authority}"
 
 
-@dataclass(frozen=True)
 class ServiceUrl(Leaf):
     """`http` or `https`, a host, perhaps a port, and nothing else: targets are forwarded as they came."""
 
@@ -197,7 +194,6 @@ class RedisUrl:
     url: SecretStr
 
 
-@dataclass(frozen=True)
 class DurableUrl(Leaf):
     """Where the durable record is."""
 
@@ -239,7 +235,6 @@ class DurableUrl(Leaf):
         return {"type": "string", "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+{SUBSTITUTED})$"}
 
 
-@dataclass(frozen=True)
 class FastUrl(Leaf):
     """Where the fast tier is. Options that would change timeouts or retries are not the URL's to set."""
 

@@ -20,7 +20,7 @@ from gateway.config.report import Mistake, Path, path_text
 Tree = None | str | list["Tree"] | dict[str, "Tree"]
 
 FILE_BYTES_MAX = 1024 * 1024
-SECRET_BYTES_MAX = 64 * 1024
+_SECRET_BYTES_MAX = 64 * 1024
 _DEPTH_MAX = 24
 _VALUES_MAX = 50_000
 _NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
@@ -239,9 +239,9 @@ class _Reader:
             if pathlib.Path(name).exists() and not pathlib.Path(name).is_file():
                 return self._broken(path, f"{name} is not a file")
             with pathlib.Path(name).open("rb") as stream:
-                content = stream.read(SECRET_BYTES_MAX + 1)
-            if len(content) > SECRET_BYTES_MAX:
-                return self._broken(path, f"{name} is longer than {SECRET_BYTES_MAX // 1024}KiB")
+                content = stream.read(_SECRET_BYTES_MAX + 1)
+            if len(content) > _SECRET_BYTES_MAX:
+                return self._broken(path, f"{name} is longer than {_SECRET_BYTES_MAX // 1024}KiB")
             return content.decode().removesuffix("\n").removesuffix("\r")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"

@@ -14,7 +14,7 @@ from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2
-_POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")  # RFC 6901 section 3, without the whole document
+_POINTER = r"(/([^~/]|~[01])*)+"  # RFC 6901 section 3, without the whole document
 _POINTER_CHARS_MAX = 256
 _PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
 # The registered methods (RFC 9110 section 16.1.1, and what WebDAV and its kind use): one that is not is a slip.
@@ -60,7 +60,6 @@ class StatusChoice(Leaf):
         return {"enum": list(self.codes)}
 
 
-@dataclass(frozen=True)
 class StatusSet(Leaf):
     """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
 
@@ -77,7 +76,6 @@ class StatusSet(Leaf):
         return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
 
 
-@dataclass(frozen=True)
 class Method(Leaf):
     """A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
 
@@ -131,7 +129,6 @@ class HeaderName(Leaf):
         return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
 
 
-@dataclass(frozen=True)
 class JsonPointer(Leaf):
     """A JSON pointer to a part of the body (RFC 6901); the whole body is not one."""
 
@@ -143,14 +140,13 @@ class JsonPointer(Leaf):
         return text
 
     def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(/([^~/]|~[01])*)+$"}
+        return {"type": "string", "pattern": f"^{_POINTER}$"}
 
 
 def _is_pointer(text: str) -> bool:
-    return len(text) <= _POINTER_CHARS_MAX and _POINTER.match(text) is not None
+    return len(text) <= _POINTER_CHARS_MAX and re.fullmatch(_POINTER, text) is not None
 
 
-@dataclass(frozen=True)
 class RoutePath(Leaf):
     """A path pattern; the value is compiled."""
 
@@ -166,7 +162,6 @@ class RoutePath(Leaf):
         return {"type": "string", "pattern": "^/"}
 
 
-@dataclass(frozen=True)
 class ProbePath(Leaf):
     """What a probe asks: a path, perhaps with a query, and placeholders in it."""
 
@@ -184,7 +179,6 @@ class ProbePath(Leaf):
         return {"type": "string", "pattern": "^/"}
 
 
-@dataclass(frozen=True)
 class ProbeFollow(Leaf):
     """Where an answer names another one: its `Location`, or a place in its body."""
 
@@ -196,4 +190,4 @@ class ProbeFollow(Leaf):
         return text
 
     def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(location|(/([^~/]|~[01])*)+)$"}
+        return {"type": "string", "pattern": f"^(location|{_POINTER})$"}

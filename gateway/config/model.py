@@ -31,8 +31,8 @@ from gateway.config.section import Section, mapping_or_list, one_of, written
 from gateway.config.unit import Count, Duration, Flag, Name, Size
 from gateway.config.upstream import Upstream
 
-FINGERPRINT_KEY_BYTES_MIN = 32
-ADMIN_TOKEN_CHARACTERS_MIN = 16
+_FINGERPRINT_KEY_BYTES_MIN = 32
+_ADMIN_TOKEN_CHARACTERS_MIN = 16
 WORKERS_MAX = 64
 _ADMIN_TOKEN = re.compile(r"[!-~]{1,1024}\Z")
 
@@ -78,8 +78,8 @@ class Status(Section):
 
 def _admin_token(value: object) -> str:
     token = value if isinstance(value, str) else ""
-    if len(token) < ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(token):
-        message = f"expected a secret of at least {ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters"
+    if len(token) < _ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(token):
+        message = f"expected a secret of at least {_ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters"
         raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
     return token
 
@@ -135,8 +135,8 @@ class Shutdown(Section):
 
 def _key_bytes(value: object) -> bytes:
     key = value.encode() if isinstance(value, str) else b""
-    if len(key) < FINGERPRINT_KEY_BYTES_MIN:
-        message = f"expected a secret of at least {FINGERPRINT_KEY_BYTES_MIN} bytes"
+    if len(key) < _FINGERPRINT_KEY_BYTES_MIN:
+        message = f"expected a secret of at least {_FINGERPRINT_KEY_BYTES_MIN} bytes"
         raise wrong(message, "make one with: openssl rand -base64 32", is_secret=True)
     return key
 

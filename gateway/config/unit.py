@@ -13,7 +13,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(0|[1-9][0-9]{0,12})(KiB|MiB|GiB)?\Z")
 _BYTES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,12})\Z")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 
 
 def duration_seconds(text: str) -> float | None:
@@ -120,7 +120,6 @@ class Count(Leaf):
         return {"anyOf": [number, {"enum": ["auto"]}]} if self.may_be_auto else number
 
 
-@dataclass(frozen=True)
 class Flag(Leaf):
     """`true` or `false`, and no other spelling."""
 
@@ -135,16 +134,15 @@ class Flag(Leaf):
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True)
 class Name(Leaf):
     """A name that can stand in a metric label, a log line and a digest's input."""
 
     expected = "a name of 1 to 64 letters, digits, '_', '-' and '.'"
 
     def read(self, text: str) -> str:
-        if not _NAME.match(text):
+        if not re.fullmatch(_NAME, text):
             raise self.unexpected()
         return text
 
     def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^({_NAME.pattern.removesuffix(chr(92) + 'Z')}{SUBSTITUTED})$"}
+        return {"type": "string", "pattern": f"^({_NAME}{SUBSTITUTED})$"}

@@ -27,15 +27,15 @@ from gateway.demo.upstream import CardService
 from gateway.observe.logs import Logs
 from gateway.proxy.listening import ListenError, listen_fault
 
-LOOPBACK: Final = "127.0.0.1"
-GATEWAY_PORT: Final = 8080
-SERVICE_PORT: Final = 9000
+_LOOPBACK: Final = "127.0.0.1"
+_GATEWAY_PORT: Final = 8080
+_SERVICE_PORT: Final = 9000
 _REACH_SECONDS: Final = 2.0
 
 
 def demo(
     *,
-    host: str = LOOPBACK,
+    host: str = _LOOPBACK,
     port: int | None = None,
     upstream: str | None = None,
     story: bool = False,
@@ -48,20 +48,20 @@ def demo(
     """
     work: Coroutine[Any, Any, int]
     if upstream_only:
-        work = _serve_cards(host, SERVICE_PORT if port is None else port)
+        work = _serve_cards(host, _SERVICE_PORT if port is None else port)
     elif story:
         work = _tell(host, 0 if port is None else port)
     elif upstream is not None:
-        work = _serve_before(upstream, host, GATEWAY_PORT if port is None else port)
+        work = _serve_before(upstream, host, _GATEWAY_PORT if port is None else port)
     else:
-        work = _serve(host, GATEWAY_PORT if port is None else port)
+        work = _serve(host, _GATEWAY_PORT if port is None else port)
     return run(work)
 
 
 async def _serve(host: str, port: int) -> int:
     with _Stop() as stop, _directory() as directory:
-        async with CardService(LOOPBACK, 0) as service:
-            url = f"http://{LOOPBACK}:{service.port}"
+        async with CardService(_LOOPBACK, 0) as service:
+            url = f"http://{_LOOPBACK}:{service.port}"
             config = setting.config(setting.CARDS, host=host, port=port, upstream=url, directory=directory)
             async with _gateway(config) as gateway:
                 _say(_INVITATION.format(url=_url(gateway.address), status=_url(gateway.status_address)))
@@ -84,8 +84,8 @@ async def _serve_before(upstream: str, host: str, port: int) -> int:
 
 async def _tell(host: str, port: int) -> int:
     with _directory() as directory:
-        async with CardService(LOOPBACK, 0) as service:
-            url = f"http://{LOOPBACK}:{service.port}"
+        async with CardService(_LOOPBACK, 0) as service:
+            url = f"http://{_LOOPBACK}:{service.port}"
             config = setting.config(
                 setting.CARDS, host=host, port=port, upstream=url, directory=directory, log_level="error"
             )

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from gateway.demo.client import Answer, Caller
 
-TARGET: Final = "/v1/charges"
-COPIES: Final = 100
+_TARGET: Final = "/v1/charges"
+_COPIES: Final = 100
 _LEDGER_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.02
 
@@ -39,7 +39,7 @@ class Story:
         scenes: tuple[tuple[str, Callable[[], Coroutine[Any, Any, None]]], ...] = (
             ("A charge", self._charge),
             ("The answer is lost, and the client tries again", self._lose_the_answer),
-            (f"{COPIES} copies of one request at the same time", self._copies),
+            (f"{_COPIES} copies of one request at the same time", self._copies),
             ("The same key with another amount", self._other_amount),
             ("The same key from another caller", self._other_caller),
             ("The service charges, and is cut off before it answers", self._cut_off),
@@ -59,7 +59,7 @@ class Story:
         self._show("order-1002", 1200, "alice")
         self._requests += 1
         await self._caller.send_and_lose(
-            "POST", TARGET, _headers("order-1002", "alice"), _body(1200, "tok_visa"), lambda: self._reaches(2)
+            "POST", _TARGET, _headers("order-1002", "alice"), _body(1200, "tok_visa"), lambda: self._reaches(2)
         )
         self._say("   -> (no answer)")
         self._say("   It cannot know that the card was charged. So it repeats the request with the same key:")
@@ -70,19 +70,19 @@ class Story:
 
     async def _copies(self) -> None:
         self._show("order-1003", 1200, "alice")
-        self._requests += COPIES
+        self._requests += _COPIES
         answers = await asyncio.gather(
             *[
-                self._caller.send("POST", TARGET, _headers("order-1003", "alice"), _body(1200, "tok_visa"))
-                for _ in range(COPIES)
+                self._caller.send("POST", _TARGET, _headers("order-1003", "alice"), _body(1200, "tok_visa"))
+                for _ in range(_COPIES)
             ]
         )
         words = Counter(answer.word for answer in answers)
         bodies = {(answer.status, answer.body) for answer in answers}
         counted = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
         self._say(f"   -> {counted}; {'all equal' if len(bodies) == 1 else f'{len(bodies)} different answers'}")
-        if words != {"stored": 1, "replayed": COPIES - 1} or len(bodies) != 1:
-            raise NotAsTold(f"expected 1 stored, {COPIES - 1} replayed, and all answers equal")
+        if words != {"stored": 1, "replayed": _COPIES - 1} or len(bodies) != 1:
+            raise NotAsTold(f"expected 1 stored, {_COPIES - 1} replayed, and all answers equal")
         await self._ledger_shows(3)
 
     async def _other_amount(self) -> None:
@@ -110,12 +110,12 @@ class Story:
     async def _post(self, key: str, *, amount: int = 1200, caller: str = "alice", card: str = "tok_visa") -> Answer:
         self._show(key, amount, caller, card)
         self._requests += 1
-        answer = await self._caller.send("POST", TARGET, _headers(key, caller), _body(amount, card))
+        answer = await self._caller.send("POST", _TARGET, _headers(key, caller), _body(amount, card))
         self._say(f"   -> {answer.status}, {answer.word or 'no word'}{_charge_id(answer)}")
         return answer
 
     def _show(self, key: str, amount: int, caller: str, card: str = "tok_visa") -> None:
-        self._say(f"   {caller}: POST {TARGET}  Idempotency-Key: {key}  {_body(amount, card).decode()}")
+        self._say(f"   {caller}: POST {_TARGET}  Idempotency-Key: {key}  {_body(amount, card).decode()}")
 
     def _expect(self, answer: Answer, status: int, word: str) -> None:
         if (answer.status, answer.word) != (status, word):
@@ -140,7 +140,7 @@ class Story:
 
     async def _count(self) -> int:
         """What the ledger says, asked through the gateway: what no route protects passes through."""
-        count: int = (await self._caller.send("GET", TARGET, {})).json()["count"]
+        count: int = (await self._caller.send("GET", _TARGET, {})).json()["count"]
         return count
 
 

@@ -14,13 +14,13 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-LEDGER_CHARGES_MAX: Final = 10_000
-SLOW_SECONDS: Final = 3.0
+_LEDGER_CHARGES_MAX: Final = 10_000
+_SLOW_SECONDS: Final = 3.0
 
 CARDS: Final = {
     "tok_visa": "is charged",
     "tok_declined": "is declined, and not charged",
-    "tok_slow": f"is charged, {SLOW_SECONDS:g} seconds later",
+    "tok_slow": f"is charged, {_SLOW_SECONDS:g} seconds later",
     "tok_lost_answer": "is charged, and the connection is cut before the answer",
 }
 """The cards that it takes, and what becomes of them."""
@@ -36,11 +36,11 @@ class CardService:
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
-        self._ledger: deque[dict[str, Any]] = deque(maxlen=LEDGER_CHARGES_MAX)
+        self._ledger: deque[dict[str, Any]] = deque(maxlen=_LEDGER_CHARGES_MAX)
         self._numbers = itertools.count(1)
         app = web.Application()
         app.add_routes([web.post("/v1/charges", self._charge), web.get("/v1/charges", self._list)])
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SLOW_SECONDS + 1)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SLOW_SECONDS + 1)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -79,7 +79,7 @@ class CardService:
         if card == "tok_declined":
             return _error(402, "the card was declined")
         if card == "tok_slow":
-            await asyncio.sleep(SLOW_SECONDS)
+            await asyncio.sleep(_SLOW_SECONDS)
         charge = {"id": f"ch_{next(self._numbers)}", "amount": amount, "currency": currency, "card": card}
         self._ledger.append(charge)
         if card == "tok_lost_answer" and request.transport is not None:

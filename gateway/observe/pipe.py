@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-LINES_MAX: Final = 10_000
-BYTES_MAX: Final = 4 * 1024 * 1024
+_LINES_MAX: Final = 10_000
+_BYTES_MAX: Final = 4 * 1024 * 1024
 _LINGER_SECONDS: Final = 0.02
 _WRITE_BYTES_MAX: Final = 64 * 1024
 _SHARED_WRITE_BYTES_MAX: Final = select.PIPE_BUF
@@ -38,8 +38,8 @@ class LinePipe:
         fd: int,
         tell_dropped: Callable[[int], bytes],
         *,
-        lines_max: int = LINES_MAX,
-        bytes_max: int = BYTES_MAX,
+        lines_max: int = _LINES_MAX,
+        bytes_max: int = _BYTES_MAX,
         is_shared: bool = False,
     ) -> None:
         self._fd = fd

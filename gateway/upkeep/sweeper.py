@@ -15,7 +15,7 @@ from gateway.observe.facts import Herald, SweepDone
 from gateway.store.base import Store, Swept, boot_seconds
 from gateway.upkeep.timer import Sleep, repeat
 
-BATCH_RECORDS_MAX: Final = 500
+_BATCH_RECORDS_MAX: Final = 500
 _BATCHES_MAX: Final = 20
 # After a pass that left work over. Short: each batch was followed by a pause already, and one gateway has to keep up
 # with the keys of all.
@@ -33,7 +33,7 @@ class Sweeper:
         store: Store,
         herald: Herald,
         *,
-        limit: int = BATCH_RECORDS_MAX,
+        limit: int = _BATCH_RECORDS_MAX,
         pass_seconds: float = 30.0,
         clock: Callable[[], float] = boot_seconds,
         sleep: Sleep = asyncio.sleep,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from gateway.observe.side_port import Manner, TerseResponse
+from gateway.observe.side_port import Manner, terse
 
 TYPE_PREFIX: Final = "urn:idempotency-gateway:admin:"
 
@@ -23,16 +23,8 @@ class Declined(Exception):
 
 def said(status: int, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
     """An answer of JSON."""
-    return TerseResponse(
-        status=status,
-        body=json.dumps(document, ensure_ascii=True).encode() + b"\n",
-        headers={
-            "Content-Type": "application/json" if status < 400 else "application/problem+json",
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            **(headers or {}),
-        },
-    )
+    body = json.dumps(document, ensure_ascii=True).encode() + b"\n"
+    return terse(status, body, "application/json" if status < 400 else "application/problem+json", headers)
 
 
 def problem(

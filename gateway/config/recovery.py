@@ -31,13 +31,8 @@ class AnswerRule(Section):
     @property
     def statuses(self) -> frozenset[int]:
         """Every status that is meant."""
-        return frozenset(
-            status
-            for selector in self.status
-            for status in (
-                [selector] if isinstance(selector, int) else range(int(selector[0]) * 100, int(selector[0]) * 100 + 100)
-            )
-        )
+        selected = self.status
+        return frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
 
 
 class Probe(Section):

@@ -11,9 +11,9 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
@@ -33,29 +33,18 @@ _SERVICE_PORT: Final = 9000
 _REACH_SECONDS: Final = 2.0
 
 
-def demo(
-    *,
-    host: str = _LOOPBACK,
-    port: int | None = None,
-    upstream: str | None = None,
-    story: bool = False,
-    upstream_only: bool = False,
-) -> int:
+def demo(*, host: str, port: int | None, upstream: str | None, story: bool, upstream_only: bool) -> int:
     """Demonstrate until SIGINT or SIGTERM, or to the end of the story; returns the exit code.
 
     `port` None is the usual one, and any free one for the story. Raises StartError with what to do, and ConfigError
     when `upstream` is no URL of a service.
     """
-    work: Coroutine[Any, Any, int]
     if upstream_only:
-        work = _serve_cards(host, _SERVICE_PORT if port is None else port)
-    elif story:
-        work = _tell(host, 0 if port is None else port)
-    elif upstream is not None:
-        work = _serve_before(upstream, host, _GATEWAY_PORT if port is None else port)
-    else:
-        work = _serve(host, _GATEWAY_PORT if port is None else port)
-    return run(work)
+        return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
+    if story:
+        return run(_tell(host, 0 if port is None else port))
+    port = _GATEWAY_PORT if port is None else port
+    return run(_serve(host, port) if upstream is None else _serve_before(upstream, host, port))
 
 
 async def _serve(host: str, port: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,18 @@ _IDLE_SECONDS: Final = 75.0
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class TerseResponse(web.Response):
+class _TerseResponse(web.Response):
     """One that does not name the program and its version, which aiohttp adds last."""
 
     async def _prepare_headers(self) -> None:
         await super()._prepare_headers()
         self.headers.popall("Server", None)
+
+
+def terse(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An answer that nobody keeps, or takes for anything but what it says that it is."""
+    fixed = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return _TerseResponse(status=status, body=body, headers={**fixed, **(headers or {})})
 
 
 @dataclass(frozen=True, slots=True)

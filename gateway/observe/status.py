@@ -22,7 +22,7 @@ from aiohttp import web
 
 from gateway.observe.exposition import Exposition
 from gateway.observe.facts import Fact, MemoryChanged, TierChanged
-from gateway.observe.side_port import Manner, SidePort, TerseResponse
+from gateway.observe.side_port import Manner, SidePort, terse
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
@@ -162,8 +162,7 @@ class StatusServer:
 
 
 def _said(status: int, body: str | bytes, content_type: str = _TEXT) -> web.Response:
-    headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return TerseResponse(status=status, body=body.encode() if isinstance(body, str) else body, headers=headers)
+    return terse(status, body.encode() if isinstance(body, str) else body, content_type)
 
 
 _MANNER: Final = Manner(

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import SecretStr
 
 from gateway.config.leaf import SUBSTITUTED, Leaf
+from gateway.core.message import bracketed
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -56,7 +57,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 class ListenAddress(Leaf):
@@ -140,7 +141,7 @@ class UpstreamUrl:
     @property
     def authority(self) -> str:
         """The value of `Host` that names the service: the port is left out where it is the scheme's own."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:

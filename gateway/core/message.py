@@ -150,3 +150,8 @@ def is_forwarding_field(name: bytes) -> bool:
 def asks_upgrade(headers: Headers) -> bool:
     """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
     return bool(field_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands before a port: an address of IPv6 is in brackets (RFC 3986 section 3.2.2)."""
+    return f"[{host}]" if ":" in host else host

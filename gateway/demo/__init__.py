@@ -20,6 +20,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.life import StartError
 from gateway.app.serve import run
 from gateway.config import Config
+from gateway.core.message import bracketed
 from gateway.demo import setting
 from gateway.demo.client import Caller
 from gateway.demo.story import NotAsTold, Story
@@ -168,7 +169,7 @@ async def _is_reachable(config: Config) -> bool:
 
 def _url(address: tuple[str, int]) -> str:
     host, port = address
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{bracketed(host)}:{port}"
 
 
 def _say(line: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from gateway.core.message import bracketed
+
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 30.0
@@ -62,8 +64,7 @@ class Caller:
         await self._converse(self._request(method, target, headers, body), lose)
 
     def _request(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        fields = {"Host": f"{host}:{self.port}", **headers, "Connection": "close"}
+        fields = {"Host": f"{bracketed(self.host)}:{self.port}", **headers, "Connection": "close"}
         if body:
             fields |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]

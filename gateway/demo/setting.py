@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.config import Config, ConfigError, Mistake, parse
+from gateway.core.message import bracketed
 
 _COMMON: Final = """\
 service: demo
@@ -62,7 +63,7 @@ def config(text: str, *, host: str, port: int, upstream: str, directory: str, lo
     The key of the fingerprints is made anew: nothing outlives the demonstration.
     """
     variables = {
-        "HOST": f"[{host}]" if ":" in host else host,
+        "HOST": bracketed(host),
         "PORT": str(port),
         "STATE_DIR": directory,
         "UPSTREAM": upstream,

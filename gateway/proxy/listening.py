@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 
+from gateway.core.message import bracketed
+
 
 class ListenError(Exception):
     """The address cannot be listened on. The text says why, for an operator."""
@@ -12,7 +14,7 @@ class ListenError(Exception):
 
 def listen_fault(host: str | None, port: int, error: OSError) -> str:
     """What an operator has to change."""
-    address = f"[{host}]:{port}" if host is not None and ":" in host else f"{host or '*'}:{port}"
+    address = f"{bracketed(host or '*')}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
             why = "another program listens there already"

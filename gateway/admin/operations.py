@@ -230,7 +230,7 @@ class Operations:
 
         Copies of another service's answers may be where only that service's configuration reaches them.
         """
-        snapshot = await self._read(operation_id)
+        snapshot = await self._read_to_purge(operation_id)
         if snapshot.record is not None and not self.policies.is_own(snapshot.record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         result, _ = await self._say(Purge(operation_id, audit))
@@ -304,6 +304,18 @@ class Operations:
 
     async def _read(self, operation_id: UUID) -> Snapshot:
         return await _bounded(self._store.read(operation_id))
+
+    async def _read_to_purge(self, operation_id: UUID) -> Snapshot:
+        """Without its answer where that cannot be read: it can be dropped all the same. Raises as `resolve`."""
+        try:
+            return await self._read(operation_id)
+        except Withheld:
+            # What is looked for among many is looked at without its answer.
+            before = UUID(int=max(0, operation_id.int - 1))
+            page = await self.page(Query(frozenset((State.COMPLETED,)), after=before, limit=1))
+            if not page or _last_id(page) != operation_id:
+                raise
+            return page[0]
 
     async def _say(self, command: Command) -> tuple[Result, bool]:
         """Apply, again and again where no answer comes; and whether one did not. Raises as `resolve`."""

@@ -261,8 +261,9 @@ class Store(Protocol):
         """The settled records that fit, without the bodies of their responses. Not for the way of a request.
 
         It is no snapshot of the whole: what changes meanwhile is found as it was or as it is. A record that only a
-        newer program can read is left out. A lapse that no sweep has come to yet is found too; a store may leave it for
-        after the sweep while more than `UNSWEPT_CLAIMS_MAX` claims wait for that.
+        newer program can read is left out; one of which that is true of the answer alone is not. A lapse that no sweep
+        has come to yet is found too; a store may leave it for after the sweep while more than `UNSWEPT_CLAIMS_MAX`
+        claims wait for that.
         """
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:

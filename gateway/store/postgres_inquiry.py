@@ -7,6 +7,7 @@ one statement; what state a record is in, `lifecycle` says.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -88,12 +89,16 @@ def _words(states: Iterable[State]) -> list[str]:
 
 
 def _record_of(row: Sequence[Any]) -> Record | None:
-    """The record, its answer without the body; None when this program cannot read it."""
+    """The record, its answer without the body; None when this program cannot read it.
+
+    Where the answer alone cannot be read, it has what the row itself has of that.
+    """
     try:
         record = record_of(row[2 : 2 + WIDTH])
-        if record is not None and record.state is State.COMPLETED:
-            reason, headers = row[2 + WIDTH :]
-            return with_answer(record, reason, headers, None)
     except Withheld:
         return None
+    if record is not None and record.state is State.COMPLETED:
+        reason, headers = row[2 + WIDTH :]
+        with suppress(Withheld):
+            return with_answer(record, reason, headers, None)
     return record

@@ -70,7 +70,8 @@ def pack_location(headers: Headers) -> bytes | None:
 def record_of(values: Sequence[Any]) -> Record | None:
     """The record in the columns of `RECORD`, None when they are all null.
 
-    Of an answer it has what the row itself has, status and `Location`: enough to go on with, not to replay.
+    Of an answer it has what the row itself has, status and `Location`: enough to go on with, not to replay. It has no
+    `Location` where that cannot be read, so that an answer in a newer format can be purged all the same.
     Raises `Withheld` for a record that a newer program wrote.
     """
     (
@@ -85,7 +86,8 @@ def record_of(values: Sequence[Any]) -> Record | None:
         raise Withheld(f"operation {operation_id} was written by a newer program; this one must not touch it")
     response = None
     if status is not None:
-        response = StoredResponse(status, b"", unpack_headers(location) if location is not None else (), None)
+        has_location = location is not None and location[:1] == _FORMAT
+        response = StoredResponse(status, b"", unpack_headers(location) if has_location else (), None)
     return Record(
         Identity(operation_id, route, operation, scope_digest, key_digest, key),
         _STATES[state],

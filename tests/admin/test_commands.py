@@ -18,6 +18,7 @@ from gateway import cli
 from gateway.cli import main
 from gateway.store import postgres
 from tests.admin.shell import CREATED, Shell, doubt, shell_for
+from tests.store.postgres_sessions import session
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
@@ -242,6 +243,26 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
         assert [(audit["event"], audit["who"]) for audit in about["audits"]] == [
             ("purge", "bob"), ("erase", getpass.getuser()),
         ]  # fmt: skip
+
+
+async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_path: Path) -> None:
+    """An answer in the format of a newer program is listed by its status, and can be purged and the key erased."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path) as running, session(postgres_url) as database:
+        shell = shell_for(running, store, tmp_path)
+        running.upstream.on("/charges", Answer(201, headers=(("Location", "/charges/1"),), body=b"secret"))
+        await running.send()
+        await database.execute("UPDATE idempotency_gateway.response SET headers = '\\x02'")
+        await database.execute("UPDATE idempotency_gateway.operation SET location = '\\x02'")
+        (about,) = (await shell("inspect", "--list", "--state", "completed", "--format", "jsonl")).rows()
+        assert about["response"]["status"] == 201
+        unread = await shell("inspect", about["operation_id"])
+        assert (unread.code, unread.out) == (1, "")
+        assert "in a format that this program does not know" in unread.err
+        done = await shell("purge", about["operation_id"], "--why", "asked to")
+        assert (done.code, done.out[:22]) == (0, "Its answer is dropped.")
+        assert await database.fetchval("SELECT count(*) FROM idempotency_gateway.response") == 0
+        assert (await shell("purge", about["operation_id"], "--erase", "--yes", "--why", "asked to")).code == 0
 
 
 async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ through `postgres_batch`, `postgres_statements` and `postgres_rows`; `postgres_s
 `postgres_inquiry` and `postgres_news` do the rest.
 
 *Redis*, the fast tier: `redis`, on `redis_link` (the driver), with `redis_news` for waiters, `redis_seen` for the note
-on the durable store, and `codec` for the bytes of a record.
+on the durable store, `redis_room` for what the log says of a full server, and `codec` for the bytes of a record.
 
 *The journal.* `journal` is that of a process, out of `journal_file`, each in its `journal_place` with its
 `journal_schema` and `journal_rows`. Operators look in by `journal_view` and `journal_visit`.

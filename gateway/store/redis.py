@@ -43,6 +43,7 @@ from gateway.store.batching import Batcher
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
 from gateway.store.redis_link import Link, Words, make_link, refusal, refusal_word, time_us
 from gateway.store.redis_news import News
+from gateway.store.redis_room import Room
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 
@@ -123,6 +124,7 @@ class RedisFastTier:
         self._up = False
         self._why_down = ""
         self._failed = asyncio.Event()
+        self._room = Room(clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -309,6 +311,7 @@ class RedisFastTier:
         except TimeoutError:
             await self._look(self._reader)
             await self._look(self._writer)
+            self._room.note(self._writer.refused)
         return self._up
 
     async def _try_open(self) -> None:

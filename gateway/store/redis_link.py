@@ -87,6 +87,8 @@ class Link:
         self._time_seconds = 0.0
         self.era = b""
         self.era_seconds = 0.0
+        self.refused = ""
+        """Why the server took no copies at the last look; empty if it did."""
 
     @property
     def is_open(self) -> bool:
@@ -122,8 +124,10 @@ class Link:
             # One that was made a replica takes no write any more: the next connection may lead to the new master.
             await self.leave()
             raise NotApplied(f"Redis at {_where(self._connection)} takes no writes: {_CAUSES.get(error, error)}")
-        era, *time = reply
+        era, *time, text = reply
         self.note_time(time)
+        word = refusal_word(text.decode())
+        self.refused = f"Redis at {_where(self._connection)} takes no copies: {_CAUSES.get(word, word)}" if word else ""
         if era != self.era:
             self.era, self.era_seconds = era, self._time_seconds
 

@@ -553,8 +553,10 @@ async def test_a_server_that_quotes_the_password(server_workspace: Path) -> None
     assert "s3cret" not in why
 
 
-async def test_a_full_server_refuses_puts_and_still_answers(own_redis: RedisServer) -> None:
-    """A put that Redis refuses is said to be refused; reads, drops and the tier itself go on."""
+async def test_a_full_server_refuses_puts_and_still_answers(
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A put that Redis refuses is said to be refused; reads, drops and the tier itself go on, and the log says why."""
     async with fast_tier(own_redis.url) as tier:
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
@@ -567,6 +569,7 @@ async def test_a_full_server_refuses_puts_and_still_answers(own_redis: RedisServ
         await tier.drop(id_of(snapshot), record_of(snapshot).token)
         assert await tier.get(id_of(snapshot)) is None
         assert tier.up
+        await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
 
 
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:

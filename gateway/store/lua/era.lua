@@ -8,7 +8,7 @@
 -- KEYS[1]  the era
 -- ARGV[1]  the run id of this server
 -- ARGV[2]  a new era of 16 bytes, in case
--- Returns the era, then the server's time.
+-- Returns the era, the server's time, and why the server would not write the era that goes on, empty if it would.
 local held = redis.pcall('GET', KEYS[1])
 local is_new = type(held) ~= 'string' or held:sub(1, -33) ~= ARGV[1]
 if is_new then
@@ -20,4 +20,4 @@ if written.err and (is_new or written.err:find('READONLY', 1, true)) then
     return written
 end
 local time = redis.call('TIME')
-return {held:sub(-16), time[1], time[2]}
+return {held:sub(-16), time[1], time[2], written.err or ''}

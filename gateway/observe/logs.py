@@ -152,12 +152,13 @@ class Logs:
                 else:
                     self._say("warning", "the durable store is believed again", why=why, by=by or None)
             case TierChanged() | UpstreamChanged():
-                entry = self._outages.line(fact)
-                if entry is not None and self._rank <= _RANKS[entry.level]:
-                    self._write(self._clock(), entry)
+                self._tell(self._outages.line(fact))
             case SweepDone():
                 self._swept(fact)
             case TallyTaken(in_doubt, oldest_seconds):
+                # It comes every few seconds while the durable store answers.
+                for entry in self._outages.lasting():
+                    self._tell(entry)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._say("debug", "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
@@ -216,8 +217,11 @@ class Logs:
         )
 
     def _say(self, level: Level, message: str, **fields: str | float | None) -> None:
-        if self._rank <= _RANKS[level]:
-            self._write(self._clock(), Entry(level, message, fields))
+        self._tell(Entry(level, message, fields))
+
+    def _tell(self, entry: Entry | None) -> None:
+        if entry is not None and self._rank <= _RANKS[entry.level]:
+            self._write(self._clock(), entry)
 
     def _write(self, seconds: float, entry: Entry) -> None:
         self._pipe.write(self._shape(seconds, entry), urgent=entry.level not in ("debug", "info"))

@@ -224,7 +224,10 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., L
     assert len(paper.lines) == 10
     observer(TierChanged("fast", True))
     observer(TierChanged("fast", False, "refused"))
-    assert [line["message"] for line in paper.objects()[-2:]] == ["the fast store is up", "the fast store is down"]
+    assert [line["message"] for line in paper.objects()[-2:]] == [
+        "the fast store is up",
+        "the fast store comes and goes; it will be told when it stays up",
+    ]
 
 
 @pytest.mark.parametrize("fact", [StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0)], ids=["call", "tally"])

@@ -1,4 +1,4 @@
-"""What is said of an upstream that cannot be reached, and how often."""
+"""What is said of a store or an upstream that cannot be reached, and how often."""
 
 from __future__ import annotations
 
@@ -48,3 +48,39 @@ def test_what_was_never_told_is_not_taken_back() -> None:
         "the fast store is up",
         "http://payments:9000 is reached again",
     ]
+
+
+def test_a_store_that_comes_and_goes_is_told_to_do_that() -> None:
+    """A full disk, which can still be read, gives three lines, and one when it has been well for a minute."""
+    now = [0.0]
+    outages = Outages(lambda: now[0])
+    full, well = TierChanged("durable", False, "no space is left"), TierChanged("durable", True)
+
+    def told(*facts: TierChanged) -> list[str]:
+        now[0] += 20.0
+        return messages(*map(outages.line, facts), *outages.lasting())
+
+    assert told(well) == ["the durable store is up"]
+    assert told(full, well, full, well) == [
+        "the durable store is down",
+        "the durable store is up",
+        "the durable store comes and goes; it will be told when it stays up",
+    ]
+    assert [told(full, well) for _ in range(100)] == [[]] * 100
+    assert told(TierChanged("durable", False, "an I/O error"), well) == ["the durable store is still down"]
+    assert [told() for _ in range(4)] == [[], [], ["the durable store stays up"], []]
+    assert told(full, well) == ["the durable store is down", "the durable store is up"]
+
+
+def test_outages_that_lie_apart_are_told_each() -> None:
+    """A store that was well in between went down, and nothing else; so it is where the clock was set back since."""
+    now = [0.0]
+    outages = Outages(lambda: now[0])
+    for seconds in (0.0, 60.0, -1_000.0):
+        now[0] += seconds
+        assert messages(
+            outages.line(TierChanged("fast", False, "refused")), outages.line(TierChanged("fast", True))
+        ) == [
+            "the fast store is down",
+            "the fast store is up",
+        ]

@@ -26,7 +26,7 @@ from gateway.admin.console import full_json, full_text, journal_table, json_line
 from gateway.admin.journal import REFUSED, kept, notes
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import OutcomeRefused, acknowledge, export
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
@@ -234,6 +234,9 @@ async def _done(work: Awaitable[str]) -> int:
 
 def _tell(outcome: Changed | Refused) -> int:
     if isinstance(outcome, Refused):
+        if outcome.reason is Refusal.UNSURE:
+            # What is missing is a word of the command line: --yes.
+            raise CommandWrong(outcome.text)
         return _fail(outcome.text)
     print(outcome.text)
     for note in outcome.notes:

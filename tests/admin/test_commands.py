@@ -208,7 +208,7 @@ async def test_clear_keys(store: Store, tmp_path: Path) -> None:
 
 
 async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
-    """A purged answer is gone for every gateway, the key only when that is asked for and confirmed."""
+    """A purged answer is gone for every gateway, the key only when the command line asks for it and confirms it."""
     async with house(store, tmp_path, store={"cache_max_age": "0s"}) as running:
         shell = shell_for(running, store, tmp_path, store={"cache_max_age": "0s"})
         running.upstream.on("/charges", Answer(201, body=b"secret"))
@@ -233,7 +233,7 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
 
         await eventually(expired)
         unsure = await shell("purge", operation_id, "--erase", "--why", "asked to")
-        assert unsure.code == 1
+        assert unsure.code == 2
         assert "a request with it runs again, and what it did may happen a second time" in unsure.err
         sure = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
         assert (sure.code, sure.out) == (0, "The key is forgotten: the next request with it runs.\n")

@@ -6,6 +6,7 @@ Owns the choice between one process and several, and the event loop that everyth
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -40,5 +41,21 @@ async def migrate(config: Config) -> list[str]:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop, which costs half of what the standard loop does."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(work)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_tell)
+    return loop
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody awaited, but for the name that a driver's connection was waiting for when that was given up.
+
+    uvloop forgets to cancel that question, or to take its answer. Whoever gave up says so.
+    """
+    is_resolved_late = isinstance(context.get("exception"), socket.gaierror)
+    if not is_resolved_late or type(context.get("future")) is not asyncio.Future:
+        loop.default_exception_handler(context)

@@ -128,6 +128,7 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
 def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | None) -> Path:
     """Write an outcome down for good; returns where. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True)
+    _give_to_owner(directory, directory.parent)
     _sync(directory.parent)
     now_us = wall_clock_us()
     entry = outcome.entry
@@ -147,9 +148,18 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
         else:
             answer = place.with_suffix(".http")
             _write_whole(answer, written(response))
+            _give_to_owner(answer, directory.parent)
             note["answer"] = answer.name
     _write_whole(place, json.dumps(note, indent=2).encode() + b"\n")
+    _give_to_owner(place, directory.parent)
     return place
+
+
+def _give_to_owner(path: Path, journals: Path) -> None:
+    """What root makes beside the journals is the gateway's, whose user acknowledges here too, and deletes."""
+    if os.geteuid() == 0:
+        owner = journals.stat()
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 # -- both -------------------------------------------------------------------------------------------------------------

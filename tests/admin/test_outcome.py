@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -210,6 +211,19 @@ async def test_where_nothing_can_be_kept(shell: Shell) -> None:
     assert said.code == 1
     assert "cannot be kept in" in said.err
     assert await states(shell) == ["refused"]
+
+
+async def test_what_root_keeps_is_the_gateways(shell: Shell) -> None:
+    """Whoever has the journal has what is kept beside it, also where somebody else acknowledged."""
+    await shell("migrate")
+    outcomes = complete(), complete()
+    await left(shell, *outcomes)
+    owner = 12_345 if os.geteuid() == 0 else os.geteuid()
+    os.chown(archive(shell).parent, owner, -1)
+    for outcome in outcomes:
+        assert (await shell("journal", outcome.operation_id, "--acknowledge", *WHY)).code == 0
+    kept = [archive(shell), *archive(shell).iterdir()]
+    assert [each.stat().st_uid for each in kept] == [owner] * 5
 
 
 async def test_another_gateways_outcomes(shell: Shell) -> None:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import Literal, assert_never
 
 from gateway import config as asked
-from gateway.core.fingerprint import METHOD_OVERRIDES, BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
+from gateway.core.fingerprint import (
+    METHOD_OVERRIDES,
+    TARGET_OVERRIDES,
+    BodyForm,
+    Fingerprinter,
+    FingerprintKey,
+    FingerprintSpec,
+)
 from gateway.core.framing import digest
 from gateway.core.identity import identity_recipe, single_fields
 from gateway.core.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
@@ -34,7 +41,7 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         is_key_required=route.key.required,
         scope=scope,
         once=single_fields(scope, key),
-        compared=frozenset((*METHOD_OVERRIDES, *fingerprinter.spec.headers)),
+        compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
         in_flight=InFlightPolicy(

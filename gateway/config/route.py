@@ -44,7 +44,7 @@ class Fingerprint(Section):
     only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
     """JSON pointers to all that is compared; everything if left out."""
     headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
-    """Header fields that are compared too. Those that override the method always are."""
+    """Header fields that are compared too. Those that override method or target always are."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings than these may be replayed to a request that differs from it."""
 

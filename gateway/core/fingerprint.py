@@ -45,6 +45,8 @@ _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
 METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
 """Fields that mean another method to the services that know them: compared wherever they are sent."""
+TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
+"""Likewise another target: IIS leaves it there when it rewrites one, and some frameworks take it from there."""
 
 # Fields that a client, or a hop, changes from one try to the next; framing and credentials.
 _NEVER = HOP_BY_HOP | frozenset(
@@ -184,7 +186,7 @@ class Fingerprinter:
         # Unkeyed, as the digests of requests under way are.
         self._canonical_of: dict[bytes, bytes] = {}
         self._frames: dict[tuple[object, ...], _Frame] = {}
-        self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *spec.headers)
+        self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *TARGET_OVERRIDES, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -296,13 +298,17 @@ def _stripped(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def _overrides(headers: Headers) -> bytes:
-    """One more part where a field overrides the method, and nothing elsewhere: most requests keep their older digests.
+    """One more part each where fields override method or target. Most requests have none, and keep their older digests.
 
     All else that is digested is a fixed number of parts, and parts can be read back in one way only. So no request that
-    has this one more shares a digest with one that has not, wherever the part stands.
+    has one of these more shares a digest with one that has not, wherever the part stands.
     """
-    values = [_stripped(headers, name) for name in METHOD_OVERRIDES]
-    return framed(framed(b"method overrides", *[framed(*each) for each in values])) if any(values) else b""
+    parts = b""
+    for tag, names in ((b"method overrides", METHOD_OVERRIDES), (b"target overrides", TARGET_OVERRIDES)):
+        values = [_stripped(headers, name) for name in names]
+        if any(values):
+            parts += framed(framed(tag, *[framed(*each) for each in values]))
+    return parts
 
 
 def _canonical_body(

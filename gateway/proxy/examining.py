@@ -2,19 +2,20 @@
 
 Pure. Owns the order of these questions, and what a request that fails one is refused with. The readings themselves are
 those of `strictness`, the routes are given from outside. A request that meets a route only if its path is read in
-another way, or without regard to case, or with the method that a field of it names, is refused: whether the service
-reads it so is not known.
+another way, or without regard to case, or with the method or the target that a field of it names, is refused: whether
+the service reads it so is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
-from gateway.proxy.strictness import ambiguity, host_fault, other_methods, other_readings
+from gateway.proxy.request_parser import PATH_BYTES_MAX
+from gateway.proxy.strictness import ambiguity, host_fault, other_methods, other_readings, other_targets
 
 
 class Protecting(Protocol):
@@ -60,16 +61,21 @@ def examine(
     if host is not None and (fault := host_fault(host)) is not None:
         return None, Fault(400, fault)
     methods = (head.method, *other_methods(head.headers))
-    for target, hosts in _readings(head.target, host):
+    others = other_targets(head.headers)
+    # To look at them takes time, and fields may be much longer than what the parser takes for a path.
+    if sum(map(len, others)) > PATH_BYTES_MAX:
+        return None, Fault(400, "A field that names another target is too long.")
+    for target, hosts in _readings((head.target, *others), host):
         route = routes.match_in_any_case(methods, target, hosts)
         if route is not None:
             return route, Fault(400, "The request can be read as one for another operation.")
     return None, None
 
 
-def _readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
+def _readings(targets: Sequence[bytes], host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
     """Targets and hosts as which a service may read the request; first of all those that were sent."""
-    yield target, (host,)
-    for other, other_host in other_readings(target, host):
-        # Many take the path from such a target, and the host from its field all the same.
-        yield other, (other_host, host)
+    for target in targets:
+        yield target, (host,)
+        for other, other_host in other_readings(target, host):
+            # Many take the path from such a target, and the host from its field all the same.
+            yield other, (other_host, host)

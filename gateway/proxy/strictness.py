@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gateway.core.fingerprint import METHOD_OVERRIDES
+from gateway.core.fingerprint import METHOD_OVERRIDES, TARGET_OVERRIDES
 from gateway.core.message import Headers, NameTable, RequestHead, connection_options, values_by_name
 from gateway.core.routing import has_dot_segments, normalise_path
 
@@ -41,6 +41,7 @@ _NUL: Final = b"%00"
 _ESCAPED_PERCENT: Final = b"%25"
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
 _OVERRIDES: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in METHOD_OVERRIDES)
+_OTHER_TARGETS: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in TARGET_OVERRIDES)
 
 
 def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
@@ -90,6 +91,13 @@ def other_methods(headers: Headers) -> frozenset[bytes]:
     """
     values = [value.partition(b",")[0] for name, value in headers if _OVERRIDES[name]]
     return frozenset([value.strip(b" \t").upper() for value in values])
+
+
+def other_targets(headers: Headers) -> list[bytes]:
+    """What the path, or URL without a query, is to a service that takes it from a field. Mostly nothing."""
+    values = [value.strip(b" \t") for name, value in headers if _OTHER_TARGETS[name]]
+    paths = [re.split(rb"[?#]", value, maxsplit=1)[0] for value in values]
+    return [path if path.startswith(b"/") or b"://" in path else b"/" + path for path in paths if path]
 
 
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:

@@ -151,13 +151,18 @@ def test_listed_headers_one_request_after_another() -> None:
         assert route.digests(request, JSON) == digests(request, spec=spec)
 
 
-def test_method_overrides() -> None:
-    """A field that some services take for the method counts with its name and all its values, in both digests."""
-    route, names = Fingerprinter(PLAIN), ("x_http_method_override", "x_http_method", "x_method_override")
+def test_overrides() -> None:
+    """A field that some services take for method or target counts with its name and all its values, in both digests."""
+    methods, targets = (
+        ("x_http_method_override", "x_http_method", "x_method_override"),
+        ("x_original_url", "x_rewrite_url"),
+    )
+    route, names = Fingerprinter(PLAIN), (*methods, *targets)
     requests = [HEAD, *[head(**{name: value}) for name in names for value in (b"DELETE", b"PUT", b" ")]]
     twice = ((b"X-HTTP-Method", b"PUT"), (b"x-http-method", b"DELETE"))
     requests += [replace(HEAD, headers=HEADERS + twice), replace(HEAD, headers=HEADERS + twice[::-1])]
     requests.append(head(x_http_method=b"PUT", x_method_override=b"DELETE"))
+    requests.append(head(x_http_method=b"PUT", x_original_url=b"DELETE"))
     made = [route.digests(request, JSON) for request in requests]
     assert made == [digests(request) for request in requests]
     assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)

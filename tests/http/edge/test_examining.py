@@ -115,6 +115,34 @@ def test_another_method_in_a_field_is_not_a_way_round_a_route(method: bytes, fie
     assert fault is not None
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"X-Original-URL", b"/v1/payments"),
+        (b"X-Rewrite-URL", b" /v1/payments?x=1"),
+        (b"x-original-url", b"/V1/x/../Payments/"),
+        (b"X_ORIGINAL_URL", b"v1%2fpayments"),
+        (b"X-Original-URL", b"http://api.test/v1/payments#x"),
+    ],
+)
+def test_another_path_in_a_field_is_not_a_way_round_a_route(field: tuple[bytes, bytes]) -> None:
+    """A service that lets such a field override the path does what the route protects."""
+    route, fault = asked(b"/ping", more=(field,))
+    assert route is not None
+    assert fault is not None
+
+
+def test_paths_in_fields_take_no_longer_than_one_in_its_place() -> None:
+    """However many there are: together they may be no longer than a path may."""
+    fields = tuple((b"X-Original-URL", DEAR[: len(DEAR) // parts]) for parts in (8, 8, 8, 8, 2))
+    one = least_seconds(lambda: asked(DEAR))
+    assert least_seconds(lambda: asked(b"/ping", more=fields)) < 3 * one
+    assert asked(b"/ping", more=(*fields, fields[0])) == (
+        None,
+        Fault(400, "A field that names another target is too long."),
+    )
+
+
 # Read in four ways, in each of which dot segments may be resolved in two.
 DEAR = b"//x/%2e%2e/" + b"%25%32%65/" * 810
 
@@ -142,7 +170,15 @@ def least_seconds(work: Callable[[], object]) -> float:
     return min(found)
 
 
-@pytest.mark.parametrize("field", [(b"X-HTTP-Method-Override", b"DELETE"), (b"X-Method-Override", b"")])
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"X-HTTP-Method-Override", b"DELETE"),
+        (b"X-Method-Override", b""),
+        (b"X-Original-URL", b"/v1/refunds?to=/v1/payments"),
+        (b"X-Rewrite-URL", b""),
+    ],
+)
 def test_an_override_that_meets_no_route_passes(field: tuple[bytes, bytes]) -> None:
     """Only what somebody could take for a protected operation is refused."""
     assert asked(b"/v1/limits/7", more=(field,)) == (None, None)

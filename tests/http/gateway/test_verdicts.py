@@ -58,16 +58,18 @@ async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: 
         assert [request.values("Api-Version") for request in home.upstream.requests] == [[b"2"]]
 
 
-async def test_rule_2_a_method_override_that_the_service_would_not_see(tmp_path: Path) -> None:
-    """A field that some services take for the method is the same to them as here, and makes another request."""
+async def test_rule_2_an_override_that_the_service_would_not_see(tmp_path: Path) -> None:
+    """A field that some services take for method or target is the same to them as here, and makes another request."""
     store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    delete = ("X-HTTP-Method-Override", "DELETE")
+    delete, refund = ("X-HTTP-Method-Override", "DELETE"), ("X-Original-URL", "/refunds")
     async with house(store, tmp_path) as home:
-        for other in (("Connection", delete[0]), ("X_HTTP_Method_Override", "PUT"), ("X_HTTP-Method", "PUT")):
+        hidden = (("Connection", refund[0]), ("X_Rewrite_URL", "/refunds"))
+        for other in (("Connection", delete[0]), ("X_HTTP_Method_Override", "PUT"), ("X_HTTP-Method", "PUT"), *hidden):
             assert status_of(await home.send(headers=(delete, other))) == (400, "request-invalid")
         assert status_of(await home.send(headers=(delete,))) == (200, "stored")
         assert status_of(await home.send(headers=(delete,))) == (200, "replayed")
-        for headers in ((), (("X-HTTP-Method-Override", "PUT"),), (delete, ("X-HTTP-Method", "DELETE"))):
+        put, twice = ("X-HTTP-Method-Override", "PUT"), ("X-HTTP-Method", "DELETE")
+        for headers in ((), (put,), (delete, twice), (delete, refund)):
             assert status_of(await home.send(headers=headers)) == (422, "key-reused")
         assert len(home.upstream.requests) == 1
 

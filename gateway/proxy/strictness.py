@@ -28,8 +28,9 @@ _VERSIONS: Final = ((1, 1), (1, 0))
 # Far more than any length, and far below what an integer takes long to be made of.
 _LENGTH_DIGITS_MAX: Final = 18
 
-# RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way.
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+# RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way. So is an
+# escape, which is decoded by services that make a URL of it, and nobody needs.
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 # A target in which nothing below finds anything, as nearly all are: no escape or parameter, no segment that begins with
 # a dot.
 _PLAIN_TARGET: Final = re.compile(rb"(?:/(?!\.)[A-Za-z0-9\-._~!$&'()*+,=:@]++)++(?:\?[!\"$-~]*+)?")
@@ -37,6 +38,8 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 _SLASH_IN_DISGUISE: Final = re.compile(rb"\\|%2f|%5c", re.IGNORECASE)
 _PARAMETERS: Final = re.compile(rb";[^/]*")
+_BLANK: Final = re.compile(rb"%(?:[01][0-9a-f]|20)", re.IGNORECASE)
+_BLANK_AT_AN_END: Final = re.compile(rb"/%(?:[01][0-9a-f]|20)|%(?:[01][0-9a-f]|20)(?:/|\Z)", re.IGNORECASE)
 _NUL: Final = b"%00"
 _ESCAPED_PERCENT: Final = b"%25"
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
@@ -103,9 +106,9 @@ def other_targets(headers: Headers) -> list[bytes]:
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
     """Targets, with their hosts, as which a lenient service may read this one. Mostly none.
 
-    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment, decode twice, take the
-    host of an absolute form, or take what follows two slashes for a host (RFC 3986 section 4.2). A request that would
-    meet a route in one of these readings only must not slip past it.
+    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment or the blanks around it
+    (Spring before 4.3), decode twice, take the host of an absolute form, or take what follows two slashes for a host
+    (RFC 3986 section 4.2). A request that would meet a route in one of these readings only must not slip past it.
     """
     return () if _PLAIN_TARGET.fullmatch(target) else _other_readings(target, host)
 
@@ -123,6 +126,8 @@ def _other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, 
     folded = _PARAMETERS.sub(b"", re.sub(rb"%3b", b";", folded, flags=re.IGNORECASE))
     folded = _SLASH_IN_DISGUISE.sub(b"/", folded)
     folded = folded.partition(_NUL)[0]
+    if _BLANK_AT_AN_END.search(folded):
+        folded = b"/".join([segment.strip(b" ") for segment in _BLANK.sub(b" ", folded).split(b"/")])
     if folded != path:
         yield folded, host
     if folded.startswith(b"//"):

@@ -97,6 +97,16 @@ def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
     assert fault is not None
 
 
+@pytest.mark.parametrize(
+    "target", [b"/v1/payments%20", b"/v1/%0aPayments", b"/v1%09/payments/?x", b"/v1/payments%2520"]
+)
+def test_blanks_around_a_segment_are_not_a_way_round_a_route(target: bytes) -> None:
+    """Some services trim them, as Spring did before 4.3 (CVE-2016-5007)."""
+    route, fault = asked(target)
+    assert route is not None
+    assert fault is not None
+
+
 @pytest.mark.parametrize("method", [b"POST", b"GET"])
 @pytest.mark.parametrize(
     "field",
@@ -209,6 +219,7 @@ def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes,
         (b"/v2/payments", b"pay.test, x"),
         (b"/v2/payments", b"http://pay.test"),
         (b"/v2/payments", b"pay.test\\x"),
+        (b"/v2/payments", b"%70ay.test"),
         (b"/payments", b"x/v1"),
     ],
 )

@@ -117,6 +117,7 @@ def test_an_ambiguous_field_is_a_fault(more: tuple[bytes, bytes], fault: str) ->
         (b"host:80:81", False),
         (b"host?x", False),
         (b"a b", False),
+        (b"%67ateway.test", False),
     ],
 )
 def test_host_is_a_host(value: bytes, is_host: bool) -> None:
@@ -174,6 +175,9 @@ def test_where_a_request_ends_has_one_answer(version: tuple[int, int], headers: 
         (b"/v1/payments%3Bx", b"/v1/payments"),
         (b"/v1/%2570ayments", b"/v1/%70ayments"),
         (b"/v1/payments%00.css", b"/v1/payments"),
+        (b"/v1/payments%20", b"/v1/payments"),
+        (b"/v1%09%20/%0Dpayments", b"/v1/payments"),
+        (b"/v1/payments%2520", b"/v1/payments"),
     ],
 )
 def test_a_lenient_service_reads_another_target(target: bytes, reading: bytes) -> None:

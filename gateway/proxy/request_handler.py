@@ -303,6 +303,9 @@ class RequestHandler(Generic[R]):
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word) -> None:
         exchange.body.keeps_pace = False
         try:
+            if exchange.connection.gone.is_set():
+                # On an idle connection it would be sent before anybody asks.
+                raise ClientGone
             passed: Reply | Later[Reply | None] | None = self._forward(incoming, exchange, route, word)
             try:
                 while not isinstance(passed, Reply) and passed is not None:

@@ -15,9 +15,11 @@ import pytest
 from gateway.core.verdict import Word
 from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.proxy.spool import TakenBody, WholeBody
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
-from tests.support.http import Connection
+from tests.support.http import Connection, exchange
+from tests.support.upstream import RecordingUpstream
 
 # More than the buffers of two sockets take.
 LONG_BYTES = 16 * 1024 * 1024
@@ -173,6 +175,29 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
         answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Word.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0)
         assert body.is_closed
+
+
+async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:
+    """Its answer would be nobody's: a claim that came to nothing while the client went is not sent without one."""
+    asked, is_decided = asyncio.Event(), asyncio.Event()
+
+    async def protect(incoming: Incoming) -> Untouched:
+        asked.set()
+        await is_decided.wait()
+        body = WholeBody(TakenBody(b"charge", 6))
+        return Untouched(Incoming(incoming.head, body, incoming.hop), Word.UNPROTECTED)
+
+    async with RecordingUpstream() as upstream, serving(protect, upstream=upstream) as edge:
+        # Leaves an idle connection behind, on which a request goes out at once.
+        assert (await exchange(edge.port, post(target=b"/free"))).status == 200
+        async with Connection(edge.port) as client:
+            await client.send(post())
+            await asked.wait()
+        await eventually(lambda: edge.edge.connections == 0)
+        is_decided.set()
+        await eventually(lambda: edge.edge.in_flight == 0)
+        assert (await exchange(edge.port, post(target=b"/free"))).status == 200
+        assert [request.target for request in upstream.requests] == [b"/free", b"/free"]
 
 
 async def test_nothing_is_decoded_for_a_client_that_is_gone() -> None:

@@ -19,7 +19,7 @@ from gateway.core.framing import digest
 from gateway.core.message import ResponseHead
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State, microseconds
 from gateway.core.outcome import Meaning, declared_retention_seconds, meaning_of
-from gateway.core.replay import is_event_stream, stored_response
+from gateway.core.replay import stored_response
 
 
 class Refusal(StrEnum):
@@ -77,7 +77,7 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
     operation_id, said = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
     match ruling:
         case Happened(head, body):
-            is_kept = len(body) <= treatment.keep.body_bytes_max and not is_event_stream(head.headers)
+            is_kept = treatment.keep.keeps_body(head.headers, len(body))
             # A protected route has no method whose answers have no body.
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
             said += [b"%d" % head.status, head.reason, *(part for field in head.headers for part in field), body]

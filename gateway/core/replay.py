@@ -58,6 +58,10 @@ class KeepPolicy:
         dropped = HOP_BY_HOP | GATEWAY_FIELDS | MOMENTARY | self.strip | (PERSONAL - self.keep)
         object.__setattr__(self, "dropped", dropped)
 
+    def keeps_body(self, headers: Headers, body_bytes: int) -> bool:
+        """Whether a body of this length, with these fields, is stored; never that of an event stream."""
+        return 0 < self.body_bytes_max >= body_bytes and not is_event_stream(headers)
+
 
 def has_no_body(method: bytes, status: int) -> bool:
     """Whether the response has no body by RFC 9112 section 6.3, whatever its fields say of one."""

@@ -195,8 +195,9 @@ class Prober:
                 assert_never(result)
 
     def _prove(self, route: Route, record: Record, heard: _Heard) -> Prove:
-        keeps_body = heard.body is not None and len(heard.body) <= route.keep.body_bytes_max > 0
-        body = heard.body if keeps_body else None
+        body = heard.body
+        if body is not None and not route.keep.keeps_body(heard.head.headers, len(body)):
+            body = None
         return Prove(
             record.identity.operation_id,
             record.token,

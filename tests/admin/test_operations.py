@@ -26,6 +26,7 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.pointer import parse_pointer
+from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ComposedScope, HeaderScope
 from gateway.store.base import Indefinite, NotApplied, Query
 from tests.admin.hand import (
@@ -319,6 +320,17 @@ async def test_long_body_and_declared_retention() -> None:
     assert record.response is not None
     assert (record.response.body, record.response.headers) == (None, ())
     assert record.replay_until_us == record.remember_until_us == desk.memory.clock() + microseconds(10_000)
+
+
+async def test_nothing_is_kept_where_nothing_is() -> None:
+    """On a route that stores no bodies an empty one is not stored either, as for any answer."""
+    desk = Desk(Policies("shop", [replace(CHARGE, treatment=replace(TREATMENT, keep=KeepPolicy(body_bytes_max=0)))]))
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    changed(await desk.operations.resolve(operation_id, Happened(CREATED, b""), AUDIT))
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.response is not None
+    assert record.response.body is None
 
 
 def route(name: str, operation: str, seconds: float) -> RoutePolicy:

@@ -206,6 +206,15 @@ async def test_how_much_of_a_found_answer_is_kept(
         assert case.office.record.response.body == kept
 
 
+async def test_an_event_stream_is_never_kept(tmp_path: Path) -> None:
+    """Nor is one that came in time."""
+    stream = replace(DONE, headers=(("Content-Type", "text/event-stream"),))
+    async with in_doubt(tmp_path, stream) as case:
+        await case.probe()
+        assert case.office.record.response is not None
+        assert case.office.record.response.body is None
+
+
 async def test_an_answer_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its head says that it was done; it is recorded without its body."""
     monkeypatch.setattr(probing, "_BODY_BYTES_MAX", 1)

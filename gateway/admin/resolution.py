@@ -17,8 +17,8 @@ from gateway.admin.policy import Treatment
 from gateway.admin.view import ago, moment, span
 from gateway.core.framing import digest
 from gateway.core.message import ResponseHead
-from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State, microseconds
-from gateway.core.outcome import Meaning, declared_retention_seconds, meaning_of
+from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State
+from gateway.core.outcome import Meaning, meaning_of, windows_us
 from gateway.core.replay import stored_response
 
 
@@ -81,11 +81,9 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
             # A protected route has no method whose answers have no body.
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
             said += [b"%d" % head.status, head.reason, *(part for field in head.headers for part in field), body]
-            declared = declared_retention_seconds(head.headers)
-            replay_us = treatment.replay_us if declared is None else microseconds(declared)
-            remember_us = max(replay_us, treatment.remember_us)
+            windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
             resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, said)
-            return Prove(operation_id, record.token, resolution_id, response, replay_us, remember_us, audit)
+            return Prove(operation_id, record.token, resolution_id, response, *windows, audit)
         case NothingHappened():
             resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, said)
             return Disprove(operation_id, record.token, resolution_id, treatment.remember_us, audit)

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, field_values
-from gateway.core.operation import Event
+from gateway.core.operation import Event, microseconds
 from gateway.core.verdict import Word
 
 
@@ -163,3 +163,11 @@ def declared_retention_seconds(headers: Headers) -> int | None:
     if not text.isdigit() or len(text) > 9:
         return None
     return min(int(text), RETENTION_SECONDS_MAX)
+
+
+def windows_us(headers: Headers, replay_us: int, remember_us: int) -> tuple[int, int]:
+    """How long this answer is replayed and its key remembered: as its route says, unless the answer says otherwise."""
+    declared_seconds = declared_retention_seconds(headers)
+    if declared_seconds is not None:
+        replay_us = microseconds(declared_seconds)
+    return replay_us, max(replay_us, remember_us)

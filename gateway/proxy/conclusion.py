@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.message import Headers, ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
     Complete,
@@ -19,14 +19,13 @@ from gateway.core.operation import (
     LastWord,
     Record,
     Release,
-    microseconds,
 )
 from gateway.core.outcome import (
     Outcome,
     conclude_answered,
     conclude_not_sent,
     conclude_unknown,
-    declared_retention_seconds,
+    windows_us,
 )
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
@@ -105,7 +104,7 @@ class ClaimedRequest:
             shared = Reply(head.status, head.reason, kept_fields(method, head, route.keep), body, outcome.word, length)
         return Conclusion(
             outcome,
-            self._command(outcome, f"answered_{head.status}", stored, declared_retention_seconds(head.headers)),
+            self._command(outcome, f"answered_{head.status}", stored, head.headers),
             Reply(head.status, head.reason, response_fields(head.headers), body, outcome.word, length),
             shared,
             f"answered {head.status}",
@@ -142,15 +141,13 @@ class ClaimedRequest:
         outcome: Outcome,
         doubt: str,
         stored: StoredResponse | None = None,
-        declared_seconds: int | None = None,
+        headers: Headers = (),
     ) -> LastWord:
         match outcome.event:
             case Event.COMPLETE if stored is not None:
                 retention = self.request.route.retention
-                replay_us = retention.replay_us if declared_seconds is None else microseconds(declared_seconds)
-                return Complete(
-                    *self._ids, stored, replay_us, max(replay_us, retention.remember_us), granted=self.record
-                )
+                windows = windows_us(headers, retention.replay_us, retention.remember_us)
+                return Complete(*self._ids, stored, *windows, granted=self.record)
             case Event.RELEASE:
                 return self.release()
             case Event.FORGET:

@@ -28,6 +28,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
+from gateway.core.outcome import windows_us
 from gateway.core.recovery import AskAgain, Began, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
 from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
@@ -203,8 +204,7 @@ class Prober:
             record.token,
             uuid4(),
             stored_response(b"GET", heard.head, body, route.keep),
-            route.retention.replay_us,
-            route.retention.remember_us,
+            *windows_us(heard.head.headers, route.retention.replay_us, route.retention.remember_us),
             Audit(self._who, f"a probe was answered {heard.head.status}"),
         )
 

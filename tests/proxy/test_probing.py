@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.operation import Complete, Snapshot, State
+from gateway.core.operation import Complete, Snapshot, State, microseconds
 from gateway.observe.facts import Fact, Herald, ProbeFinding, ProbeMade
 from gateway.proxy import probing
 from gateway.proxy.probing import Prober
@@ -213,6 +213,16 @@ async def test_an_event_stream_is_never_kept(tmp_path: Path) -> None:
         await case.probe()
         assert case.office.record.response is not None
         assert case.office.record.response.body is None
+
+
+async def test_a_found_answer_is_replayed_for_as_long_as_it_says(tmp_path: Path) -> None:
+    """The service's own retention counts, as for any answer."""
+    async with in_doubt(tmp_path, replace(DONE, headers=(("Idempotency-Retention", "10"),))) as case:
+        found = await case.probe()
+        assert found is not None
+        assert found.record is not None
+        assert found.record.replay_until_us - found.now_us == microseconds(10)
+        assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
 
 
 async def test_an_answer_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ and is on the operator's list all the time.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NoReturn
 from uuid import UUID
@@ -38,7 +39,7 @@ class RecoveryWorker:
     ) -> None:
         self._store = store
         self._prober = prober
-        self._routes = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
+        self._routes = _probed_by_name(routes)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
         # Where a pass that came to its bound ended: many that nobody can ask about must not hide those behind them.
@@ -88,3 +89,19 @@ class RecoveryWorker:
     async def _pass(self) -> float:
         await self.run_once()
         return self._pass_seconds
+
+
+def _probed_by_name(routes: Mapping[str, Route]) -> dict[str, Route]:
+    """The routes that can be probed, by the names that stand in their records.
+
+    A route that was renamed keeps its old name as its operation, and its old records have that as their route's. Where
+    several routes share an operation, it is not known whose they are.
+    """
+    probed = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
+    sharing = Counter(route.operation for route in routes.values())
+    renamed = {
+        route.operation: route
+        for route in probed.values()
+        if route.operation not in routes and sharing[route.operation] == 1
+    }
+    return probed | renamed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
+
+import pytest
 
 from gateway.core.operation import Snapshot
 from gateway.core.recovery import Probe
@@ -34,14 +36,17 @@ class Deaf:
 
 
 @asynccontextmanager
-async def recovering(prober: Deaf, count: int) -> AsyncIterator[tuple[RecoveryWorker, list[Hand]]]:
-    """A worker on a store in which so many are in doubt."""
+async def recovering(
+    prober: Deaf, count: int, operations: Mapping[str, str] = MappingProxyType({ROUTE: ROUTE})
+) -> AsyncIterator[tuple[RecoveryWorker, list[Hand]]]:
+    """A worker on a store in which so many are in doubt; `operations` are those of the routes by their names."""
     store = MemoryStore()
     await store.start()
     hands = [Hand() for _ in range(count)]
     for hand in hands:
         await do(store, hand, Hand.claim, Hand.abandon)
-    routes: Any = {ROUTE: SimpleNamespace(recovery=Probe("/payments"))}
+    recovery = Probe("/payments")
+    routes: Any = {name: SimpleNamespace(operation=each, recovery=recovery) for name, each in operations.items()}
     yield RecoveryWorker(store, cast(Prober, prober), routes), hands
     await store.close()
 
@@ -55,6 +60,19 @@ async def test_many_that_stay_in_doubt_hide_nobody() -> None:
         assert sorted(prober.asked) == sorted(hand.operation_id for hand in hands)
         await worker.run_once()
         assert len(prober.asked) == 1_700
+
+
+@pytest.mark.parametrize(
+    ("operations", "is_asked"),
+    [({"pay": ROUTE}, True), ({"pay": ROUTE, "refund": ROUTE}, False), ({"pay": "pay"}, False)],
+    ids=["renamed", "shared", "another"],
+)
+async def test_a_route_that_was_renamed(operations: dict[str, str], is_asked: bool) -> None:
+    """What came in under its old name, which is its operation now, is asked about, unless another may have that too."""
+    prober = Deaf()
+    async with recovering(prober, 1, operations) as (worker, hands):
+        await worker.run_once()
+        assert prober.asked == ([hands[0].operation_id] if is_asked else [])
 
 
 async def test_a_probe_that_fails_keeps_nobody_else_from_theirs() -> None:

@@ -38,7 +38,8 @@ from gateway.store.base import RecoveryLease, Store, StoreError
 
 # A probe reads; one that is slower than this is asked again later.
 PROBE_SECONDS_MAX: Final = 30.0
-_BODY_BYTES_MAX: Final = 1024 * 1024
+# Of an answer so much is read, to see what it means; more where the route keeps more.
+_BODY_BYTES_MIN: Final = 1024 * 1024
 # Of probes at once in this process, over all operations.
 _PROBES_MAX: Final = 64
 _URGENT_PAUSE_SECONDS: Final = 1.0
@@ -182,7 +183,7 @@ class Prober:
                 return str(reason)
             case Answer():
                 with result:
-                    body = await result.body.read_all(_BODY_BYTES_MAX)
+                    body = await result.body.read_all(max(_BODY_BYTES_MIN, route.keep.body_bytes_max))
                 match body:
                     case BodyLost(reason):
                         return str(reason)

@@ -225,13 +225,18 @@ async def test_a_found_answer_is_replayed_for_as_long_as_it_says(tmp_path: Path)
         assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
 
 
-async def test_an_answer_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its head says that it was done; it is recorded without its body."""
-    monkeypatch.setattr(probing, "_BODY_BYTES_MAX", 1)
-    async with in_doubt(tmp_path, DONE) as case:
+@pytest.mark.parametrize(
+    ("stored_bytes_max", "kept"), [(0, None), (1, None), (2, b"so")], ids=["none", "less", "as-much"]
+)
+async def test_an_answer_too_long_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_bytes_max: int, kept: bytes | None
+) -> None:
+    """Its head says that it was done; it is recorded without its body, unless the route keeps bodies of that length."""
+    monkeypatch.setattr(probing, "_BODY_BYTES_MIN", 1)
+    async with in_doubt(tmp_path, DONE, stored_bytes_max=stored_bytes_max) as case:
         await case.probe()
         assert case.office.record.response is not None
-        assert case.office.record.response.body is None
+        assert case.office.record.response.body == kept
 
 
 @pytest.mark.parametrize("bytes_max", [0, 500], ids=["before-its-head", "in-its-body"])

@@ -75,7 +75,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(7, "the key is malformed or too long", "400", (_W.KEY_INVALID,)),
     Rule(
         8,
-        "the durable store is needed and cannot be reached, or lost its memory: the route refuses / forwards",
+        "the durable store is needed and lost its memory, or cannot be reached (then the route refuses / forwards)",
         "503 with `Retry-After`, not forwarded / forwarded without protection",
         (_W.STORE_UNAVAILABLE, _W.STORE_AMNESIA, _W.UNPROTECTED),
     ),

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -736,6 +737,20 @@ async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> No
         route = replace(office.route, in_flight=replace(office.route.in_flight, waiters_max=0))
         assert heard(await office.reply(route=route)) == (409, Word.IN_DOUBT)
         assert len(office.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("route", [{"recovery": "resend"}, PROBED], ids=["resend", "probe"])
+async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, route: dict[str, Any]) -> None:
+    """A route that accepts records from before a change answers from them: it recovers nothing for what may differ."""
+    async with coordination(tmp_path, route=route) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE), Answer())
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        otherwise = Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",)))
+        accepting = replace(office.route, fingerprinter=otherwise, accepts_recipe_change=True)
+        assert heard(await office.reply(body=b'{"amount": 7}', route=accepting)) == (409, Word.IN_DOUBT)
+        assert len(office.upstream.requests) == 1
+        recovered = Word.STORED if route is not PROBED else Word.RECOVERED
+        assert heard(await office.reply(route=accepting)) == (200, recovered)
 
 
 async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:

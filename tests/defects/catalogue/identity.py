@@ -183,4 +183,16 @@ DEFECTS = (
         ),
         ("tests/core/test_verdict.py::test_recipe_changed",),
     ),
+    Defect(
+        "recipe-change-sends-again",
+        "a request whose sameness cannot be known is sent in place of one that is in doubt",
+        (
+            Edit(
+                "proxy/claiming.py",
+                "case Doubt(record, is_same=True) if terms.takes_over",
+                "case Doubt(record) if terms.takes_over",
+            ),
+        ),
+        ("tests/proxy/test_coordinator.py::test_doubt_about_a_request_that_cannot_be_compared[resend]",),
+    ),
 )

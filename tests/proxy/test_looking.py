@@ -10,11 +10,12 @@ import pytest
 
 from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Word
+from gateway.proxy import claiming
 from gateway.proxy.reply import Reply
 from gateway.store.base import Indefinite
 from tests.support.coordination import LEASE_SECONDS, coordination, spooled_files
 from tests.support.eventually import eventually
-from tests.support.faulty_store import dropped, withheld
+from tests.support.faulty_store import dropped
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.upstream import Answer
 
@@ -149,8 +150,12 @@ async def test_who_looks_takes_a_place(tmp_path: Path) -> None:
 
 
 @BODIES
-async def test_claims_without_an_answer_keep_no_copy_back(tmp_path: Path, body: bytes) -> None:
+async def test_claims_without_an_answer_keep_no_copy_back(
+    tmp_path: Path, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many are pursued on a store that says nothing, what needs no claim is replayed, and no more are begun."""
+    # Given up at once, and pursued for the first answer.
+    monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0,))
     memory, copies = Memory(), list[Snapshot]()
 
     def look(_: UUID) -> asyncio.Future[Snapshot | None]:
@@ -162,8 +167,6 @@ async def test_claims_without_an_answer_keep_no_copy_back(tmp_path: Path, body: 
     async with coordination(tmp_path, memory=memory, look=look, in_flight_max=3) as office:
         office.store.break_("claim", fault=dropped())
         for key in ("a", "b", "c"):
-            # Given up at once, and pursued for the first answer.
-            office.store.on("claim", dropped(), withheld())
             assert heard(await office.reply(key, body)) == (503, Word.STORE_UNAVAILABLE)
         assert (office.claiming.pursued, office.coordinator.in_flight) == (3, 0)
         assert heard(await office.reply("d", body)) == (503, Word.OVERLOADED)

@@ -9,8 +9,10 @@ from typing import Literal
 from gateway.config.address import SqliteUrl
 from gateway.config.identity import ComposedScope, HeaderScope
 from gateway.config.model import Admin, Config, Store
+from gateway.config.recovery import ProbeRecovery
 from gateway.config.route import Route
 from gateway.core.message import is_forwarding_field
+from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import unreachable
 from gateway.core.scope import Network
 
@@ -37,6 +39,7 @@ def notices(config: Config) -> tuple[Notice, ...]:
     found = [*_of_admin(config.admin), *_of_store(config.store)]
     for index, route in enumerate(config.routes):
         found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
+        found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
@@ -73,6 +76,13 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
             )
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+
+
+def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:
+    # What a probe asks is rendered when its operation is claimed, and kept with it.
+    is_by_key = isinstance(route.recovery, ProbeRecovery) and "key" in probe_placeholders(route.recovery.probe.path)
+    if is_by_key and not store.clear_keys:
+        yield Notice(f"{path}.path", "the store has keys of this route in clear, for what its probes ask")
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:

@@ -227,6 +227,19 @@ def test_notices() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "clear_keys", "is_noticed"),
+    [("{key}", "false", True), ("{key}", "true", False), ("{operation_id}", "false", False)],
+    ids=["by-key", "in-clear-anyway", "by-operation"],
+)
+def test_a_probe_that_asks_by_the_key_is_noticed(asked: str, clear_keys: str, is_noticed: bool) -> None:
+    """The store holds what a probe asks, and so a key in clear that is a digest otherwise."""
+    recovery = f"    recovery: {{probe: {{path: '/pay?of={asked}', done: [{{status: [200]}}]}}}}\n"
+    text = MINIMAL.replace("store: {", f"store: {{clear_keys: {clear_keys}, ") + recovery
+    message = "routes[0].recovery.probe.path: the store has keys of this route in clear, for what its probes ask"
+    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
+
+
+@pytest.mark.parametrize(
     ("trusted", "is_noticed"),
     [("[]", True), ("[10.0.0.0/16]", True), ("[10.0.0.0/8]", False), ('[0.0.0.0/0, "::/0"]', False)],
 )

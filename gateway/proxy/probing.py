@@ -89,9 +89,12 @@ class Prober:
         self._who = who
         self._inquiries: dict[UUID, _Inquiry] = {}
         self._places = asyncio.Semaphore(_PROBES_MAX)
+        self._is_closed = False
 
     async def resolve(self, route: Route, operation_id: UUID, wait_seconds: float) -> Snapshot | None:
         """Probe for a request that waits; the record once it is out of doubt, or None when that takes too long."""
+        if self._is_closed:
+            return None
         inquiry = self._inquiries.get(operation_id)
         if inquiry is None:
             task = asyncio.get_running_loop().create_task(self._inquire(route, operation_id))
@@ -228,7 +231,8 @@ class Prober:
         return (await self._store.apply(command)).snapshot
 
     async def close(self) -> None:
-        """End every probe; those who wait see that nothing was found in time."""
+        """End every probe; those who wait, and whoever comes later, see that nothing was found in time."""
+        self._is_closed = True
         tasks = [inquiry.task for inquiry in self._inquiries.values()]
         for task in tasks:
             task.cancel()

@@ -323,6 +323,15 @@ async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
         assert case.probes == 0
 
 
+async def test_those_who_come_after_the_end(tmp_path: Path) -> None:
+    """Nobody is asked for them: nothing would end that any more."""
+    async with in_doubt(tmp_path, DONE) as case:
+        await case.prober.close()
+        assert await case.resolve(30.0) is None
+        assert not is_asking()
+        assert case.probes == 0
+
+
 async def test_those_who_wait_at_the_end(tmp_path: Path) -> None:
     """They hear that nothing was found, at once."""
     async with in_doubt(tmp_path, replace(DONE, hold=asyncio.Event())) as case:

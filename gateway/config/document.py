@@ -26,6 +26,17 @@ _VALUES_MAX = 50_000
 _NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# What to do about a problem that PyYAML puts in these words; the first that fits counts.
+_HINTS = {
+    "but got '{'": 'inside braces or brackets quote a value that holds {, such as "/v1/{id}" or "${NAME}"',
+    "expected ','": "quote the value, or close the brace or bracket that was opened before it",
+    "'\\t'": "indent with spaces",
+    "cannot start any token": "quote a value that begins with it",
+    "escape character": "single quotes take a backslash as it is",
+    "mapping values are not allowed": (
+        "quote a value that holds ': ', check the indentation, and that the line above has a space after its colon"
+    ),
+}
 _LITERAL_HINT = "write $${ for a literal ${"
 
 Position = tuple[int, int]
@@ -129,12 +140,15 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
             problem, hint = "this anchor is malformed, or its name is used twice", "quote a value that begins with &"
         case _ if "tag" in problem or "tag" in (error.context or ""):
             problem, hint = "this tag is malformed", "quote a value that begins with !"
-        case _ if "but got '{'" in problem:
-            hint = 'inside braces or brackets write "${NAME}" with quotes'
-        case _ if "'\\t'" in problem:
-            hint = "indent with spaces"
-        case "mapping values are not allowed here":
-            hint = "quote a value that holds ': ', and check the indentation"
+        case _ if problem.startswith(("expected <block end>", "expected '<document start>'")):
+            problem = "this does not fit the lines above it"
+            hint = "check the indentation, the pairs of quotes, braces and brackets, and the space after each colon"
+        case "found unexpected end of stream":
+            problem, mark = "this quotation mark has no second one", error.context_mark or mark
+        case "could not find expected ':'":
+            hint, mark = "is a colon missing, or the space after it?", error.context_mark or mark
+        case _:
+            hint = next((hint for piece, hint in _HINTS.items() if piece in problem), "")
     # What stands in quotes can be a piece of a secret; single characters and names such as '<block end>' cannot.
     problem = re.sub(r"'([^']*)'", _shown_quote, problem)
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)

@@ -24,15 +24,28 @@ SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
         pytest.param("a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="word"),
         pytest.param("~", "1:1: expected a mapping of keys such as listen, upstream and routes", id="null"),
         pytest.param("a: b\n---\nc: d", "2:1: YAML: a second document begins here; expected only one", id="documents"),
-        pytest.param("a: [b, c}", "1:9: YAML: expected ',' or ']', but got '}'", id="bracket"),
+        pytest.param(
+            "a: [b, c}",
+            "1:9: YAML: expected ',' or ']', but got '}'; quote the value, or close the brace or bracket "
+            "that was opened before it",
+            id="bracket",
+        ),
+        pytest.param(
+            "a: {b: c\nd: e",
+            "2:2: YAML: expected ',' or '}', but got ':'; quote the value, or close the brace or bracket "
+            "that was opened before it",
+            id="open-brace",
+        ),
         pytest.param(
             "log: {level: ${LEVEL}}",
-            "1:15: YAML: expected ',' or '}', but got '{'; inside braces or brackets write \"${NAME}\" with quotes",
+            "1:15: YAML: expected ',' or '}', but got '{'; inside braces or brackets quote a value that holds {, "
+            'such as "/v1/{id}" or "${NAME}"',
             id="unquoted-reference-in-braces",
         ),
         pytest.param(
             "a: b: c",
-            "1:5: YAML: mapping values are not allowed here; quote a value that holds ': ', and check the indentation",
+            "1:5: YAML: mapping values are not allowed here; quote a value that holds ': ', check the indentation, "
+            "and that the line above has a space after its colon",
             id="colon",
         ),
         pytest.param(
@@ -40,7 +53,34 @@ SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
             "2:1: YAML: found character '\\t' that cannot start any token; indent with spaces",
             id="tab",
         ),
-        pytest.param("a: 'b", "1:6: YAML: found unexpected end of stream", id="open-quote"),
+        pytest.param("a: 'b\nc: d", "1:4: YAML: this quotation mark has no second one", id="open-quote"),
+        pytest.param(
+            "a:\n    b: c\n  d: e",
+            "3:3: YAML: this does not fit the lines above it; check the indentation, the pairs of quotes, braces "
+            "and brackets, and the space after each colon",
+            id="indentation",
+        ),
+        pytest.param(
+            " a: b\nc: d",
+            "2:1: YAML: this does not fit the lines above it; check the indentation, the pairs of quotes, braces "
+            "and brackets, and the space after each colon",
+            id="first-line-indented",
+        ),
+        pytest.param(
+            "a:\n  b: c\n  d\n  e: f",
+            "3:3: YAML: could not find expected ':'; is a colon missing, or the space after it?",
+            id="no-colon",
+        ),
+        pytest.param(
+            "a: @b",
+            "1:4: YAML: found character '@' that cannot start any token; quote a value that begins with it",
+            id="reserved",
+        ),
+        pytest.param(
+            'a: "C:\\pay"',
+            "1:8: YAML: found unknown escape character 'p'; single quotes take a backslash as it is",
+            id="backslash",
+        ),
         pytest.param(
             "from: *",
             "1:8: YAML: this names an anchor that does not exist; quote a value that begins with *",

@@ -110,6 +110,8 @@ def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mis
     match tree:
         case None:
             hint = "leave it out, or quote a word such as 'null'"
+            if place.models:
+                hint = "indent below it what belongs to it, or leave it out"
             yield document.mistake(place.path, "nothing is written here", hint)
         case dict():
             parts = [(key, value) for key, value in tree.items() if key in place.keys]

@@ -53,7 +53,8 @@ ROUTE_MISTAKES = [
         "expected a whole number from 0 to 100000, found '0o17'",
     ),
     ("in_flight: ▸5s", "in_flight", "expected a mapping with wait, max_wait, status, max_waiters, found '5s'"),
-    ("in_flight:▸", "in_flight", "nothing is written here; leave it out, or quote a word such as 'null'"),
+    ("in_flight:▸", "in_flight", "nothing is written here; indent below it what belongs to it, or leave it out"),
+    ("status_header:▸", "status_header", "nothing is written here; leave it out, or quote a word such as 'null'"),
     ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
     ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
     ("recovery: ▸retry", "recovery", "expected hold, resend or {probe: {path, done, ...}}, found 'retry'"),
@@ -299,7 +300,7 @@ GLOBAL_MISTAKES = [
         "1:12: state_dir",
         "expected an absolute path such as /var/lib/idempotency-gateway, found './state'",
     ),
-    ("log: null", "1:6: log", "nothing is written here; leave it out, or quote a word such as 'null'"),
+    ("log: null", "1:6: log", "nothing is written here; indent below it what belongs to it, or leave it out"),
     ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first on line 1"),
     (
         "secrets: {fingerprint_key: hunter2}",

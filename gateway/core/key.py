@@ -150,6 +150,21 @@ def key_fields(spec: KeySpec) -> frozenset[bytes]:
             assert_never(spec)
 
 
+def key_places(spec: KeySpec) -> str:
+    """Where a key is looked for, in words for somebody whose request has none there."""
+    match spec:
+        case HeaderKey(names):
+            places = [_shown(name) for name in names]
+        case ComposedKey(parts):
+            places = [
+                _shown(part.name) if isinstance(part, HeaderPart) else f"{format_pointer(part.pointer)} of the body"
+                for part in parts
+            ]
+        case _:
+            assert_never(spec)
+    return " or ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
+
+
 def key_recipe(spec: KeySpec) -> bytes:
     """What of the specification decides which key a request has. The format does not: it only refuses."""
     match spec:

@@ -16,7 +16,7 @@ from uuid import UUID
 from gateway.core.fingerprint import Digests
 from gateway.core.identity import identity_of
 from gateway.core.immutable import immutable
-from gateway.core.key import Key, KeyFault, find_key, needs_body
+from gateway.core.key import Key, KeyFault, find_key, key_places, needs_body
 from gateway.core.message import RequestHead, field_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget
 from gateway.core.recovery import Probe, Resend, render_probe
@@ -180,7 +180,8 @@ def _key_and_scope(
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
-        return refuse(Word.KEY_MISSING, shape=route.shape)
+        detail = f"{key_places(route.key)} is missing."
+        return refuse(Word.KEY_MISSING, shape=route.shape, detail=detail)
     return Untouched(incoming, Word.UNKEYED)
 
 

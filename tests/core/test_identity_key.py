@@ -16,7 +16,9 @@ from gateway.core.key import (
     Key,
     KeyFault,
     KeyFormat,
+    KeySpec,
     find_key,
+    key_places,
     key_recipe,
     needs_body,
     parse_key,
@@ -148,6 +150,24 @@ def test_present_but_empty_is_no_absence() -> None:
     spec = HeaderKey((b"webhook-id", b"Idempotency-Key"))
     found = find_key(spec, ((b"webhook-id", b""), (b"Idempotency-Key", b"k")), None, unquote)
     assert found == KeyFault("webhook-id is empty.")
+
+
+@pytest.mark.parametrize(
+    ("spec", "places"),
+    [
+        pytest.param(HeaderKey((b"PayPal-Request-Id",)), "PayPal-Request-Id", id="one-field"),
+        pytest.param(HeaderKey((b"webhook-id", b"svix-id")), "webhook-id or svix-id", id="either-field"),
+        pytest.param(ComposedKey((BodyPart(parse_pointer("/a/b")),)), "/a/b of the body", id="body"),
+        pytest.param(
+            ComposedKey((HeaderPart(b"ce-source"), HeaderPart(b"ce-id"), BodyPart(parse_pointer("/account")))),
+            "ce-source, ce-id or /account of the body",
+            id="composed",
+        ),
+    ],
+)
+def test_places_are_named_as_they_are_configured(spec: KeySpec, places: str) -> None:
+    """Whoever sent no key can be told every place where it was looked for."""
+    assert key_places(spec) == places
 
 
 def test_no_key_in_the_representation() -> None:

@@ -104,14 +104,15 @@ async def test_rule_3_overloaded(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
 async def test_rule_4_no_key(store: Store, tmp_path: Path, required: bool) -> None:
-    """Without a key a route refuses or forwards untouched, as it says."""
-    key = {"header": "Idempotency-Key", "required": required}
+    """Without a key a route refuses, naming where it belongs, or forwards untouched, as it says."""
+    key = {"header": "X-Order-Key", "required": required}
     async with house(store, tmp_path, route={"key": key}) as home:
         response = await home.send(None)
         assert status_of(response) == ((400, "key-missing") if required else (200, "unkeyed"))
         assert len(home.upstream.requests) == (0 if required else 1)
         if required:
             assert response.json()["title"] == "Idempotency-Key is missing"
+            assert response.json()["detail"].startswith("X-Order-Key is missing. This operation needs")
 
 
 async def test_rule_5_scope_missing(store: Store, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from gateway.app.life import StartError
 from gateway.config import Config, ServerTls
+from gateway.proxy.certificates import load_chain
 
 
 def make_state_dir(config: Config) -> None:
@@ -32,7 +33,7 @@ def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.cert, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(f"the certificate {tls.cert} with the key {tls.key} cannot be used: {error}") from error
+        load_chain(context, tls.cert, tls.key)
+    except OSError as error:
+        raise StartError(f"the files of listen.tls cannot be used: {error}") from error
     return context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -29,7 +28,7 @@ class Upstreams:
         if same not in self._clients:
             try:
                 settings = upstream_settings(self._config, asked)
-            except (OSError, ssl.SSLError) as error:
+            except OSError as error:
                 raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
             self._clients[same] = Upstream(settings, partial(self._tell, str(asked.url)))
         return self._clients[same]

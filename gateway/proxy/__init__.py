@@ -22,5 +22,5 @@ says. `compose` makes the replies, and `decoding` undoes a coding that a client 
 told of a request, and `timing` has the waits that every request meets.
 
 *The upstream.* `forwarding` decides which fields cross, `upstream` is the client, `answer_stream` passes a long answer
-on.
+on. The files for TLS, with either side, are read by `certificates`.
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from gateway.proxy.certificates import believing, load_chain
 from gateway.proxy.keepalive import keep_alive
 from gateway.proxy.upstream.connection import ConnectionOwner, UpstreamConnection
 from gateway.proxy.upstream.result import NotSent, SentNothing, Unknown
@@ -58,12 +59,12 @@ class UpstreamSettings:
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """A context that verifies the upstream, against `ca` or else the system's roots, and shows `cert` if given.
 
-    Raises OSError or ssl.SSLError when a file cannot be read or is not what it should be.
+    Raises OSError when a file cannot be read or is not what it should be.
     """
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
+    context = believing(ca)
     context.set_alpn_protocols(["http/1.1"])
-    if cert is not None:
-        context.load_cert_chain(cert, key)
+    if cert is not None and key is not None:
+        load_chain(context, cert, key)
     return context
 
 

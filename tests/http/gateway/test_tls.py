@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError
@@ -59,17 +66,53 @@ async def test_upstream_with_a_strange_certificate(store: dict[str, Any], tmp_pa
         assert upstream.requests == []
 
 
-@pytest.mark.parametrize("fault", ["missing", "not-a-certificate", "other-key"])
-async def test_unusable_certificate(store: dict[str, Any], tmp_path: Path, authority: Authority, fault: str) -> None:
-    """A certificate that cannot be used ends the start, and the text names the files."""
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("missing", "localhost.pem: No such file or directory"),
+        ("not-a-certificate", "localhost.pem holds no certificate in PEM"),
+        ("swapped", "localhost.key holds no private key in PEM"),
+        ("other-key", "localhost.key is the key of another certificate than "),
+        ("encrypted", "localhost.key is encrypted; a key without a passphrase is needed"),
+        ("cut-off", "localhost.pem with "),
+    ],
+)
+@pytest.mark.parametrize("side", ["listen", "upstream"])
+async def test_unusable_certificate(
+    store: dict[str, Any], tmp_path: Path, authority: Authority, side: str, fault: str, said: str
+) -> None:
+    """A certificate that cannot be used ends the start, on either side, and the text names the file and the fault."""
     certificate = authority.issue("localhost")
     match fault:
         case "missing":
             certificate.cert.unlink()
         case "not-a-certificate":
             certificate.cert.write_text("no certificate\n")
-        case _:
+        case "swapped":
+            shutil.copy(certificate.cert, certificate.key)
+        case "other-key":
             shutil.copy(authority.issue("other").key, certificate.key)
-    listen = {"address": "127.0.0.1:0", "tls": {"cert": str(certificate.cert), "key": str(certificate.key)}}
-    with pytest.raises(StartError, match=r"localhost\.pem"):
-        Gateway(parse(config_text("http://127.0.0.1:9", store, tmp_path, listen=listen)))
+        case "cut-off":
+            certificate.cert.write_bytes(certificate.cert.read_bytes()[:100])
+        case _:
+            key = load_pem_private_key(certificate.key.read_bytes(), None)
+            locked = BestAvailableEncryption(b"secret")
+            certificate.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
+    files = {"cert": str(certificate.cert), "key": str(certificate.key)}
+    sides = {
+        "listen": {"listen": {"address": "127.0.0.1:0", "tls": files}},
+        "upstream": {"upstream": {"tls": files}},
+    }
+    with pytest.raises(StartError, match=re.escape(said)):
+        Gateway(parse(config_text("https://127.0.0.1:9", store, tmp_path, **sides[side])))
+
+
+@pytest.mark.parametrize("content", [None, "no certificate\n"], ids=["missing", "not-a-certificate"])
+async def test_unusable_authority(store: dict[str, Any], tmp_path: Path, content: str | None) -> None:
+    """Authorities that cannot be used end the start, and the text names their file."""
+    ca = tmp_path / "ca.pem"
+    if content is not None:
+        ca.write_text(content)
+    text = config_text("https://127.0.0.1:9", store, tmp_path, upstream={"tls": {"ca": str(ca)}})
+    with pytest.raises(StartError, match=re.escape(f"https://127.0.0.1:9 cannot be used: {ca}")):
+        Gateway(parse(text))

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import SecretStr
 
 from gateway.config.leaf import SUBSTITUTED, Leaf
+from gateway.config.report import alternatives
 from gateway.core.message import bracketed
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,6 +25,7 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
 _MEANT_RELATIVE = frozenset((".", "..", "~"))
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
 
 
@@ -215,10 +217,13 @@ class DurableUrl(Leaf):
         # Several hosts may stand in one list, each with its port, which urlsplit does not know.
         hosts = re.sub(r"\[[^]]*\]", "", url.netloc.rpartition("@")[2]).split(",")
         ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
-        # A password with a plain / or ? ends the host early, and the rest of it would be shown as the database.
-        is_cut = re.search("[/@]", url.path[1:]) or any("@" in name for name in options)
+        # A password with a plain / or ? ends the host early, and the rest of it would be shown as the database; with a
+        # plain @ the driver takes the rest of it for a part of the host.
+        is_cut = re.search("[/@]", url.path[1:]) or any("@" in name for name in options) or url.netloc.count("@") > 1
         if not has_host or "#" in text or is_cut or not all(_PORT.match(port) for port in ports):
             raise self.unexpected(_PASSWORD_HINT, is_secret=True)
+        if options.get("sslmode", "prefer") not in _SSL_MODES:
+            raise self.unexpected(f"sslmode is {alternatives(_SSL_MODES)}", is_secret=True)
         return PostgresUrl(SecretStr(text))
 
     def _file(self, rest: str) -> Path:

@@ -432,7 +432,13 @@ def test_upstream_url(url: str, message: str) -> None:
         pytest.param("postgresql://u:12/ter2@h/d", f"{SQLITE}; {ENCODE}", id="digits-and-slash-in-password"),
         pytest.param("postgresql://u:h@n?ter2@h/d", f"{SQLITE}; {ENCODE}", id="at-and-question-mark-in-password"),
         pytest.param("postgresql://u:hun#ter2@h/d", f"{SQLITE}; {ENCODE}", id="hash-in-password"),
+        pytest.param("postgresql://u:hun@ter2@h/d", f"{SQLITE}; {ENCODE}", id="at-in-password"),
         pytest.param("postgresql:///d", f"{SQLITE}; {ENCODE}", id="no-host"),
+        pytest.param(
+            "postgresql://u@h/d?sslmode=verify",
+            f"{SQLITE}; sslmode is disable, allow, prefer, require, verify-ca or verify-full",
+            id="sslmode",
+        ),
         pytest.param("postgresql://u:hunter2@[h/d", f"{SQLITE}; {ENCODE}", id="bracket"),
     ],
 )

@@ -41,6 +41,8 @@ _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
 _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 # Refusals that waiting does not heal: somebody has to change the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
+# An option of the URL that nobody knows.
+_MISCONFIGURED_CODES: Final = frozenset(("42704",))
 
 
 class Transaction(AbstractAsyncContextManager[Any], Protocol):
@@ -98,8 +100,8 @@ class Refused(NotApplied):
 
     @property
     def is_misconfigured(self) -> bool:
-        """The server does not know our user, password or database."""
-        return self.sqlstate[:2] in _MISCONFIGURED_CLASSES
+        """The server does not know our user, password or database, or an option of the URL."""
+        return self.sqlstate[:2] in _MISCONFIGURED_CLASSES or self.sqlstate in _MISCONFIGURED_CODES
 
 
 def fault_of(error: Exception) -> StoreError:

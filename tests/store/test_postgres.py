@@ -92,11 +92,12 @@ async def test_a_start_that_failed_can_succeed_later(own_postgres: PostgresServe
         await store.close()
 
 
-async def test_a_wrong_user_or_database_is_refused_in_words(postgres_url: str) -> None:
+async def test_a_wrong_user_database_or_option_is_refused_in_words(postgres_url: str) -> None:
     """What waiting cannot heal is a refusal that names the culprit and no password."""
     for url, culprit in (
         (with_password(postgres_url, "s3cret"), "nobody"),
         (urlsplit(postgres_url)._replace(path="/nowhere").geturl(), "nowhere"),
+        (urlsplit(postgres_url)._replace(query="pool=3").geturl(), "unrecognized configuration parameter .pool"),
     ):
         with pytest.raises(StartRefused, match=culprit) as told:
             await PostgresStore(url).start()

@@ -61,6 +61,8 @@ def _of_store(store: Store) -> Iterator[Notice]:
 
 
 def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[Notice]:
+    if "/:" in route.match.path.text:
+        yield Notice(f"{path}.match.path", "':' is taken as it is; a segment that varies is written {name}")
     for method in route.match.methods:
         if method in _OWN_SEMANTICS:
             yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])

@@ -226,6 +226,14 @@ def test_notices() -> None:
     ]
 
 
+@pytest.mark.parametrize(("path", "is_noticed"), [("/orders/:id", True), ("/orders/{id}:cancel", False)])
+def test_a_variable_in_the_spelling_of_other_routers_is_noticed(path: str, is_noticed: bool) -> None:
+    """A segment such as :id is text here, so that the route would protect nothing that was meant."""
+    text = MINIMAL.replace("{path: /pay}", f'{{path: "{path}"}}')
+    message = "routes[0].match.path: ':' is taken as it is; a segment that varies is written {name}"
+    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
+
+
 @pytest.mark.parametrize(
     ("asked", "clear_keys", "is_noticed"),
     [("{key}", "false", True), ("{key}", "true", False), ("{operation_id}", "false", False)],

@@ -111,6 +111,12 @@ class ClientBody:
             self._cut = cut
             self._wake()
 
+    def give_up(self) -> None:
+        """Nobody takes what is here, and the rest is not looked at."""
+        self.cut_short(Cut.GONE)
+        self._buffer.clear()
+        self._buffer_bytes = 0
+
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():

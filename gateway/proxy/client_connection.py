@@ -162,6 +162,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_deaf = True
         self._waiting = b""
         self._tell_input()
+        if self._body is not None:
+            self._body.give_up()
         self._resume_transport()
 
     def open_tunnel(self, taker: Input) -> None:

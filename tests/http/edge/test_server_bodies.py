@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from gateway.proxy.client_body import Cut, RequestCut
+from gateway.proxy.client_body import ClientBody, Cut, RequestCut
 from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
@@ -381,3 +381,20 @@ async def test_a_client_that_goes_before_its_answer_gets_none() -> None:
         with pytest.raises(NoAnswerError):
             await connection.read_response()
         assert edge.taken == []
+
+
+async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it() -> None:
+    """A client that stays until it is broken off keeps none of it in memory."""
+    asked: list[Incoming] = []
+
+    async def refuse(incoming: Incoming) -> Reply:
+        asked.append(incoming)
+        return reply(status=503)
+
+    async with serving(refuse) as edge, Connection(edge.port) as connection:
+        await connection.send(CHUNKED_HEAD + b"186a0\r\n" + bytes(100_000))
+        assert (await connection.read_response()).status == 503
+        body = cast(ClientBody, asked[0].body)
+        await eventually(lambda: edge.edge.in_flight and not body._buffer)
+        with pytest.raises(RequestCut):
+            await anext(body.stream())

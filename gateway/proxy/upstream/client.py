@@ -32,6 +32,9 @@ from gateway.proxy.upstream.result import (
 )
 from gateway.proxy.upstream.sending import FileReader
 
+# What a client may have sent of a body that is still arriving and that nobody takes yet.
+_ARRIVED_BYTES_MAX: Final = 256 * 1024
+
 # What keeps a connection from being made, rather than this gateway from asking for one.
 _UNREACHED: Final = frozenset(
     (
@@ -211,7 +214,9 @@ class Upstream:
             )
             if begun is not None:
                 break
-            acquired = await self._pool.acquire(protected=protected)
+            # Of protected requests there are only so many.
+            held_bytes = 0 if protected else _held_bytes(body)
+            acquired = await self._pool.acquire(protected=protected, held_bytes=held_bytes)
             if isinstance(acquired, NotSent):
                 self._pool.stats.not_sent += 1
                 if acquired.reason in _UNREACHED:
@@ -297,3 +302,10 @@ class Upstream:
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat."""
         await self._pool.close()
+
+
+def _held_bytes(body: OutboundBody) -> int:
+    """What is in memory of a body that is not being sent yet, at most."""
+    if isinstance(body, bytes):
+        return len(body)
+    return _ARRIVED_BYTES_MAX if body.length is None else min(body.length, _ARRIVED_BYTES_MAX)

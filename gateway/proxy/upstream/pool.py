@@ -44,6 +44,9 @@ _TOGETHER_SECONDS = 1.0
 _LATE_BODY_SECONDS = 0.25
 # When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
 _NOBODY_SLOW_SECONDS = 1.0
+# What may be held of the bodies of requests that wait for a connection. One that is short costs no more than its head.
+_WAITING_BYTES_MAX = 64 * 1024 * 1024
+_SHORT_BYTES = 4 * 1024
 
 
 @dataclass(slots=True)
@@ -117,6 +120,7 @@ class UpstreamPool:
         # Apart, because what makes room for the one need not make room for the other.
         self._waiting_protected: deque[asyncio.Future[None]] = deque()
         self._waiting_others: deque[asyncio.Future[None]] = deque()
+        self._waiting_bytes = 0
         self._nobody_slow_until = float("-inf")
         self._sweep: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
@@ -155,10 +159,11 @@ class UpstreamPool:
             self._retire(connection, now)
         return None
 
-    async def acquire(self, *, protected: bool) -> UpstreamConnection | NotSent:
+    async def acquire(self, *, protected: bool, held_bytes: int = 0) -> UpstreamConnection | NotSent:
         """A quiet connection, used or fresh. May be cancelled at any time; then nothing is left of it.
 
-        The caller must use it, or give it back with `give_back_unused`, before it waits for anything.
+        `held_bytes` are held of the request's body meanwhile, where nothing else bounds how many do that. The caller
+        must use the connection, or give it back with `give_back_unused`, before it waits for anything.
         """
         settings = self._settings
         places = settings.connections_max + settings.connections_reserved
@@ -180,7 +185,14 @@ class UpstreamPool:
                     oldest.discard()
             elif waits == 0:
                 self._make_room(newcomers=1)
-            if not await self._wait_free(queue, until, is_first=waits == 0):
+            if waits == 0 and held_bytes > _SHORT_BYTES and self._waiting_bytes + held_bytes > _WAITING_BYTES_MAX:
+                return NotSent(SentNothing.POOL_TIMEOUT, "too much waits for a connection")
+            self._waiting_bytes += held_bytes
+            try:
+                is_free = await self._wait_free(queue, until, is_first=waits == 0)
+            finally:
+                self._waiting_bytes -= held_bytes
+            if not is_free:
                 return NotSent(SentNothing.POOL_TIMEOUT, f"all {len(self._connections)} connections are busy")
             waits += 1
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")

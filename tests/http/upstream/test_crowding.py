@@ -112,3 +112,28 @@ async def test_answers_that_outlast_their_operations_give_way_to_each_other() ->
             unread[-1].body.allow_to_outlast()
             await eventually(lambda: client._pool._passing == 1 and any(is_unread(each) for each in unread))
         assert client.stats.opened == 3
+
+
+async def test_bodies_of_requests_that_wait_for_a_connection_cannot_fill_the_memory() -> None:
+    """One that is too much is refused at once, and none that is short or protected; room comes back with each end."""
+    long = bytes(8 << 20)
+    async with (
+        serving(answering(DONE)) as server,
+        upstream_to(server.port, connections_max=1, connections_reserved=1, connect_timeout_seconds=30) as client,
+    ):
+        steady = asyncio.create_task(send(client, body=Upload(is_slow=False).body()))
+        await eventually(lambda: server.accepted == 1)
+        waiting = [asyncio.create_task(send(client, body=long)) for _ in range(8)]
+        waiting.append(asyncio.create_task(send(client, body=b"short")))
+        await eventually(lambda: len(client._pool._waiting_others) == 9)
+        async with asyncio.timeout(10):
+            for body in (bytes(100_000), Upload(is_slow=False).body()):
+                result = await send(client, body=body)
+                assert isinstance(result, NotSent)
+                assert result.reason is SentNothing.POOL_TIMEOUT
+            await answer(client, body=long, protected=True)
+        for task in (waiting[0], steady):
+            task.cancel()
+            await asyncio.wait((task,))
+        assert all(isinstance(result, Answer) for result in await asyncio.gather(*waiting[1:]))
+        assert client._pool._waiting_bytes == 0

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 # The connection stops reading above this, until what is there was taken.
 BUFFER_BYTES_MAX: Final = 128 * 1024
+# The same as long as nobody has asked for it: it may never be taken, and there may be one on every connection.
+UNASKED_BYTES_MAX: Final = 16 * 1024
 # What each piece costs beside its bytes: a client that sends few at a time must not make much be kept.
 _PIECE_BYTES: Final = 64
 
@@ -94,7 +96,8 @@ class ClientBody:
         """These bytes came."""
         self._buffer.append(data)
         self._buffer_bytes += len(data) + _PIECE_BYTES
-        if self._buffer_bytes > BUFFER_BYTES_MAX:
+        is_asked_for = self._waiter is not None or self._taken_bytes > 0
+        if self._buffer_bytes > (BUFFER_BYTES_MAX if is_asked_for else UNASKED_BYTES_MAX):
             self._source.pause_reading()
         if self._waiter is not None:
             self._wake()
@@ -156,7 +159,7 @@ class ClientBody:
         buffer = self._buffer
         data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
         buffer.clear()
-        if self._buffer_bytes > BUFFER_BYTES_MAX:
+        if self._buffer_bytes > UNASKED_BYTES_MAX:
             self._source.resume_reading()
         self._buffer_bytes = 0
         self._taken_bytes += len(data)

@@ -398,3 +398,45 @@ async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it
         await eventually(lambda: edge.edge.in_flight and not body._buffer)
         with pytest.raises(RequestCut):
             await anext(body.stream())
+
+
+class Source:
+    """A connection that is read, or not."""
+
+    is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:
+    """Whoever takes it gets the rest at full breadth."""
+    source = Source()
+    body = ClientBody(source, None, silence_seconds=60.0, bytes_per_second_min=500.0)
+    body.arrived(bytes(10_000))
+    assert source.is_read
+    body.arrived(bytes(10_000))
+    assert not source.is_read
+    pieces = body.stream()
+    assert len(await anext(pieces)) == 20_000
+    assert source.is_read
+    body.arrived(bytes(100_000))
+    assert source.is_read
+    body.arrived(bytes(100_000))
+    assert not source.is_read
+    assert len(await anext(pieces)) == 200_000
+    assert source.is_read
+
+
+async def test_a_body_that_is_waited_for_is_read_at_full_breadth() -> None:
+    """From its first byte."""
+    source = Source()
+    body = ClientBody(source, None, silence_seconds=60.0, bytes_per_second_min=500.0)
+    first = asyncio.ensure_future(anext(body.stream()))
+    await asyncio.sleep(0)
+    body.arrived(bytes(100_000))
+    assert source.is_read
+    assert len(await first) == 100_000

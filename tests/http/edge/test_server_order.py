@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gateway.proxy.client_body import BUFFER_BYTES_MAX, ClientBody
+from gateway.proxy.client_body import UNASKED_BYTES_MAX, ClientBody
 from gateway.proxy.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
@@ -52,11 +52,11 @@ async def test_a_body_that_nobody_took_does_not_stop_the_connection() -> None:
         await go_on.wait()
         return reply(b"not wanted", status=400)
 
-    head = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % BUFFER_BYTES_MAX
+    head = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % UNASKED_BYTES_MAX
     async with serving(answer) as edge, Connection(edge.port) as connection:
         for number in range(1, 3):
             # The last bytes are too many to go on reading, and the end.
-            await connection.send(head + bytes(BUFFER_BYTES_MAX - 1000))
+            await connection.send(head + bytes(UNASKED_BYTES_MAX - 1000))
             await eventually(lambda number=number: len(bodies) == number)  # type: ignore[misc]
             await connection.send(bytes(1000))
             await eventually(lambda: bodies[-1].is_received)

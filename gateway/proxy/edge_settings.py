@@ -11,10 +11,10 @@ class EdgeSettings:
 
     `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
     be here whole before anything is done, and with reading what was written for it. `connections_max` counts a
-    connection over TLS from the end of its handshake; until then it is one of `handshakes_max`. `unread_bytes_max` is
-    for all long answers together, `begun_bytes_max` for all requests that are here in part or have yet to have their
-    turn, see `Unread`. `decoding_wait_seconds` is how long an answer waits for its turn to be decoded; then it goes out
-    as it is stored.
+    connection over TLS from the end of its handshake; until then it is one of `handshakes_max`, or of a quarter of
+    `connections_max` where that is less. `unread_bytes_max` is for all long answers together, `begun_bytes_max` for all
+    requests that are here in part or have yet to have their turn, see `Unread`. `decoding_wait_seconds` is how long an
+    answer waits for its turn to be decoded; then it goes out as it is stored.
     """
 
     header_bytes_max: int = 64 * 1024

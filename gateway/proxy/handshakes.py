@@ -21,6 +21,8 @@ from gateway.proxy.edge_settings import EdgeSettings
 # A connection looks itself whether its client still reads what is left when it is closed, and breaks it off when not.
 # The loop, left to itself, breaks off everybody after half a minute.
 _TLS_CLOSE_SECONDS: Final = 24 * 3600.0
+# For so many connections one handshake may be under way: it has a descriptor beside theirs.
+_CONNECTIONS_FOR_ONE: Final = 4
 
 
 class Handshakes:
@@ -29,6 +31,7 @@ class Handshakes:
     def __init__(self, connect: Callable[[], asyncio.Protocol], settings: EdgeSettings) -> None:
         self._connect = connect
         self._settings = settings
+        self._max = max(1, min(settings.handshakes_max, settings.connections_max // _CONNECTIONS_FOR_ONE))
         # Longest under way first.
         self._under_way: dict[asyncio.Task[None], socket.socket] = {}
 
@@ -41,7 +44,7 @@ class Handshakes:
         task = loop.create_task(self._shake_hands(loop, sock, tls))
         self._under_way[task] = sock
         task.add_done_callback(lambda task: self._under_way.pop(task, None))
-        if len(self._under_way) > self._settings.handshakes_max:
+        if len(self._under_way) > self._max:
             _end(self._under_way.pop(next(iter(self._under_way))))
 
     async def end(self) -> None:

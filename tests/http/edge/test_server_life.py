@@ -60,10 +60,11 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: 
         assert edge.edge.connections == 0
 
 
-async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Authority) -> None:
+@pytest.mark.parametrize("bounds", [{"handshakes_max": 1}, {"connections_max": 7}], ids=["number", "descriptors"])
+async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Authority, bounds: dict[str, int]) -> None:
     """The one that has lasted longest makes room; the end of the edge waits for none."""
     tls = authority.issue("localhost").server_context()
-    settings = EdgeSettings(handshakes_max=1, handshake_seconds=60.0)
+    settings = EdgeSettings(handshake_seconds=60.0, **bounds)
     async with serving(settings=settings, tls=tls) as edge, Connection(edge.port) as mute:
         await eventually(lambda: len(edge.edge._handshakes) == 1)
         async with Connection(edge.port, tls=authority.client_context()) as client:

@@ -13,9 +13,11 @@ from gateway.proxy.edge_settings import EdgeSettings
 from gateway.proxy.reply import Incoming, Repeatable, Reply
 from gateway.proxy.unread import Unread
 from tests.http.edge.harness import post, reply, serving
+from tests.http.edge.test_tunnel import HANDSHAKE
 from tests.support.eventually import eventually
 from tests.support.http import Connection
 from tests.support.tls import Authority
+from tests.support.upstream import Answer, RecordingUpstream
 
 MIB = 1 << 20
 LONG_BYTES = 16 * MIB
@@ -178,3 +180,40 @@ async def test_a_client_that_goes_takes_what_it_began_with_it() -> None:
             await eventually(lambda: edge.edge._begun.held_bytes > 30_000)
             (connection,) = edge.edge._clients
         await eventually(lambda: edge.edge._begun.held_bytes == connection._parser.held_bytes == 0)
+
+
+async def test_nothing_is_held_of_what_is_thrown_away_behind_an_answer() -> None:
+    """What follows a request that was answered without its body is nobody's."""
+    answered = asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        await answered.wait()
+        return reply(status=503)
+
+    async with serving(answer) as edge, Connection(edge.port) as client:
+        # So many lines of chunks that most of them wait for another turn.
+        await client.send(post().partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n")
+        await eventually(lambda: edge.edge.in_flight)
+        await client.send(b"400\r\n%b\r\n" % bytes(1024) * 40)
+        await client.send(b"1\r\na\r\n" * 10_000)
+        await eventually(lambda: edge.edge._begun.held_bytes)
+        answered.set()
+        assert (await client.read_response()).status == 503
+        await eventually(lambda: edge.edge.in_flight and edge.edge._begun.held_bytes == 0)
+
+
+async def test_nothing_is_held_of_what_a_tunnel_has_taken_over() -> None:
+    """Bytes that came before the service had switched are the tunnel's, and wait no longer."""
+    switching = asyncio.Event()
+    switch = Answer(
+        status=101, headers=(("Connection", "upgrade"), ("Upgrade", "websocket")), echo=True, hold=switching
+    )
+    async with RecordingUpstream() as upstream:
+        upstream.on("/socket", switch)
+        async with serving(upstream=upstream) as edge, Connection(edge.port) as client:
+            await client.send(HANDSHAKE + bytes(30_000))
+            await eventually(lambda: edge.edge._begun.held_bytes == 30_000)
+            switching.set()
+            await client.reader.readuntil(b"\r\n\r\n")
+            assert await client.reader.readexactly(30_000) == bytes(30_000)
+            assert edge.edge._begun.held_bytes == 0

@@ -47,6 +47,24 @@ def test_who_holds_the_most_gives_way() -> None:
     assert unread.held_bytes == 0
 
 
+def test_whoever_has_had_time_goes_before_a_newcomer_that_holds_more() -> None:
+    """Of those who have had it, the one that holds the most; what changes meanwhile makes nobody a newcomer."""
+    now = 0.0
+    unread = Unread(100, lambda: now)
+    slow, slower, newcomer, larger = clients = [Client() for _ in range(4)]
+    unread.hold(slow, 20)
+    unread.hold(slower, 10)
+    unread.hold(slower, 30)
+    now = 5.0
+    unread.hold(newcomer, 45)
+    assert not any(client.is_aborted for client in clients)
+    unread.hold(newcomer, 60)
+    assert [client.is_aborted for client in clients] == [False, True, False, False]
+    unread.hold(larger, 40)
+    assert [client.is_aborted for client in clients] == [True, True, False, False]
+    assert unread.held_bytes == 100
+
+
 def test_a_single_answer_may_be_longer_than_the_bound() -> None:
     """Nobody else pays for it, and its own bound is another."""
     unread, client = Unread(100), Client()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import pytest
 
 from gateway.core.routing import RouteTable
+from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
 from gateway.proxy.edge_settings import EdgeSettings
+from gateway.proxy.handshakes import Handshakes
 from gateway.proxy.listening import ListenError
-from gateway.proxy.reply import Incoming, Reply
+from gateway.proxy.reply import Incoming, Repeatable, Reply
 from gateway.proxy.server import Edge
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
@@ -75,6 +80,17 @@ async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Aut
             await eventually(lambda: len(edge.edge._handshakes) == 1)
             await edge.edge.close()
             assert len(edge.edge._handshakes) == 0
+
+
+async def test_no_handshake_keeps_the_others_from_being_ended() -> None:
+    """Whatever it raises."""
+    handshakes = Handshakes(asyncio.Protocol, EdgeSettings())
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    with near, far:
+        handshakes.begin(near, cast(ssl.SSLContext, "no context"))
+        await handshakes.end()
+    assert len(handshakes) == 0
 
 
 async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:
@@ -241,6 +257,17 @@ async def test_more_connections_than_there_may_be_are_turned_away() -> None:
         assert (await exchange(edge.port, post())).status == 200
 
 
+async def test_however_often_room_was_made_there_are_no_more_connections_than_there_may_be() -> None:
+    """Those that were broken off count no longer once they are gone, neither as there nor as leaving."""
+    async with serving(settings=EdgeSettings(connections_max=2)) as edge, AsyncExitStack() as stack:
+        for _ in range(8):
+            client = await stack.enter_async_context(Connection(edge.port))
+            await client.send(post())
+            assert (await client.read_response()).status == 200
+            await eventually(lambda: edge.edge.connections <= 2)
+        assert edge.edge.connections == 2
+
+
 async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
     """The one that has been so for longest, whenever it was opened."""
     async with (
@@ -252,11 +279,37 @@ async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
         for connection in (second, first):
             await connection.send(post())
             assert (await connection.read_response()).status == 200
-            # Times are as coarse as milliseconds.
-            now = asyncio.get_running_loop().time()
-            await eventually(lambda now=now: asyncio.get_running_loop().time() > now)  # type: ignore[misc]
+            await a_moment()
         assert (await exchange(edge.port, post())).status == 200
         with pytest.raises(ConnectionError):
             await second.read_response()
         await first.send(post())
         assert (await first.read_response()).status == 200
+
+
+async def test_a_connection_on_which_a_known_request_comes_again_is_not_idle() -> None:
+    """What is recognised by its bytes counts like any other request."""
+
+    def protect(*_: object) -> Any:
+        return Repeatable(reply(word=Word.REPLAYED), lambda: reply(word=Word.REPLAYED))
+
+    async with (
+        serving(protect_now=protect, settings=EdgeSettings(connections_max=2)) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as second,
+    ):
+        for connection, data in ((first, post()), (second, post(body=b"another")), (first, post())):
+            await connection.send(data)
+            assert (await connection.read_response()).status == 200
+            await a_moment()
+        assert (await exchange(edge.port, post())).status == 200
+        with pytest.raises(ConnectionError):
+            await second.read_response()
+        await first.send(post())
+        assert (await first.read_response()).status == 200
+
+
+async def a_moment() -> None:
+    """Times are as coarse as milliseconds."""
+    now = asyncio.get_running_loop().time()
+    await eventually(lambda: asyncio.get_running_loop().time() > now)

@@ -264,8 +264,9 @@ async def test_a_refusal_for_good_after_a_lost_answer() -> None:
         ([lost(), *[withheld()] * 4], False, State.RELEASED),
         ([lost(), withheld(), *[lost()] * 3], False, State.RELEASED),
         ([lost(), withheld(), replace(lost(), after=Gate())], False, State.RELEASED),
+        ([lost(), withheld(), *[refused()] * 3], False, State.RELEASED),
     ],
-    ids=["at-once", "after-a-lost-answer", "before-lost-answers", "before-none"],
+    ids=["at-once", "after-a-lost-answer", "before-lost-answers", "before-none", "before-refusals"],
 )
 @in_virtual_time
 async def test_a_record_that_cannot_be_shown(losses: list[Fault], is_definite: bool, state: State) -> None:

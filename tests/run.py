@@ -3,6 +3,10 @@
 Each process has a Postgres and a Redis of its own. Where one of them is given by the environment there is one for all,
 and then the halves run one after the other. What the second half prints is shown when the first is done.
 
+Temporary files, the servers' data among them, are in memory where there is room, and go away at the end. Processes are
+killed here and the power is never cut, so a disk would keep no more than memory does and be waited for at every commit.
+`TMPDIR` names another place.
+
     python -m tests.run [what pytest takes]        with arguments: one process, as pytest runs them
 """
 
@@ -12,6 +16,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +29,18 @@ HALVES: Final = (
     ("config", "defects", "docs", "http", "observe", "proxy", "simulation", "store", "support_tests", "upkeep"),
 )
 
+MEMORY: Final = Path("/dev/shm")
+# Several times what both halves have in files at once.
+ROOM_BYTES: Final = 8 << 30
+
 
 def main(arguments: list[str]) -> int:
     """Run the tests; returns the exit code, that of the first half that failed."""
+    with _temporary_files():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
@@ -52,6 +67,31 @@ def _together(first: list[str], second: list[str]) -> int:
         sys.stdout.buffer.write(shown_later.read())
         sys.stdout.flush()
     return code or code_beside
+
+
+@contextmanager
+def _temporary_files() -> Iterator[None]:
+    """Let the processes that are started meanwhile have theirs in memory, if they can be there."""
+    if "TMPDIR" in os.environ or not _is_fit(MEMORY):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="tests-", dir=MEMORY) as directory:
+        # The servers run as other users.
+        Path(directory).chmod(0o755)
+        os.environ["TMPDIR"] = directory
+        try:
+            yield
+        finally:
+            del os.environ["TMPDIR"]
+
+
+def _is_fit(directory: Path) -> bool:
+    """Whether there is room, and programs can be run from there."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= ROOM_BYTES
 
 
 if __name__ == "__main__":

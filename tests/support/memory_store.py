@@ -147,10 +147,10 @@ class MemoryStore:
 
     async def sweep(self, limit: int) -> Swept:
         self._check_started()
-        memory, written = self.memory, Counter[State]()
+        memory, now_us, written = self.memory, self.memory.clock(), Counter[State]()
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
-            after = written_down(record, memory.clock())
+            after = written_down(record, now_us)
             if after is record:
                 continue
             if written.total() == limit:

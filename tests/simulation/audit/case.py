@@ -73,6 +73,7 @@ class Case:
         self.protected: dict[str, list[Sent]] = defaultdict(list)
         self.lost = {change.operation_id for change in history.changes if change.event == "lost"}
         """Operations of which the store forgot something; what they were cannot be held against it afterwards."""
+        self.first_loss = next((change for change in history.changes if change.event == "lost"), None)
         self.by_nonce: dict[str, list[Sent]] = defaultdict(list)
         self.by_call: dict[int, list[Sent]] = defaultdict(list)
         for sent in history.sent:

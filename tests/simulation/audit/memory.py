@@ -19,7 +19,7 @@ def known(case: Case, by_operation: Mapping[str, T]) -> Iterator[tuple[str, T]]:
 
 def is_believer(case: Case, claim: Change) -> bool:
     """Whether this is a claim after a loss, by a host that met the store, and heard of it, no earlier than that."""
-    loss = next((change for change in case.history.changes if change.event == "lost"), None)
+    loss = case.first_loss
     if claim.event != "claim" or loss is None or claim.number < loss.number:
         return False
     asked = next((call.begun for call in case.history.store_calls if call.change == claim.number), claim.at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
+from tests.conformance.test_find import one_of_every_kind
 
 # Long enough that only a missed wake-up reaches it.
 PATIENCE_SECONDS = 20.0
@@ -191,6 +193,19 @@ async def test_what_is_in_doubt_keeps_its_recipe_alive(database: Database, store
     await do(store, hand, Hand.claim)
     await database.advance(100 * LEASE_SECONDS)
     assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
+
+
+async def test_every_key_that_is_remembered_is_alive(database: Database, store: Store) -> None:
+    """Of whatever kind its record is, a key counts as long as a read finds it, and not a moment longer."""
+    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    hands = [*(await one_of_every_kind(store, database)).values(), Hand(), Hand()]
+    *_, only_replayed, over = hands
+    await do(store, only_replayed, Hand.claim, lambda hand: replace(hand.complete(), remember_us=0))
+    await do(store, over, Hand.claim, lambda hand: replace(hand.complete(), replay_us=0, remember_us=0))
+    alive = [hand for hand in hands if await state(store, hand) is not State.ABSENT]
+    assert only_replayed in alive
+    assert over not in alive
+    assert await store.strays(SERVICE, ()) == {"charges": len(alive)}
 
 
 async def test_recipes_outlive_a_restart(database: Database) -> None:

@@ -194,6 +194,19 @@ async def test_two_sweepers_do_not_do_the_same_twice(store: Store, other_store: 
     assert sum(each.collected for each in swept) + rest.collected == 30
 
 
+async def test_whoever_has_swept_is_in_nobodys_way(store: Store, other_store: Store, database: Database) -> None:
+    """The turn ends with the pass, whether or not work is left: the next may be another's, and at once."""
+    hands = [Hand() for _ in range(4)]
+    for hand in hands[:3]:
+        await do(store, hand, Hand.claim)
+    await database.advance(LEASE_SECONDS)
+    assert (await store.sweep(1)).lapsed == 1
+    assert (await other_store.sweep(10)).lapsed == 2
+    await do(store, hands[3], Hand.claim)
+    await database.advance(LEASE_SECONDS)
+    assert (await store.sweep(10)).lapsed == 1
+
+
 async def test_a_claim_and_a_sweep_at_once(store: Store, other_store: Store, database: Database) -> None:
     """A sweep that collects beside claims on the same keys loses no claim and no token order."""
     hands = [Hand() for _ in range(20)]

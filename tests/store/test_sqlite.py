@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, State
 from gateway.store import sqlite_files
-from gateway.store.base import Indefinite, NotApplied, RecipeConflict, Rejected, StartRefused, Withheld
+from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
@@ -221,6 +221,9 @@ async def test_a_body_that_was_removed_is_a_tombstone(store: SqliteStore, path: 
     tamper(path, "DELETE FROM response")
     assert await state(store, hand) is State.TOMBSTONE
     assert await state(store, unkept) is State.COMPLETED
+    (found,) = await store.find(Query(frozenset((State.TOMBSTONE,))))
+    assert found.record is not None
+    assert found.record.identity.operation_id == hand.operation_id
 
 
 # Locks and failures

@@ -273,6 +273,24 @@ async def test_a_pause_outlives_every_sweep(store: Store, database: Database) ->
     assert (await take(store, hand)).tries == 1
 
 
+async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, database: Database) -> None:
+    """Whether proved, taken over or erased: once a sweep has seen it, no later one has anything to look after."""
+    ways: list[tuple[Speech, ...]] = [
+        (lambda hand: replace(hand.prove(), remember_us=microseconds(7 * 86_400)),),
+        (Hand.takeover, Hand.abandon),
+        (Hand.disprove, Hand.erase),
+    ]
+    for way in ways:
+        for _ in range(3):
+            hand = await in_doubt(store)
+            await take(store, hand)
+            await do(store, hand, *way)
+    await database.advance(86_400)
+    await sweep_all(store)
+    await database.advance(86_400)
+    assert not (await store.sweep(3)).more
+
+
 # What is written down
 
 

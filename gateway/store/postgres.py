@@ -131,7 +131,14 @@ class PostgresStore:
         # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
         self._dialer.epoch, self._dialer.seen_token = None, 0
         link = self._dialer.link()
-        upkeep = Upkeep(link, self._clock_us, self._command_seconds, lambda: not self._dialer.pgbouncer)
+        dialer = self._dialer
+        upkeep = Upkeep(
+            link,
+            self._clock_us,
+            self._command_seconds,
+            partial(dialer.fetch_uncompiled, link),
+            lambda: not dialer.pgbouncer,
+        )
         try:
             await _prepare(link)
             await link.run(check_role)
@@ -148,7 +155,7 @@ class PostgresStore:
             self._batcher(answers),
             self._batcher(others),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
-            Inquiry(inquiries.fetch, self._clock_us),
+            Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
             news,
         )
         if not self._dialer.pgbouncer:

@@ -7,7 +7,7 @@ the one link that it is given, so that it never holds up a command.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -44,10 +44,14 @@ class Upkeep:
         link: Link,
         clock_us: Callable[[], int | None],
         command_seconds: float,
+        fetch: Callable[..., Awaitable[Sequence[Any]]],
         is_session: Callable[[], bool],
     ) -> None:
-        """`is_session` says whether the link's sessions are its own, with no pooler between."""
+        """`fetch` says one statement over the link; `is_session` says whether the link's sessions are its own, with no
+        pooler between.
+        """
         self._link = link
+        self._fetch = fetch
         self._clock_us = clock_us
         self._command_seconds = command_seconds
         self._is_session = is_session
@@ -98,21 +102,6 @@ class Upkeep:
         if self._settled_token == self._drawn_token:
             self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
         return row
-
-    async def _fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement. Behind a pooler, where no session is told so, each is told not to be compiled.
-
-        The server would spend seconds on that every time, for what it then does in milliseconds.
-        """
-        if self._is_session():
-            return await self._link.fetch(query, *arguments)
-
-        async def uncompiled(connection: Connection) -> Sequence[Any]:
-            async with transaction(connection, lock_timeout="1s"):
-                await connection.execute("SET LOCAL jit = off")
-                return await connection.fetch(query, *arguments)
-
-        return await self._link.run(uncompiled)
 
     async def look_epoch(self) -> Epoch:
         return await self._link.run(look_epoch)

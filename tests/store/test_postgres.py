@@ -255,7 +255,7 @@ async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresS
             await store.read(hand.operation_id)
 
 
-async def test_upkeep_behind_a_pooler_is_not_compiled(own_postgres: PostgresServer) -> None:
+async def test_what_looks_at_many_behind_a_pooler_is_not_compiled(own_postgres: PostgresServer) -> None:
     """It takes no longer than a command may, in a session in which the server compiles whatever it is told."""
     eager = "; ".join(f"SET jit_{which}above_cost = 0" for which in ("", "optimize_", "inline_"))
     async with Pooler(own_postgres.port, "gateway", "postgres", sessions=1) as pooler:
@@ -264,6 +264,8 @@ async def test_upkeep_behind_a_pooler_is_not_compiled(own_postgres: PostgresServ
             await neighbour.execute(eager)
             await store.sweep(100)
             await store.tally()
+            for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
+                assert await store.find(Query(states)) == []
 
 
 @pytest.mark.parametrize("query", ["?pgbouncer=true", ""], ids=["told", "noticed"])

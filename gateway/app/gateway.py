@@ -194,7 +194,8 @@ class Gateway:
     async def stop(self) -> int:
         """Stop in order; returns the exit code.
 
-        `EXIT_WORK_LEFT` when an outcome is not in the durable store: it is in the journal, or nowhere.
+        `EXIT_WORK_LEFT` when an outcome is not in the durable store: it is in the journal, or nowhere. So it is when
+        Redis was not told of a purge.
         """
         config = self._config.shutdown
         loop = asyncio.get_running_loop()
@@ -226,7 +227,10 @@ class Gateway:
                 waiting,
                 drained.unsaid,
             )
-        return EXIT_WORK_LEFT if drained.unsaid or waiting else EXIT_OK
+        owed = self._store.drops_owed
+        if owed:
+            _LOG.warning("stopped with purged answers that Redis may still have (%d): purge them again", owed)
+        return EXIT_WORK_LEFT if drained.unsaid or waiting or owed else EXIT_OK
 
     async def _close(self, grace_seconds: float = 0.0) -> None:
         """Give everything back, in the reverse order, whatever fails in between."""

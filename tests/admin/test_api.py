@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 
+from gateway import EXIT_WORK_LEFT
 from gateway.admin.api import AdminApi
 from gateway.core.operation import State
 from tests.admin.hand import Desk
@@ -23,6 +24,7 @@ from tests.support import http
 from tests.support.house import House, house, status_of
 from tests.support.http import Response
 from tests.support.memory_store import ManualClock
+from tests.support.redis import RedisServer
 from tests.support.upstream import Answer
 
 Store = dict[str, Any]
@@ -144,6 +146,20 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
         assert (await admin("POST", f"{path}/erase", {"why": "asked to", "yes": True})).status == 200
         assert status_of(await running.send()) == (201, "stored")
         assert len(running.upstream.requests) == 2
+
+
+async def test_a_purge_that_is_owed_at_the_end(
+    postgres_url: str, own_redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway that stops before Redis could be told of a purge says so, with its exit code too."""
+    async with served({"durable": postgres_url, "fast": own_redis.url}, tmp_path) as (running, admin):
+        await running.send()
+        (about,) = (await admin("GET", "/operations?state=completed")).json()["operations"]
+        own_redis.kill()
+        done = await admin("POST", f"/operations/{about['operation_id']}/purge", {"why": "asked to"})
+        assert (done.status, done.json()["drops_owed"]) == (200, 1)
+        assert await running.gateway.stop() == EXIT_WORK_LEFT
+    assert "stopped with purged answers that Redis may still have (1): purge them again" in caplog.text
 
 
 async def test_off_without_a_token(tmp_path: Path) -> None:

@@ -393,3 +393,16 @@ def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
     assert settings["Restart"] == "on-failure"
     assert settings["RestartPreventExitStatus"] == str(EXIT_WRONG)
     assert PurePosixPath(settings["EnvironmentFile"].removeprefix("-")).parent == CONFIG_PATH.parent
+
+
+def test_the_unit_tells_how_operators_run_commands() -> None:
+    """The command in its comment is the program's, by the same path and with the unit's state, environment and user."""
+    text = (ROOT / "deploy" / "idempotency-gateway.service").read_text()
+    comment = "\n".join(line.removeprefix("#") for line in text.partition("[Unit]")[0].splitlines())
+    (line,) = re.findall(r"systemd-run (?:.*\\\n)*.*", comment)
+    words = shlex.split(line)
+    program = words.index(shlex.split(unit()["ExecStart"][0])[0])
+    assert parser().parse_args(words[program + 1 :]).command == "inspect"
+    asked = set(words[:program])
+    assert {f"StateDirectory={unit()['StateDirectory'][0]}", "DynamicUser=yes", "--uid=idempotency-gateway"} <= asked
+    assert f"EnvironmentFile={unit()['EnvironmentFile'][0].removeprefix('-')}" in asked

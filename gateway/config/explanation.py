@@ -178,6 +178,12 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
             hint = f"did you mean {near}?" if near else ""
         case "model_type" | "model_attributes_type":
             message = f"expected a mapping with {', '.join(place.keys)}"
+            required = [name for name, known in place.keys.items() if known.is_required()]
+            hint = f"write {{{required[0]}: ...}}" if len(required) == 1 and isinstance(given, str) else ""
+        case "dict_type":
+            message = "expected a mapping of names to values"
+        case "string_type":
+            message = "expected a word or text"
         case "tuple_type":
             message = "expected a list"
             hint = f"write [{given}]" if isinstance(given, str) and not is_hidden else ""
@@ -193,7 +199,10 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
 def _is_hidden(path: Path, document: Document) -> bool:
     """Whether the value may be a secret: it was filled in, or it stands where secrets or credentials belong."""
     is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
-    return is_secret or path in document.substituted
+    # A URL with a password may have slipped into the place of its section.
+    is_url = path == ("store",) or path[-1:] == ("upstream",)
+    is_credential = path[3:5] == ("probe", "headers")
+    return is_secret or is_url or is_credential or path in document.substituted
 
 
 def _found(given: object, is_hidden: bool) -> str:

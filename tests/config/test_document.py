@@ -261,6 +261,12 @@ def places_of_secrets() -> list[str]:
         with_global(f"secrets: {{{SECRET}: a, {SECRET}: b}}"),
         with_route(f"scope: {{api_key: '{SECRET}'}}", without="scope"),
         with_route("scope: {api_key: hunter2_x}", without="scope"),
+        # Short enough to be shown.
+        MINIMAL.replace("{durable: sqlite:///var/lib/gateway/operations.db}", "postgresql://u:hunter2@h/d"),
+        MINIMAL.replace("{url: http://127.0.0.1:9000}", "http://u:hunter2@h"),
+        with_route("upstream: http://u:hunter2@h"),
+        with_route("recovery: {probe: {path: /a, done: [{status: [200]}], headers: Bearer hunter2}}"),
+        with_route("recovery: {probe: {path: /a, done: [{status: [200]}], headers: {Bearer hunter2}}}"),
         MINIMAL.replace("http://127.0.0.1", f"http://user:{SECRET}@127.0.0.1"),
         MINIMAL.replace("http://127.0.0.1", f"http://{SECRET}@[::"),
         MINIMAL.replace("9000", f"{SECRET}"),

@@ -55,6 +55,11 @@ ROUTE_MISTAKES = [
     ("in_flight: ▸5s", "in_flight", "expected a mapping with wait, max_wait, status, max_waiters, found '5s'"),
     ("in_flight:▸", "in_flight", "nothing is written here; indent below it what belongs to it, or leave it out"),
     ("status_header:▸", "status_header", "nothing is written here; leave it out, or quote a word such as 'null'"),
+    (
+        "recovery: {probe: {path: /a, done: [{status: [200]}], headers: ▸word}}",
+        "recovery.probe.headers",
+        "expected a mapping of names to values",
+    ),
     ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
     ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
     ("recovery: ▸retry", "recovery", "expected hold, resend or {probe: {path, done, ...}}, found 'retry'"),
@@ -195,6 +200,12 @@ REPLACED = [
         "outcome: ▸{}",
         ".preset",
         "required, but missing; what each status means; there is no default, because this is a decision about money",
+    ),
+    (
+        "outcome",
+        "outcome: ▸standard",
+        "",
+        "expected a mapping with preset, final, retryable, in_doubt, found 'standard'; write {preset: ...}",
     ),
     (
         "outcome",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretStr, Tag
 
+from gateway.config.leaf import wrong
 from gateway.config.message import HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet
 from gateway.config.section import Section, one_of, only
 from gateway.config.unit import Duration
@@ -15,6 +16,16 @@ _PROBE_REFUSED = (
     ("content-", "a probe has no body"),
 )
 _Value = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _field_value(value: object) -> object:
+    # A line break ends the field, so it could never be sent; white space at the end is what an empty variable leaves.
+    if isinstance(value, str) and (not value.isprintable() or value != value.strip()):
+        raise wrong("expected one line, without white space at its ends", is_secret=True)
+    return value
+
+
+_FieldValue = Annotated[SecretStr, BeforeValidator(_field_value)]
 
 
 class AnswerRule(Section):
@@ -42,7 +53,7 @@ class Probe(Section):
     """What to ask: a path with {operation_id}, {key} and the variables of the route's path."""
     method: Literal["GET", "HEAD"] = "GET"
     """The method."""
-    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], SecretStr], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
+    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], _FieldValue], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
     """Fields to send, such as credentials. The caller's are never sent."""
     done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
     """Answers that say that it happened; the answer is recorded as the response."""

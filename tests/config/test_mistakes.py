@@ -60,6 +60,11 @@ ROUTE_MISTAKES = [
         "recovery.probe.headers",
         "expected a mapping of names to values",
     ),
+    (
+        r'recovery: {probe: {path: /a, done: [{status: [200]}], headers: {Authorization: ▸"Bearer hunter2\n"}}}',
+        "recovery.probe.headers.Authorization",
+        "expected one line, without white space at its ends",
+    ),
     ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
     ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
     ("recovery: ▸retry", "recovery", "expected hold, resend or {probe: {path, done, ...}}, found 'retry'"),

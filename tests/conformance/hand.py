@@ -55,6 +55,7 @@ RUNNING_CLOCK_TOLERANCE_US = microseconds(20.0)
 SAME = Fingerprint(b"recipe", b"digest", b"raw", "key")
 OTHER = Fingerprint(b"recipe", b"other digest", b"other raw", "key")
 SAME_BY_RAW = Fingerprint(b"a newer recipe", b"another digest", b"raw", "key")
+RAW_UNDER_ANOTHER_KEY = Fingerprint(b"a newer recipe", b"another digest", b"raw", "another key")
 UNCOMPARABLE = Fingerprint(b"a newer recipe", b"another digest", b"other raw", "key")
 
 ANSWER = StoredResponse(

@@ -65,7 +65,9 @@ class ClaimedRequest:
         """No byte left."""
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
         why = f"{reason}: {detail}"
-        reply = replace(self.refuse(outcome.word, status_of(reason)), why=why)
+        # In doubt because of an earlier attempt: a 503 would say that an answer to this one has yet to be recorded.
+        status = 502 if outcome.word is Word.IN_DOUBT else status_of(reason)
+        reply = replace(self.refuse(outcome.word, status), why=why)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
 
     def unknown(

@@ -491,6 +491,23 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
+async def test_a_lease_that_is_over_before_it_is_sent_again(tmp_path: Path) -> None:
+    """Whatever kept a takeover from being sent, its caller hears of the doubt that it carries."""
+    async with coordination(tmp_path, route={"recovery": "resend"}) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        first = await office.reply()
+        assert heard(first) == (502, Word.IN_DOUBT)
+        gate = office.store.stop_after("takeover")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS - 4)
+        gate.opened.set()
+        again = await task
+        assert isinstance(again, Reply)
+        assert (heard(again), again.headers, again.body) == (heard(first), first.headers, first.body)
+        assert (office.state, len(office.upstream.requests)) == (State.IN_DOUBT, 1)
+
+
 def renewed(office: Office, times: int) -> bool:
     return office.store.said.count("renew") == times
 

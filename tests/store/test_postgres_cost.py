@@ -34,7 +34,7 @@ from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_batch import STATEMENTS
 from gateway.store.postgres_dialer import Dialer
 from gateway.store.postgres_link import Connection
-from gateway.store.postgres_statements import COLUMNS, claim_columns, load
+from gateway.store.postgres_statements import COLUMNS, SWEEP_LOCK, claim_columns, load
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, SAME, Hand, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
@@ -287,6 +287,19 @@ async def test_a_sweep_goes_on_beside_locked_records(postgres_url: str) -> None:
                 [hands[0].operation_id, lapsing[0].operation_id],
             )
             assert await store.sweep(100) == Swept(lapsed=4, collected=9)
+        assert await store.sweep(100) == Swept(lapsed=1, collected=1)
+
+
+async def test_one_gateway_sweeps_at_a_time(postgres_url: str) -> None:
+    """While another one is at it a sweep does nothing at all, and finds everything when it comes again."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as holder:
+        await do(store, Hand(), Hand.claim, Hand.release)
+        await do(store, Hand(), Hand.claim)
+        clock.advance(2 * REMEMBER_US / 1_000_000)
+        async with holder.transaction():
+            await holder.fetch(f"SELECT pg_advisory_xact_lock({SWEEP_LOCK})")
+            assert await store.sweep(100) == Swept()
         assert await store.sweep(100) == Swept(lapsed=1, collected=1)
 
 

@@ -371,7 +371,8 @@ async def test_a_lease_that_was_over_before_its_answer() -> None:
 
 @in_virtual_time
 async def test_a_repeat_that_comes_back_lapsed() -> None:
-    """A claim that was applied, but whose lease ended before that became known, is given up and released."""
+    """A claim that was applied, but whose lease ended before that became known, is given up and released: no route
+    forwards its request all the same."""
     it = await bench()
     it.store.on("claim", lost())
     gate = it.store.stop_before("claim")
@@ -381,6 +382,7 @@ async def test_a_repeat_that_comes_back_lapsed() -> None:
     gate.opened.set()
     answer = await asking
     assert isinstance(answer, Unavailable)
+    assert answer.is_refused
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.RELEASED
 

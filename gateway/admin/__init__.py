@@ -10,5 +10,5 @@ service that somebody brings.
 *The admin API.* `api` is the port, `request` what is asked of it, `documents` what it says. `throttle` slows down
 whoever guesses the token.
 
-*Both* show what is in `view`.
+*Both* show an operation by `view`, and all that is known of one by `inspection`.
 """

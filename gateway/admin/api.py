@@ -25,8 +25,8 @@ from uuid import UUID
 
 from aiohttp import web
 
-from gateway.admin.console import full_json
 from gateway.admin.documents import MANNER, Declined, problem, said
+from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import Operations

@@ -22,7 +22,8 @@ from uuid import UUID
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.arguments import EVERY_STATE, STATES
-from gateway.admin.console import full_json, full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, kept, notes
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import OutcomeRefused, acknowledge, export

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
-from gateway.admin.operations import Inspected
-from gateway.admin.view import advice, ago, audited, described, foreign, location_of, moment, printable, span, times_of
+from gateway.admin.inspection import Inspected, next_step
+from gateway.admin.journal import sentence, since_us, state_of, why_of
+from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
 from gateway.core.operation import Snapshot
 from gateway.store.journal_base import JournalView
 
@@ -103,17 +103,8 @@ def json_line(about: dict[str, Any]) -> str:
     return json.dumps(about, ensure_ascii=True, separators=(",", ":"))
 
 
-def full_json(inspected: Inspected) -> dict[str, Any]:
-    """All that is known of one operation."""
-    about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
-    journal = inspected.journal
-    if journal.entries:
-        about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
-    return {**about, "audits": audited(inspected.audits), "next": _advice(inspected)}
-
-
 def full_text(inspected: Inspected) -> Iterator[str]:
-    """The same for people."""
+    """All that is known of one operation, for people."""
     record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
     yield _line("operation", str(inspected.operation_id))
     yield _line("state", inspected.snapshot.state.value)
@@ -144,19 +135,7 @@ def full_text(inspected: Inspected) -> Iterator[str]:
         yield _line("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}")
     for kept_entry in inspected.journal.entries:
         yield _line("journal here", sentence(kept_entry, inspected.journal.now_us))
-    yield _line("what to do", _advice(inspected))
-
-
-def _advice(inspected: Inspected) -> str:
-    known = advice_of(inspected.snapshot.record, inspected.journal)
-    if known is not None:
-        return known
-    if inspected.memory is not None:
-        return inspected.memory.text
-    if inspected.snapshot.record is not None and inspected.treatment is None:
-        return foreign()
-    settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
-    return advice(inspected.operation_id, inspected.snapshot, settle_us)
+    yield _line("what to do", next_step(inspected))
 
 
 def _line(label: str, text: str) -> str:

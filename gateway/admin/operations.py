@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from gateway.admin.inspection import Inspected
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
-from gateway.admin.policy import Policies, Treatment, without_peer
+from gateway.admin.policy import Policies, without_peer
 from gateway.admin.resolution import (
     Changed,
     Refusal,
@@ -55,7 +56,7 @@ from gateway.core.operation import (
 )
 from gateway.core.scope import Scope, scope_of
 from gateway.proxy.structured_fields import unquote
-from gateway.store.base import AuditEntry, Indefinite, NotApplied, Query, Store, Withheld
+from gateway.store.base import Indefinite, NotApplied, Query, Store, Withheld
 from gateway.store.journal_base import OF_ONE_MAX, JournalView
 
 T = TypeVar("T")
@@ -68,21 +69,6 @@ _CALL_SECONDS: Final = 15.0
 # How long a command whose answer was lost is repeated before the operator is asked to.
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """All that is known of an operation."""
-
-    operation_id: UUID
-    snapshot: Snapshot
-    audits: tuple[AuditEntry, ...]
-    treatment: Treatment | None
-    """None where nothing is remembered, or of an operation of another service."""
-    journal: JournalView
-    """What the journals of this host hold of it."""
-    memory: MemoryState | None = None
-    """What the store says of its memory, where the next request with this key is refused for what was lost of it."""
 
 
 class CannotIdentify(ValueError):

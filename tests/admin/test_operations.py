@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.console import full_json
+from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.policy import Policies, RoutePolicy
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling

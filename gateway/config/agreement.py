@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -35,6 +35,8 @@ from gateway.config.unit import duration_text, size_text
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
 from gateway.core.recovery import probe_placeholders
 
+T = TypeVar("T", bound=Section)
+
 _WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
 _KEPT_ON_REQUEST = frozenset(("set-cookie", "www-authenticate"))
@@ -47,6 +49,10 @@ class _Draft:
     document: Document
     path: Path
     values: Mapping[str, Any]
+
+    def part(self, kind: type[T]) -> T | None:
+        """The section of this kind, of which there is one at most; None where it is wrong or left out."""
+        return next((value for value in self.values.values() if isinstance(value, kind)), None)
 
     def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
         return self.document.mistake((*self.path, *keys), message, hint)
@@ -65,8 +71,7 @@ def disagreements(document: Document) -> Iterator[Mistake]:
     yield from _listeners(config)
     yield from _secrets(config)
     yield from _names(routes)
-    upstream = config.values.get("upstream")
-    if isinstance(upstream, Upstream):
+    if upstream := config.part(Upstream):
         yield from _upstream(upstream, config, config)
         yield from _tls_without_https(upstream, config, routes)
     yield from _loops(config, routes)
@@ -103,21 +108,20 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _shared_service(config: _Draft) -> Iterator[Mistake]:
-    store = config.values.get("store")
-    if not isinstance(store, Store) or config.writes("service"):
+    store = config.part(Store)
+    if store is None or config.writes("service"):
         return
     if isinstance(store.durable, PostgresUrl) or store.fast is not None:
         yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
-    listen, status, admin = (config.values.get(name) for name in ("listen", "status", "admin"))
     asked: list[tuple[str, Path, Address]] = []
-    if isinstance(listen, Listen):
+    if listen := config.part(Listen):
         asked.append(("listen", ("listen",), listen.address))
-    if isinstance(status, Status):
+    if status := config.part(Status):
         asked.append(("status.listen", ("status", "listen"), status.listen))
-    if isinstance(admin, Admin) and admin.token is not None:
+    if (admin := config.part(Admin)) and admin.token is not None:
         asked.append(("admin.listen", ("admin", "listen"), admin.listen))
     for (one, first, address), (other, second, address_too) in combinations(asked, 2):
         if _collide(address, address_too):
@@ -136,12 +140,12 @@ def _collide(one: Address, other: Address) -> bool:
 
 def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     """An upstream that is the gateway itself: each request would come back until all connections are taken."""
-    listen = config.values.get("listen")
-    if not isinstance(listen, Listen):
+    listen = config.part(Listen)
+    if listen is None:
         return
     for place in (config, *routes):
-        upstream = place.values.get("upstream")
-        if not isinstance(upstream, Upstream | RouteUpstream) or upstream.url is None:
+        upstream = place.part(Upstream) or place.part(RouteUpstream)
+        if upstream is None or upstream.url is None:
             continue
         if place.writes("upstream", "url") and _is_own(upstream.url, listen.address):
             message = f"the gateway itself listens on {listen.address} and would forward to itself"
@@ -157,8 +161,7 @@ def _is_own(url: UpstreamUrl, listen: Address) -> bool:
 
 
 def _secrets(config: _Draft) -> Iterator[Mistake]:
-    secrets = config.values.get("secrets")
-    if isinstance(secrets, Secrets):
+    if secrets := config.part(Secrets):
         for index in _repeated(key.id for key in secrets.fingerprint_keys):
             yield config.mistake(("secrets", "fingerprint_key", index, "id"), "another key has this id already")
 
@@ -189,36 +192,35 @@ def _upstream(upstream: Upstream, place: _Draft, config: _Draft) -> Iterator[Mis
 
 
 def _tls_without_https(upstream: Upstream, config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
-    changes = [route.values.get("upstream") for route in routes]
-    urls = [upstream.url, *(c.url for c in changes if isinstance(c, RouteUpstream) and c.url)]
+    changes = [route.part(RouteUpstream) for route in routes]
+    urls = [upstream.url, *(change.url for change in changes if change and change.url)]
     if upstream.tls is not None and all(url.scheme != "https" for url in urls):
         yield config.mistake(("upstream", "tls"), "tls needs an https URL")
 
 
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
-    match route.values:
-        case {"in_flight": InFlight() as in_flight}:
-            yield from _longer(route, "in_flight", in_flight, "wait", "max_wait")
-    match route.values:
-        case {"body": Body() as body} if body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
-            limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
-            yield route.mistake(("body", "spool_over"), f"spool_over must be at most max_bytes; {limits}")
-    match config.values, route.values:
-        case {"upstream": Upstream() as upstream}, {"upstream": RouteUpstream() as change}:
-            yield from _upstream(change.over(upstream), route, config)
+    if in_flight := route.part(InFlight):
+        yield from _longer(route, "in_flight", in_flight, "wait", "max_wait")
+    body = route.part(Body)
+    if body and body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
+        limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
+        yield route.mistake(("body", "spool_over"), f"spool_over must be at most max_bytes; {limits}")
+    upstream, change = config.part(Upstream), route.part(RouteUpstream)
+    if upstream and change:
+        yield from _upstream(change.over(upstream), route, config)
     yield from _retention(route)
     yield from _recovery(route, config)
     yield from _outcome(route, config)
     yield from _fingerprint(route)
     yield from _response(route)
     yield from _headers(route)
-    if "match" in route.values:
-        yield from _twice(route, ("match", "methods"), route.values["match"].methods)
+    if match := route.part(Match):
+        yield from _twice(route, ("match", "methods"), match.methods)
 
 
 def _retention(route: _Draft) -> Iterator[Mistake]:
-    retention = route.values.get("retention")
-    if not isinstance(retention, Retention):
+    retention = route.part(Retention)
+    if retention is None:
         return
     yield from _longer(route, "retention", retention, "replay", "remember")
     if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
@@ -227,12 +229,8 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
 
 
 def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
-    recovery, upstream, change = (
-        route.values.get("recovery"),
-        config.values.get("upstream"),
-        route.values.get("upstream"),
-    )
-    if not isinstance(upstream, Upstream) or not isinstance(change, RouteUpstream):
+    recovery, upstream, change = route.values.get("recovery"), config.part(Upstream), route.part(RouteUpstream)
+    if upstream is None or change is None:
         return
     whole = change.over(upstream)
     if recovery == "resend" and whole.key == "none":
@@ -246,8 +244,7 @@ def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
         limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
         yield route.mistake(("recovery", "probe", "settle"), f"{message}; {limits}")
-    match = route.values.get("match")
-    if isinstance(match, Match):
+    if match := route.part(Match):
         known = {"operation_id", "key", *match.path.names}
         for name in probe_placeholders(probe.path):
             if name not in known:
@@ -256,8 +253,8 @@ def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
 
 
 def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
-    outcome = route.values.get("outcome")
-    if not isinstance(outcome, Outcome):
+    outcome = route.part(Outcome)
+    if outcome is None:
         return
     first: dict[int | str, str] = {}
     for name in ("final", "retryable", "in_doubt"):
@@ -265,15 +262,14 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
             if status in first:
                 yield route.mistake(("outcome", name, index), f"{status} is listed already, under {first[status]}")
             first.setdefault(status, name)
-    has_keys = config.writes("secrets", "fingerprint_key")
-    if outcome.preset == "payments" and not has_keys:
+    if outcome.preset == "payments" and not config.writes("secrets", "fingerprint_key"):
         message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
         yield route.mistake(("outcome", "preset"), message)
 
 
 def _fingerprint(route: _Draft) -> Iterator[Mistake]:
-    fingerprint = route.values.get("fingerprint")
-    if not isinstance(fingerprint, Fingerprint):
+    fingerprint = route.part(Fingerprint)
+    if fingerprint is None:
         return
     if fingerprint.ignore and fingerprint.only:
         yield route.mistake(("fingerprint", "ignore"), "ignore and only cannot be used together")
@@ -287,8 +283,8 @@ def _fingerprint(route: _Draft) -> Iterator[Mistake]:
 
 
 def _response(route: _Draft) -> Iterator[Mistake]:
-    response = route.values.get("response")
-    if not isinstance(response, ResponsePolicy):
+    response = route.part(ResponsePolicy)
+    if response is None:
         return
     for index, header in enumerate(response.keep):
         if header.lower() not in _KEPT_ON_REQUEST:

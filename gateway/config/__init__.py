@@ -1,4 +1,4 @@
-"""What was asked for.
+"""What was asked for: the configuration file, as values.
 
 load() reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
 no YAML, no environment, no positions.

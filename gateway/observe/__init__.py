@@ -1,4 +1,4 @@
-"""What is told.
+"""What is told: metrics, lines of the log, and the status port.
 
 *Facts.* `facts` are what happened, as values. Their observers: `metrics` counts, `logs` writes lines, and `status` says
 whether the gateway is ready.

@@ -202,7 +202,7 @@ class Supervisor:
         worker.answered.set()
         self._note_change()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
-        return end_of(code, worker.why_failed, has_served=worker.is_serving, lived_seconds=lived_seconds)
+        return end_of(code, worker.why_failed, has_served=worker.has_served, lived_seconds=lived_seconds)
 
     async def _spawn(self, number: int) -> WorkerProcess:
         """A process that has its errand."""
@@ -218,10 +218,10 @@ class Supervisor:
 
     def _is_serving(self, number: int) -> bool:
         worker = self._workers.get(number)
-        return worker is not None and worker.is_serving and not worker.is_leaving
+        return worker is not None and worker.is_serving
 
     def _serving(self) -> list[WorkerProcess]:
-        return [worker for worker in self._workers.values() if worker.is_serving and not worker.is_leaving]
+        return [worker for worker in self._workers.values() if worker.is_serving]
 
     def _note_change(self) -> None:
         """Somebody serves who did not, or the other way round: seats are looked after by others."""
@@ -301,4 +301,4 @@ class Supervisor:
     def _counted(self) -> tuple[list[Tables], list[int]]:
         workers = self._workers.values()
         # Of one that is leaving, too: it was not absorbed yet.
-        return [worker.tables for worker in workers if worker.is_serving], [worker.pid for worker in workers]
+        return [worker.tables for worker in workers if worker.has_served], [worker.pid for worker in workers]

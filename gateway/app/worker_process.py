@@ -39,13 +39,13 @@ class WorkerProcess:
     def __init__(self, number: int, process: Process, channel: Channel) -> None:
         self.number = number
         self.channel = channel
-        self.is_serving = False
-        self.is_leaving = False
+        self.has_served = False
         self.why_failed: str | None = None
         self.tables: Tables = {}
         self.health = Health()
         self.answered = asyncio.Event()
         self._process = process
+        self._is_leaving = False
         self._asked_seconds: float | None = None
 
     @classmethod
@@ -80,6 +80,11 @@ class WorkerProcess:
             self.channel.send(Report())
 
     @property
+    def is_serving(self) -> bool:
+        """Whether it has begun to serve, and has not said its last word."""
+        return self.has_served and not self._is_leaving
+
+    @property
     def has_answered(self) -> bool:
         """Whether it has reported since it was asked."""
         return self._asked_seconds is None
@@ -98,7 +103,7 @@ class WorkerProcess:
         while (message := await self.channel.receive()) is not None:
             match message:
                 case Serving():
-                    self.is_serving = True
+                    self.has_served = True
                     note_change()
                 case Reported(tables, health):
                     self.tables, self.health = tables, health
@@ -109,7 +114,7 @@ class WorkerProcess:
                 case _:
                     raise TypeError(f"a worker does not say {type(message).__name__}")
         # It has said its last word, and may take its time to go.
-        self.is_leaving = True
+        self._is_leaving = True
         self.answered.set()
         note_change()
         await self.channel.close()
@@ -150,9 +155,12 @@ def end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float
         what = f"ended with {code}"
     if not has_served and why is None:
         what += " before it served"
-    # Told to stop before it could listen to that, it has done nothing.
-    is_unborn = code == -signal.SIGTERM and not has_served
-    return WorkerEnd(EXIT_OK if is_unborn else code if code >= 0 else EXIT_FAILED, what, why, has_served, lived_seconds)
+    if code == -signal.SIGTERM and not has_served:
+        # Told to stop before it could listen to that, it has done nothing.
+        code = EXIT_OK
+    elif code < 0:
+        code = EXIT_FAILED
+    return WorkerEnd(code, what, why, has_served, lived_seconds)
 
 
 def _command(number: int, descriptor: int) -> list[str]:

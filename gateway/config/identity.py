@@ -1,6 +1,6 @@
 """Where the key of a request is, and whose key it is, as the file says it.
 
-Neither has a default: another key or another caller is another operation, and what was taken for another one runs.
+Neither has a default: under another key, or for another caller, a request is another operation, and is executed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ _KEY_REFUSED = (
     ("date", "this field changes with every retry"),
     ("user-agent", _FRAMING),
 )
-_SCOPE_REFUSED = (
-    ("authorization", "this field holds a credential: write {api_key: Authorization}"),
-    ("cookie", "cookies change while the caller stays the same"),
-    ("host", _FRAMING),
-    ("content-", _FRAMING),
-)
 _API_KEY_REFUSED = (
     ("cookie", "cookies change while the caller stays the same"),
     ("host", _FRAMING),
     ("content-", _FRAMING),
+)
+_SCOPE_REFUSED = (
+    ("authorization", "this field holds a credential: write {api_key: Authorization}"),
+    *_API_KEY_REFUSED,
 )
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
 _ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]

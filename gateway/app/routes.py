@@ -26,6 +26,7 @@ from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.proxy.probing import PROBES_MAX
 from gateway.proxy.route import InFlightPolicy, Retention, Route, Target
 from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
 
@@ -171,7 +172,7 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
         tcp_user_timeout_seconds=asked.TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
         connections_max=upstream.max_connections,
-        connections_reserved=config.limits.max_in_flight,
+        connections_reserved=config.limits.max_in_flight + PROBES_MAX,
     )
 
 

@@ -41,7 +41,7 @@ PROBE_SECONDS_MAX: Final = 30.0
 # Of an answer so much is read, to see what it means; more where the route keeps more.
 _BODY_BYTES_MIN: Final = 1024 * 1024
 # Of probes at once in this process, over all operations.
-_PROBES_MAX: Final = 64
+PROBES_MAX: Final = 64
 _URGENT_PAUSE_SECONDS: Final = 1.0
 _WRITE_TRIES: Final = 4
 _WRITE_PAUSE_SECONDS: Final = 0.2
@@ -88,7 +88,7 @@ class Prober:
         self._steady_seconds = steady_seconds
         self._who = who
         self._inquiries: dict[UUID, _Inquiry] = {}
-        self._places = asyncio.Semaphore(_PROBES_MAX)
+        self._places = asyncio.Semaphore(PROBES_MAX)
         self._is_closed = False
 
     async def resolve(self, route: Route, operation_id: UUID, wait_seconds: float) -> Snapshot | None:
@@ -178,8 +178,9 @@ class Prober:
         """The upstream's answer, or why there is none."""
         headers: Headers = ((b"Host", host), *policy.headers)
         request = RequestHead(method.encode(), target, headers)
+        # As protected requests: what is not may have taken all connections for as long as it likes.
         result = await route.target.upstream.exchange(
-            request, protected=False, may_send=lambda: True, response_timeout_seconds=PROBE_SECONDS_MAX
+            request, protected=True, may_send=lambda: True, response_timeout_seconds=PROBE_SECONDS_MAX
         )
         match result:
             case NotSent(reason) | Lost(reason):

@@ -250,7 +250,8 @@ class Client:
             body=content,
             headers=fields,
             sent=self._loop.time(),
-            is_protected=protected,
+            # A probe gets its connection in the same way, and belongs to no call.
+            is_protected=protected and request.method != b"GET",
         )
         self._history.sent.append(sent)
         return sent

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Abandon
+from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, status_of
 from tests.support.upstream import Answer, Ending, Received
@@ -130,6 +131,21 @@ async def test_probe_finds_what_happened(store: Store, tmp_path: Path) -> None:
         assert probe.values("Authorization") == [b"Bearer probe"]
         assert probe.values("X-Tenant") == []
         assert len(charges(home)) == 1
+
+
+async def test_streams_of_others_keep_no_probe_out(store: Store, tmp_path: Path) -> None:
+    """They may have all connections that are not for operations, for as long as they like."""
+    async with house(store, tmp_path, route=probed(), upstream={"max_connections": 1}) as home:
+        streaming = asyncio.Event()
+        home.upstream.on("/stream", Answer(body=(b"first", streaming), effect=False))
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(STATUS, told("succeeded"))
+        stream = asyncio.create_task(http.request(home.port, "GET", "/stream"))
+        await home.upstream.wait_for_requests(1)
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        assert status_of(await home.send("k1")) == (200, "recovered")
+        streaming.set()
+        assert (await stream).body == b"first"
 
 
 async def test_background_probe(store: Store, tmp_path: Path) -> None:

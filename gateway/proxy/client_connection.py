@@ -191,8 +191,22 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """Take no further request, and close as soon as what was written has left."""
         self._is_deaf = True
-        if self.transport is not None:
+        # Closed twice over TLS, a transport of asyncio forgets what it is closing, and cannot be aborted any more.
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
+
+    def end_if_read(self) -> None:
+        """End a connection that is being closed where its client has everything, and only does not go.
+
+        That is certain when it was so the last time, too.
+        """
+        if self.transport is None:
+            return
+        before, now = self._delivery_before, delivery_of(self.transport)
+        self._delivery_before = now
+        if now.is_all and now == before:
+            # An RST might overtake what it has yet to look at.
+            self.transport.abort()
 
     def pause_reading(self) -> None:
         """Whoever takes the input has enough for now."""

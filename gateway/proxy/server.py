@@ -6,6 +6,7 @@ It answers nothing: what comes on a connection goes to the `RequestHandler` that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from functools import partial
@@ -23,6 +24,8 @@ from gateway.proxy.request_handler import Forward, Protect, R, RequestHandler
 from gateway.proxy.unread import Unread
 from gateway.proxy.writer import DateClock
 
+# How often those are looked at whom the end of the edge waits for.
+_LOOK_SECONDS: Final = 0.2
 # One in so many connections makes room, where there are as many as there may be.
 _ROOM_SHARE: Final = 64
 
@@ -138,11 +141,19 @@ class Edge(Generic[R]):
             client.abort()
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
-        """Let clients have what was written for them, for as long as a client is let linger."""
+        """Let clients have what was written for them, for as long as a client is let linger.
+
+        Over TLS one that has it all may not look at its connection before it needs it again, and is not waited for.
+        """
         try:
             async with asyncio.timeout(self._state.settings.linger_seconds):
-                for client in clients:
-                    await client.gone.wait()
+                while left := [client for client in clients if not client.gone.is_set()]:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            for client in left:
+                                await client.gone.wait()
+                    for client in left:
+                        client.end_if_read()
         except TimeoutError:
             for client in clients:
                 client.abort()

@@ -82,6 +82,24 @@ async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Aut
             assert len(edge.edge._handshakes) == 0
 
 
+async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(authority: Authority) -> None:
+    """It has its answer, and finds the connection ended when it needs it again."""
+    tls = authority.issue("localhost").server_context()
+    settings = EdgeSettings(linger_seconds=3600.0)
+    async with (
+        serving(settings=settings, tls=tls) as edge,
+        Connection(edge.port, tls=authority.client_context()) as client,
+    ):
+        await client.send(post())
+        await eventually(lambda: edge.taken and not edge.edge.in_flight)
+        cast(asyncio.Transport, client.writer.transport).pause_reading()
+        async with asyncio.timeout(10):
+            await edge.edge.close()
+        cast(asyncio.Transport, client.writer.transport).resume_reading()
+        assert (await client.read_response()).status == 200
+        assert await client.read_rest() == b""
+
+
 async def test_no_handshake_keeps_the_others_from_being_ended() -> None:
     """Whatever it raises."""
     handshakes = Handshakes(asyncio.Protocol, EdgeSettings())

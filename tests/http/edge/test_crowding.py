@@ -29,7 +29,7 @@ async def test_a_slow_upload_gives_way_to_a_newcomer(monkeypatch: pytest.MonkeyP
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    settings = UpstreamSettings("127.0.0.1", port, connections_max=1, connect_timeout_seconds=0.1)
+    settings = UpstreamSettings("127.0.0.1", port, connections_max=1, connect_timeout_seconds=1.0)
     async with server, serving(upstream_settings=settings) as edge, Connection(edge.port) as slow:
         await slow.send(b"POST /uploads HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\nslow")
         await has_begun.wait()

@@ -65,7 +65,7 @@ async def test_an_answer_without_a_body_is_complete_with_its_head(method: bytes,
 
 @pytest.mark.parametrize("framing", WIRES)
 async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Framing) -> None:
-    """`read_all` says too long, with what it has taken; prefix and rest are the body."""
+    """`read_all` says too long, with what it has taken, which is nothing where the length was announced."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
@@ -75,6 +75,7 @@ async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Fram
         got = await answer(client)
         result = await got.body.read_all(9)
         assert isinstance(result, TooLong)
+        assert result.prefix == b"" or framing is not Framing.LENGTH
         body = result.prefix
         while piece := await got.body.read():
             assert isinstance(piece, bytes)
@@ -83,13 +84,14 @@ async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Fram
 
 
 async def test_interim_answers_are_passed_on_in_order_but_for_100() -> None:
-    """The final answer is told from those before it, also when all arrive in one segment."""
+    """The final answer is told from those before it, also when all arrive in one segment and nobody wants those."""
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 P\r\n\r\n"
     seen: list[ResponseHead] = []
     async with serving(answering(interim + DONE)) as server, upstream_to(server.port) as client:
-        got = await answer(client, on_interim=seen.append)
-        assert got.head.status == 200
-        assert await got.body.read_all(10) == b"done"
+        for wants_them in ({"on_interim": seen.append}, {}):
+            got = await answer(client, **wants_them)
+            assert got.head.status == 200
+            assert await got.body.read_all(10) == b"done"
     assert [(head.status, head.headers) for head in seen] == [(103, ((b"Link", b"</a>"),)), (102, ())]
 
 
@@ -151,14 +153,18 @@ async def test_a_slow_reader_slows_the_upstream_down() -> None:
         assert client.stats.closed == 0
 
 
-async def test_an_answer_that_nobody_reads_is_detached_from_its_connection() -> None:
-    """A body that has arrived may be read after the connection has served another request."""
-    async with serving(answering(*(WIRES[Framing.LENGTH].replace(b"0123", b"%04d" % n) for n in range(3)))) as server:
-        async with upstream_to(server.port) as client:
-            answers = [await answer(client) for _ in range(3)]
-            await eventually(lambda: len(client._pool._idle) == client.stats.opened)
-            bodies = [await got.body.read_all(10) for got in reversed(answers)]
-        assert bodies == [b"0002456789", b"0001456789", b"0000456789"]
+@pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
+async def test_an_answer_that_nobody_reads_is_detached_from_its_connection(length: int) -> None:
+    """A body that has arrived may be read after the connection has served other requests."""
+    sent = [b"%d" % n * length for n in range(3)]
+    wires = [HEAD + b"Content-Length: %d\r\n\r\n" % length + body for body in sent]
+    async with serving(answering(*wires)) as server, upstream_to(server.port) as client:
+        answers = []
+        for _ in sent:
+            answers.append(await answer(client))
+            await eventually(lambda: len(client._pool._idle) == 1)
+        assert [await got.body.read_all(length) for got in reversed(answers)] == sent[::-1]
+        assert client.stats.opened == 1
 
 
 @pytest.mark.parametrize("ends", ["with-fin", "with-rst"])
@@ -252,6 +258,12 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
                 loss = await result.body.read()
             assert loss == BodyLost(Unknown.TIMEOUT, "nothing came in time")
         await eventually(lambda: client.stats.closed == 1)
+
+
+async def test_an_exchange_may_have_a_time_of_its_own() -> None:
+    """It takes the place of the client's, for this one alone."""
+    async with serving(answering(HEAD)) as server, upstream_to(server.port, response_timeout_seconds=60) as client:
+        assert await send(client, response_timeout_seconds=0.1) == Lost(Unknown.TIMEOUT, "nothing came in time")
 
 
 async def test_permission_is_asked_right_before_the_first_byte() -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, Unknown, tls_context
+from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, TooLong, Unknown, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -193,6 +193,27 @@ async def test_while_the_body_is_read(how: str) -> None:
         await cancelled(reading)
         more.set()
         assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
+
+
+async def test_what_was_taken_before_counts_towards_the_limit() -> None:
+    """Whoever reads on after a cancellation is told of a body that is too long as if there had been none."""
+    more = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n")
+        await more.wait()
+        writer.write(b"4\r\n4567\r\n0\r\n\r\n")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body._buffered_bytes == 4)
+        reading = asyncio.create_task(got.body.read_all(8))
+        await eventually(lambda: got.body._waiter is not None)
+        await cancelled(reading)
+        more.set()
+        await eventually(lambda: got.body._is_complete)
+        assert await got.body.read_all(7) == TooLong(b"01234567")
 
 
 async def test_at_the_moment_in_which_the_answer_ended() -> None:

@@ -89,7 +89,7 @@ async def test_a_resolver_that_hangs_sent_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_asked_is_told_when_connections_cannot_be_made_and_when_they_can() -> None:
-    """Once for each kind of fault, and once when it is over; a connection that is used again changes nothing."""
+    """Once for each kind of fault, and once when it is over; what is this gateway's own doing is none of either."""
     told: list[SentNothing | None] = []
     port = free_port()
     client = Upstream(
@@ -106,6 +106,8 @@ async def test_who_asked_is_told_when_connections_cannot_be_made_and_when_they_c
         assert told == [SentNothing.REFUSED, None]
     finally:
         await client.close()
+    assert isinstance(await send(client), NotSent)
+    assert told == [SentNothing.REFUSED, None]
 
 
 async def test_the_next_address_is_tried_while_nothing_was_sent(

@@ -151,15 +151,24 @@ def test_an_end_of_input_completes_nothing_else() -> None:
 
 def test_field_bytes_are_kept() -> None:
     """Order, repeats, spelling and bytes beyond ASCII stay; only the white space around a value goes."""
-    told, _ = parse(PLAIN + b"X-A: 1\r\nset-Cookie:a \t\r\nSet-Cookie: \xff\xe9 b\r\nX-A:\r\nContent-Length: 0\r\n\r\n")
-    assert told.head is not None
-    assert told.head.headers == (
-        (b"X-A", b"1"),
-        (b"set-Cookie", b"a"),
-        (b"Set-Cookie", b"\xff\xe9 b"),
-        (b"X-A", b""),
-        (b"Content-Length", b"0"),
-    )
+    fields = b"X-A: 1\r\nset-Cookie:%b\r\nSet-Cookie: \xff\xe9 b\r\nX-A:\r\nContent-Length: 0\r\n\r\n"
+    for value in (b"a", b"a \t", b"\t a\t "):
+        told, _ = parse(PLAIN + fields % value)
+        assert told.head is not None
+        assert told.head.headers == (
+            (b"X-A", b"1"),
+            (b"set-Cookie", b"a"),
+            (b"Set-Cookie", b"\xff\xe9 b"),
+            (b"X-A", b""),
+            (b"Content-Length", b"0"),
+        )
+
+
+def test_a_reason_may_be_empty_or_missing() -> None:
+    """RFC 9112 section 4: nothing is read into it, and both are the same to whoever gets the head."""
+    for line in (b"HTTP/1.1 200\r\n", b"HTTP/1.1 200 \r\n"):
+        told, _ = parse(line + b"Content-Length: 0\r\n\r\n")
+        assert told.head == ResponseHead(200, b"", ((b"Content-Length", b"0"),))
 
 
 MALFORMED = {
@@ -183,6 +192,7 @@ MALFORMED = {
     "empty-name": PLAIN + b": x\r\n\r\n",
     "lengths-that-differ": PLAIN + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
     "lengths-that-differ-in-one": PLAIN + b"Content-Length: 5, 6\r\n\r\nhello",
+    "length-and-an-empty-one": PLAIN + b"Content-Length: 5\r\nContent-Length:\r\n\r\nhello",
     "length-empty": PLAIN + b"Content-Length:\r\n\r\n",
     "length-signed": PLAIN + b"Content-Length: +5\r\n\r\nhello",
     "length-hexadecimal": PLAIN + b"Content-Length: 0x5\r\n\r\nhello",
@@ -246,6 +256,7 @@ def test_interim_answers_are_bounded() -> None:
         (b"HTTP/1.1 200 OK\r\nConnection: keep-alive, Close\r\n", False, None),
         (b"HTTP/1.0 200 OK\r\n", False, None),
         (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n", True, None),
+        (b"HTTP/1.0 200 OK\r\nConnection: X-Own\r\n", False, None),
         (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\n", True, 5.0),
         (b'HTTP/1.1 200 OK\r\nkeep-alive: max=100, Timeout = "7"\r\n', True, 7.0),
         (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=x\r\n", True, None),
@@ -256,6 +267,7 @@ def test_interim_answers_are_bounded() -> None:
         "close-in-a-list",
         "1.0",
         "1.0-keep-alive",
+        "1.0-another-option",
         "announced",
         "announced-quoted",
         "announced-badly",
@@ -267,6 +279,23 @@ def test_what_the_upstream_says_of_the_connection_is_read(
     """Version, Connection and Keep-Alive say whether and how long the connection lives."""
     _, parser = parse(fields + b"Content-Length: 0\r\n\r\n")
     assert (parser.is_persistent, parser.keepalive_seconds) == (is_persistent, keepalive_seconds)
+
+
+@pytest.mark.parametrize(
+    ("method", "wire", "is_persistent"),
+    [
+        (b"HEAD", PLAIN + b"\r\n", False),
+        (b"POST", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", False),
+        (b"POST", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+        (b"POST", b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", True),
+        (b"POST", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", True),
+    ],
+    ids=["head", "204-with-a-length", "204-chunked", "204", "304"],
+)
+def test_a_body_that_may_come_all_the_same_ends_the_connection(method: bytes, wire: bytes, is_persistent: bool) -> None:
+    """Who answers HEAD as GET, or announces a body where there is none, may send it: it must meet no other request."""
+    _, parser = parse(wire, method=method)
+    assert (parser.is_done, parser.may_be_followed, parser.is_persistent) == (True, True, is_persistent)
 
 
 def test_after_an_upgrade_all_bytes_are_the_callers() -> None:

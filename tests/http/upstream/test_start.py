@@ -131,12 +131,15 @@ async def test_what_is_given_up_tells_nobody() -> None:
         assert (client.stats.answered, client.stats.lost) == (1, 0)
 
 
+@pytest.mark.parametrize("is_acquired", [False, True], ids=["idle", "acquired"])
 @pytest.mark.parametrize("body", [b"{}", FileBody(-1, 5)], ids=["not-allowed", "not-readable"])
-async def test_what_is_not_sent_leaves_the_connection_idle(body: bytes | FileBody) -> None:
-    """It serves the next request."""
+async def test_what_is_not_sent_leaves_the_connection_idle(body: bytes | FileBody, is_acquired: bool) -> None:
+    """It serves the next request, whether it would have been taken or was acquired before."""
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
         await (await answer(client)).body.read_all(10)
-        result = client.start(request(), body, protected=False, may_send=lambda: False)
+        connection = await client._pool.acquire(protected=False) if is_acquired else None
+        assert not isinstance(connection, NotSent)
+        result = client.start(request(), body, protected=False, may_send=lambda: False, connection=connection)
         assert isinstance(result, NotSent)
         assert result.reason is (SentNothing.LEASE_LOST if isinstance(body, bytes) else SentNothing.LOCAL)
         await (await answer(client)).body.read_all(10)

@@ -116,6 +116,8 @@ async def test_an_upgraded_connection_has_no_clock_of_ours_while_nobody_reads() 
         until = loop.time() + 0.3
         await eventually(lambda: loop.time() > until)
         assert await duplex.read() == b"hello"
+        assert await duplex.write(b"still there?")
+        assert await duplex.read() == b"still there?"
         duplex.close()
 
 

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -30,16 +30,25 @@ class Cut(Exception):
 
 
 class Body:
-    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it."""
+    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it.
 
-    def __init__(self, *pieces: bytes | asyncio.Event | Exception, length: int | None = None) -> None:
+    With `is_here` all of it has come already.
+    """
+
+    def __init__(
+        self, *pieces: bytes | asyncio.Event | Exception, length: int | None = None, is_here: bool = False
+    ) -> None:
         self.length = length
+        self._is_here = is_here
         self.reached = asyncio.Event()
         self.is_closed = False
-        self._pieces = pieces
+        self._pieces: Sequence[bytes | asyncio.Event | Exception] = pieces
 
     def whole(self) -> bytes | None:
-        return None
+        if not self._is_here:
+            return None
+        whole, self._pieces = b"".join(piece for piece in self._pieces if isinstance(piece, bytes)), ()
+        return whole
 
     async def stream(self) -> AsyncIterator[bytes]:
         try:
@@ -108,10 +117,11 @@ def pieces(length: int, size: int = 10_000) -> list[bytes]:
     ids=["empty", "one", "at-the-spool", "over-the-spool", "several-writes", "at-the-limit"],
 )
 @pytest.mark.parametrize("is_announced", [True, False], ids=["length", "chunked"])
-async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announced: bool) -> None:
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announced: bool, is_here: bool) -> None:
     """Every byte is there, in memory up to `spool_over_bytes` and beyond it in a file that has no name."""
     parts = pieces(length)
-    taken = await take(spool, Body(*parts, length=length if is_announced else None))
+    taken = await take(spool, Body(*parts, length=length if is_announced else None, is_here=is_here))
     assert taken is not None
     assert (taken.length, await read(taken)) == (length, b"".join(parts))
     if length > SPOOL_OVER_BYTES:
@@ -134,12 +144,14 @@ async def test_announced_as_too_long(spool: Spool) -> None:
     assert not body.is_closed
 
 
-@pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES - 1, BYTES_MAX], ids=["in-memory", "in-a-file"])
-async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int) -> None:
+@pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES // 2, BYTES_MAX], ids=["in-memory", "in-a-file"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int, is_here: bool) -> None:
     """A body that turns out to be too long is refused, and neither file nor source is left open."""
-    body = Body(*pieces(bytes_max + 10_000))
+    body = Body(*pieces(bytes_max + 10_000), is_here=is_here)
     assert await take(spool, body, bytes_max) is None
-    assert body.is_closed
+    # What is here already has no source.
+    assert body.is_closed is not is_here
     assert descriptors(tmp_path) == []
 
 

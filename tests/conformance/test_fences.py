@@ -106,6 +106,17 @@ async def test_a_second_resolution_is_no_repeat_of_the_first(store: Store, verb:
     assert len(await store.audits(hand.operation_id)) == 1
 
 
+async def test_a_retry_has_nothing_of_the_resolution_before_it(store: Store) -> None:
+    """A doubt was disproved and the request said again: the same disproof, repeated, finds nothing of itself."""
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon)
+    denial = hand.disprove()
+    await do(store, hand, lambda _: denial, Hand.retry)
+    assert hand.record is not None
+    assert hand.record.resolution_id is None
+    await is_kept_out(store, hand, denial)
+
+
 async def test_a_released_key_is_for_the_same_request(store: Store) -> None:
     """A different request cannot claim it, also when it read the right token; the same request can."""
     hand = Hand()

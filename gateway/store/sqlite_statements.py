@@ -254,8 +254,8 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
     # A new operation under the id of one whose time is over is not the old one changed.
     is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
     response = None if record is None else record.response
-    is_same_answer = kept.record is not None and response is kept.record.response
-    if kept.has_body and not is_same_answer:
+    # Every row of the table that leads away from an answer takes it away.
+    if kept.has_body:
         cursor.execute(sql["delete_response"], (kept.row,))
     if kept.row is not None and (is_new or record is None):
         cursor.execute(sql["delete_operation"], (kept.row,))
@@ -266,7 +266,7 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
         cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
         return
     cursor.execute(sql["update_operation"], (*encode(record), kept.row))
-    if response is not None and response.body is not None and not is_same_answer:
+    if response is not None and response.body is not None:
         cursor.execute(sql["insert_response"], (kept.row, response.body))
 
 

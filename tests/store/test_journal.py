@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -283,6 +283,16 @@ def middle(path: Path) -> None:
     path.write_bytes(content)
 
 
+def index(path: Path) -> None:
+    """A page that nobody reads before the next outcome comes."""
+    with closing(apsw.Connection(str(path))) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entry_1'")
+        ((size,),) = connection.execute("PRAGMA page_size")
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xa5" * size
+    path.write_bytes(content)
+
+
 def tamper(*statements: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         connection = apsw.Connection(str(path))
@@ -296,7 +306,8 @@ def tamper(*statements: str) -> Callable[[Path], None]:
 UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
     "garbage": (garbage, "damaged"),
     "empty": (lambda path: os.truncate(path, 0), "damaged"),
-    "a-page-lost": (middle, "damaged"),
+    "all-but-a-page-lost": (middle, "damaged"),
+    "a-page-lost": (index, "damaged"),
     "of-another-program": (tamper("PRAGMA application_id = 1"), "not a journal of this program"),
     "newer": (tamper("PRAGMA user_version = 99"), "newer version"),
     "of-another-owner": (tamper("UPDATE owner SET belongs_to = 'somebody'"), "move it away"),
@@ -472,6 +483,7 @@ async def test_a_disk_that_is_full_at_the_start(disk: FailingDisk, directory: Pa
         with pytest.raises(NotApplied):
             await journal.append("charge", complete())
         assert await waiting(journal) == []
+        assert files(directory) == []
         disk.fails.clear()
         await journal.append("charge", complete())
         assert journal.tally.waiting == 1

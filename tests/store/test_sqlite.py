@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -168,6 +169,13 @@ def test_the_file_system_is_known(tmp_path: Path) -> None:
     assert sqlite_files.filesystem_of(tmp_path) not in ("", "nfs4")
 
 
+async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the file is there: of two gateways on one host each would be the other's undoing."""
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+    assert "SQLite 3.51.2 can corrupt its file" in await refused(path)
+    assert content(path) is None
+
+
 async def test_an_older_program_refuses_a_much_newer_schema(store: SqliteStore, path: Path) -> None:
     """The next schema is served, the one after it is not."""
     hand = Hand()
@@ -235,8 +243,10 @@ async def test_a_lock_held_by_another_is_waited_for_so_long(store: SqliteStore, 
     await do(store, hand, Hand.claim)
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
     with pytest.raises(NotApplied, match="locked by another process"):
         await store.apply(hand.complete())
+    assert time.monotonic() - began >= BUSY_SECONDS
     assert await state(store, hand) is State.CLAIMED
     other.execute("ROLLBACK")
     other.close()

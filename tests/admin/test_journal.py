@@ -19,7 +19,7 @@ from tests.admin.shell import Shell
 from tests.admin.test_api import served
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, process, send
-from tests.support.house import config_text, status_of
+from tests.support.house import config_text, sqlite_store, status_of
 from tests.support.memory_store import ManualClock
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
@@ -215,7 +215,7 @@ async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -
 
 async def test_over_http(tmp_path: Path) -> None:
     """The admin API lists the same, for those with the token, and tells it of one operation too."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     journal = journal_of(shell)
     await journal.start()

@@ -11,7 +11,7 @@ import pytest
 from tests.admin.shell import Shell, shell_for
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import House, neighbour, status_of
+from tests.support.house import House, neighbour, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import RecordingUpstream
 
@@ -36,7 +36,7 @@ async def told(home: House, key: str) -> tuple[int, str | None]:
 
 async def test_restored_sqlite(tmp_path: Path) -> None:
     """After a restore nothing that was used runs again; what is known is replayed; accepting the loss ends it."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream:
         await restored_sqlite(store, tmp_path, upstream)
         async with neighbour(store, tmp_path, upstream, **ADMIN) as home:
@@ -72,7 +72,7 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
 
 async def test_accepted_by_the_command(tmp_path: Path) -> None:
     """What an operator accepts by the command is heard by gateways when they start, and is said once."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream:
         await restored_sqlite(store, tmp_path, upstream)
         async with neighbour(store, tmp_path, upstream) as home:

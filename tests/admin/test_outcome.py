@@ -22,7 +22,7 @@ from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep
 from tests.integration.test_journal import metric
 from tests.support.eventually import eventually
 from tests.support.fleet import process
-from tests.support.house import config_text, status_of
+from tests.support.house import config_text, sqlite_store, status_of
 from tests.support.upstream import RecordingUpstream
 
 WHY = ("--why", "compared with the ledger")
@@ -31,7 +31,7 @@ WHY = ("--why", "compared with the ledger")
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     """On a host with an embedded store, which is there."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     return Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
 
 
@@ -55,7 +55,7 @@ async def states(shell: Shell) -> list[str]:
 
 async def test_beside_a_live_gateway(tmp_path: Path) -> None:
     """The alert ends within seconds of the acknowledgement; answer, who and why stay on the disk."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     outcome = complete()
     await left(shell, outcome)
@@ -91,7 +91,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
 
 async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
     """What tells how an operation in doubt ended is acknowledged only after the record knows it."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with served(store, tmp_path) as (running, _):
         operation_id = await doubt(running)
         shell = shell_for(running, store, tmp_path)
@@ -113,7 +113,7 @@ async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
 
 async def test_what_a_store_forgot_is_not_acknowledged_either(tmp_path: Path) -> None:
     """An answer of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with served(store, tmp_path) as (running, _):
         operation_id = await doubt(running)
         shell = shell_for(running, store, tmp_path)

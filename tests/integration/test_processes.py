@@ -17,7 +17,7 @@ from gateway import EXIT_WORK_LEFT
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, status_of
+from tests.support.house import BODY, JSON, config_text, sqlite_store, status_of, store_section
 from tests.support.http import Response
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
@@ -30,12 +30,7 @@ Store = dict[str, Any]
 @pytest.fixture(params=["sqlite", "postgres-redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """The `store` section of a configuration, on an empty store."""
-    if request.param == "sqlite":
-        return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    return {
-        "durable": request.getfixturevalue("postgres_url"),
-        "fast": request.getfixturevalue("redis_url"),
-    }
+    return store_section(request, tmp_path)
 
 
 @asynccontextmanager
@@ -231,7 +226,7 @@ async def test_a_silent_store_does_not_hold_up_a_stop(own_postgres: PostgresServ
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 async def test_idle_stop_is_clean(tmp_path: Path, number: signal.Signals) -> None:
     """Without work, either signal ends the program with exit code 0 and without a traceback; the log's end says so."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
         os.kill(gateway.pid, number)
         assert await gateway.wait_exit() == 0
@@ -241,7 +236,7 @@ async def test_idle_stop_is_clean(tmp_path: Path, number: signal.Signals) -> Non
 
 async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path) -> None:
     """Whoever asks twice need not wait for a load balancer that is not there; what is in flight is finished as ever."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     shutdown = {"delay": "10m", "drain_timeout": "20s"}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
         hold = asyncio.Event()

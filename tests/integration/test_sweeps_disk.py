@@ -12,7 +12,7 @@ import pytest
 from tests.support.disk import Disk, small_disk
 from tests.support.fleet import key_of, nonce_of, process, send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
+from tests.support.house import sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
@@ -42,7 +42,7 @@ async def fill(disk: Disk, gateway: GatewayProcess) -> dict[str, Response]:
 async def test_full_disk(tmp_path: Path) -> None:
     """On a full disk nothing is executed or lost, what was stored is replayed, and with room again all works again."""
     with small_disk(tmp_path / "disk") as disk:
-        store = {"durable": f"sqlite://{disk.directory}/store/operations.db"}
+        store = sqlite_store(disk.directory)
         async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
             hold = asyncio.Event()
             upstream.on("/charges", Answer(201), Answer(201, body=b"during", hold=hold), Answer(201))
@@ -77,7 +77,7 @@ _FAILURES = {
 async def test_neither_store_nor_journal_keeps_anything(tmp_path: Path, failure: str) -> None:
     """While nothing becomes durable, nothing is executed and no outcome is told as known; then nothing is lost."""
     error, calls = _FAILURES[failure]
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201), Answer(201, hold=hold), Answer(201))

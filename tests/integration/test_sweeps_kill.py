@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fleet import NOW, key_of, nonce_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
+from tests.support.house import status_of, store_section
 from tests.support.http import Response
 from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
@@ -34,9 +34,7 @@ class Life:
 @pytest.fixture(params=["sqlite", "postgres-redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
-    if request.param == "sqlite":
-        return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    return {"durable": request.getfixturevalue("postgres_url"), "fast": request.getfixturevalue("redis_url")}
+    return store_section(request, tmp_path)
 
 
 async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> None:

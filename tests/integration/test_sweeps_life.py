@@ -29,7 +29,7 @@ from tests.support.fleet import (
     wait_answered,
 )
 from tests.support.gateway import GatewayProcess
-from tests.support.house import ROUTE, status_of
+from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.relay import Relay
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
@@ -165,7 +165,7 @@ async def _is_claimed(url: str) -> bool:
 @pytest.mark.parametrize("how", ["idle for 300 ms", "after every answer"])
 async def test_upstream_that_closes_early(tmp_path: Path, how: str) -> None:
     """Steady traffic to an upstream that closes its connections early brings nothing into doubt, and nothing twice."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     source = random.Random(1)
     pauses = [[source.uniform(0.0, 0.6) for _ in range(15)] for _ in range(8)]
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:

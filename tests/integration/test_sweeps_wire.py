@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.fleet import key_of, nonce_of, process, send, wait_answered
-from tests.support.house import status_of
+from tests.support.house import sqlite_store, status_of
 from tests.support.postgres import Postgres
 from tests.support.relay import Course, Fault, Relay, Rule
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
@@ -63,7 +63,7 @@ _ANSWERS = {
 
 async def test_every_byte_of_the_answer_cut(tmp_path: Path) -> None:
     """An answer that is cut at any byte is in doubt, and no retry ever gets a part of it or has a second effect."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
 
     def cut(received: Received) -> Answer:
         framing, ending, count = key_of(received).split("-")
@@ -100,7 +100,7 @@ def _is_whole(framing: str, ending: Ending, count: int) -> bool:
 
 async def test_every_byte_of_the_request_cut(tmp_path: Path) -> None:
     """A request that is cut at any byte on its way to the upstream is in doubt, and is never sent again."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with (
         RecordingUpstream() as upstream,
         Relay(upstream.port) as relay,

@@ -25,7 +25,7 @@ from tests.support import http, processes
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import config_text, status_of
+from tests.support.house import config_text, sqlite_store, status_of, store_section
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -40,9 +40,7 @@ TOLD = {"workers": 2, "log": {"level": "debug"}}
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """The `store` section of a configuration, on an empty store."""
-    if request.param == "sqlite":
-        return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    return {"durable": request.getfixturevalue("postgres_url")}
+    return store_section(request, tmp_path)
 
 
 KEY = "Idempotency-Key"
@@ -50,7 +48,7 @@ KEY = "Idempotency-Key"
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Store:
-    return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    return sqlite_store(tmp_path)
 
 
 def lines(gateway: GatewayProcess, **fields: Any) -> list[dict[str, Any]]:

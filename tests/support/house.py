@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from gateway.app.gateway import Gateway
@@ -62,6 +63,21 @@ class House:
     async def status(self, target: str) -> Response:
         """Ask the status port."""
         return await http.request(self.status_port, "GET", target)
+
+
+def sqlite_store(directory: Path) -> dict[str, Any]:
+    """The `store` section of a gateway that keeps its operations in a file."""
+    return {"durable": f"sqlite://{directory}/store/operations.db"}
+
+
+def store_section(request: pytest.FixtureRequest, directory: Path) -> dict[str, Any]:
+    """The `store` section that a fixture's parameter names, on an empty store: sqlite, postgres or postgres-redis."""
+    if request.param == "sqlite":
+        return sqlite_store(directory)
+    section: dict[str, Any] = {"durable": request.getfixturevalue("postgres_url")}
+    if request.param == "postgres-redis":
+        section["fast"] = request.getfixturevalue("redis_url")
+    return section
 
 
 def config_text(upstream_url: str, store: dict[str, Any], directory: Path, /, **changes: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.house import house, neighbour, status_of
+from tests.support.house import house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer
 
 HOUR_SECONDS = 3600
@@ -57,7 +57,7 @@ async def test_a_gateways_wall_clock_changes_nothing(
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
 async def test_a_stores_clock_runs_nothing_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: int) -> None:
     """When the store's clock jumps a lease may lapse; what was sent is not sent again, and its late answer counts."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     async with house(store, tmp_path, route=QUICK) as home:
         assert status_of(await home.send("before")) == (200, "stored")
         hold = asyncio.Event()

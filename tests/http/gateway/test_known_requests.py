@@ -6,23 +6,18 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.proxy.hop import hop_from
 from gateway.proxy.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
 from tests.support.eventually import eventually
-from tests.support.house import BODY, house, status_of
+from tests.support.house import BODY, house, sqlite_store, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer
 
 PLAIN = hop_from(None, is_secure=False)
 OVER_TLS = hop_from(None, is_secure=True)
-
-
-def store_in(directory: Path) -> dict[str, Any]:
-    return {"durable": f"sqlite://{directory}/store/operations.db"}
 
 
 def charge(key: str = "k1", headers: str = "", body: bytes = BODY, tenant: str = "t1") -> bytes:
@@ -44,7 +39,7 @@ def undated(response: Response) -> tuple[object, ...]:
 
 async def test_each_repeat_gets_the_same(tmp_path: Path) -> None:
     """The second, third and fourth repeat are the first one's bytes, on the same connection and on another."""
-    async with house(store_in(tmp_path), tmp_path) as home, Connection(home.port) as first:
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as first:
         home.upstream.on("/charges", Answer(201, headers=[("X-A", "1"), ("X-A", "2")], body=b"paid"))
         assert status_of(await say(first, charge())) == (201, "stored")
         replays = [await say(first, charge()) for _ in range(3)]
@@ -60,7 +55,7 @@ async def test_each_repeat_gets_the_same(tmp_path: Path) -> None:
 
 async def test_other_bytes_are_read(tmp_path: Path) -> None:
     """One byte less or more, another body, key or tenant is another request, however well its neighbour is known."""
-    async with house(store_in(tmp_path), tmp_path) as home, Connection(home.port) as connection:
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
         for word in ("stored", "replayed", "replayed"):
             assert status_of(await say(connection, charge())) == (200, word)
         assert status_of(await say(connection, charge(body=BODY.replace(b"1000", b"9000")))) == (422, "key-reused")
@@ -74,7 +69,7 @@ async def test_other_bytes_are_read(tmp_path: Path) -> None:
 async def test_another_peer_is_asked_who_it_is(tmp_path: Path) -> None:
     """The bytes of a trusted hop prove nothing when somebody else sends them."""
     scope = {"header": "X-Tenant", "from": ["127.0.0.1/32"]}
-    async with house(store_in(tmp_path), tmp_path, route={"scope": scope}) as home:
+    async with house(sqlite_store(tmp_path), tmp_path, route={"scope": scope}) as home:
         async with Connection(home.port) as trusted:
             for word in ("stored", "replayed", "replayed"):
                 assert status_of(await say(trusted, charge())) == (200, word)
@@ -90,7 +85,7 @@ async def test_another_peer_is_asked_who_it_is(tmp_path: Path) -> None:
 
 async def test_segments_do_not_matter(tmp_path: Path) -> None:
     """A known request is answered once, whether its bytes come cut, together with others, or after an empty line."""
-    async with house(store_in(tmp_path), tmp_path) as home, Connection(home.port) as connection:
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
         for word in ("stored", "replayed", "replayed"):
             assert status_of(await say(connection, charge())) == (200, word)
         data = charge()
@@ -105,7 +100,7 @@ async def test_segments_do_not_matter(tmp_path: Path) -> None:
 
 async def test_a_request_that_waits_its_turn(tmp_path: Path) -> None:
     """A known request behind one that is being worked on is answered after it."""
-    async with house(store_in(tmp_path), tmp_path) as home, Connection(home.port) as connection:
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
         for word in ("stored", "replayed", "replayed"):
             assert status_of(await say(connection, charge())) == (200, word)
         hold = asyncio.Event()
@@ -120,7 +115,7 @@ async def test_a_request_that_waits_its_turn(tmp_path: Path) -> None:
 
 async def test_the_last_on_its_connection(tmp_path: Path) -> None:
     """A client that asks to close is heard every time."""
-    async with house(store_in(tmp_path), tmp_path) as home:
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
         data = charge(headers="Connection: close\r\n")
         for word in ("stored", "replayed", "replayed"):
             async with Connection(home.port) as connection:
@@ -131,7 +126,7 @@ async def test_the_last_on_its_connection(tmp_path: Path) -> None:
 async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
     """What is refused early is refused whether it is known or not."""
     async with (
-        house(store_in(tmp_path), tmp_path, limits={"max_in_flight": 1}) as home,
+        house(sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 1}) as home,
         Connection(home.port) as connection,
     ):
         for word in ("stored", "replayed", "replayed"):

@@ -19,7 +19,7 @@ from gateway.store.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, dropped, lost, refused
-from tests.support.house import House, house, neighbour, status_of
+from tests.support.house import House, house, neighbour, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Relay
 from tests.support.upstream import Answer, RecordingUpstream
@@ -38,7 +38,7 @@ async def shaken(
         return made[0]
 
     monkeypatch.setattr(composition, "durable_store", faulty)
-    async with house({"durable": f"sqlite://{directory}/store/operations.db"}, directory, **changes) as home:
+    async with house(sqlite_store(directory), directory, **changes) as home:
         yield home, made[0]
 
 

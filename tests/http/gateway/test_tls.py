@@ -19,7 +19,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.life import StartError
 from gateway.config import parse
 from tests.support import http
-from tests.support.house import BODY, JSON, config_text, neighbour, status_of
+from tests.support.house import BODY, JSON, config_text, neighbour, sqlite_store, status_of
 from tests.support.tls import Authority
 from tests.support.upstream import RecordingUpstream
 
@@ -29,7 +29,7 @@ KEYED = [JSON, ("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
 @pytest.fixture
 def store(tmp_path: Path) -> dict[str, Any]:
     """The embedded store."""
-    return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    return sqlite_store(tmp_path)
 
 
 @pytest.fixture

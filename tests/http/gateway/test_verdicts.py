@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import BODY, house, neighbour, status_of
+from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 Store = dict[str, Any]
@@ -28,7 +28,7 @@ async def test_rule_1_no_route(store: Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["preserve", "upstream", "shop.test:8080"])
 async def test_a_route_of_the_host_that_is_forwarded_is_not_passed_by(tmp_path: Path, host: str) -> None:
     """HTTP/1.0 needs no `Host`: one that names none is protected as the host that the service gets to see."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     name = "shop.test" if host == "shop.test:8080" else "127.0.0.1"
     route = {"match": {"path": "/charges", "host": name}}
     data = b"POST /charges HTTP/1.0\r\nX-Tenant: t1\r\nIdempotency-Key: k1\r\nContent-Length: 2\r\n\r\n{}"
@@ -49,7 +49,7 @@ async def test_rule_2_ambiguous(store: Store, tmp_path: Path) -> None:
 
 async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: Path) -> None:
     """A request without the field and one with it are two, however the field is there and then is not."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     version = ("Api-Version", "2")
     async with house(store, tmp_path, route={"fingerprint": {"headers": ["Api-Version"]}}) as home:
         for other in (("Connection", "Api-Version"), ("Api_Version", "3")):
@@ -60,7 +60,7 @@ async def test_rule_2_a_compared_field_that_the_service_would_not_see(tmp_path: 
 
 async def test_rule_2_an_override_that_the_service_would_not_see(tmp_path: Path) -> None:
     """A field that some services take for method or target is the same to them as here, and makes another request."""
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    store = sqlite_store(tmp_path)
     delete, refund = ("X-HTTP-Method-Override", "DELETE"), ("X-Original-URL", "/refunds")
     async with house(store, tmp_path) as home:
         hidden = (("Connection", refund[0]), ("X_Rewrite_URL", "/refunds"))

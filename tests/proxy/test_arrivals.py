@@ -11,9 +11,7 @@ import pytest
 from gateway.core.verdict import Word
 from gateway.proxy.arrivals import Arrivals, NoPlace
 from gateway.proxy.client_body import ClientBody, Cut, RequestCut
-from gateway.proxy.reply import Reply
-from tests.support.coordination import Pieces, coordination
-from tests.support.upstream import Answer
+from tests.support.coordination import Pieces, coordination, heard
 from tests.support.virtual_time import in_virtual_time, settle
 
 KIB = 1024
@@ -148,8 +146,7 @@ async def test_bodies_on_their_way_keep_no_short_request_out(tmp_path: Path) -> 
         assert (await office.reply("k1")).word is Word.STORED
         assert (await office.reply("k2", Pieces(b"{}"))).word is Word.STORED
         crowded_out = await first
-        assert isinstance(crowded_out, Reply)
-        assert (crowded_out.status, crowded_out.word) == (503, Word.OVERLOADED)
+        assert heard(crowded_out) == (503, Word.OVERLOADED)
         assert (b"Retry-After", b"1") in crowded_out.headers
         assert len(office.upstream.requests) == 2
 
@@ -157,17 +154,11 @@ async def test_bodies_on_their_way_keep_no_short_request_out(tmp_path: Path) -> 
 async def test_a_body_on_its_way_counts_when_it_is_here(tmp_path: Path) -> None:
     """Where all places of operations were taken meanwhile, it is refused before anything is claimed."""
     async with coordination(tmp_path, in_flight_max=1) as office:
-        rest, hold = asyncio.Event(), asyncio.Event()
+        rest = asyncio.Event()
         late = office.ask("late", Pieces(b"{", rest, b"}"))
-        office.upstream.on("/charges", Answer(hold=hold))
-        running = office.ask("k1")
-        await office.upstream.wait_for_requests(1)
+        running, hold = await office.begin()
         rest.set()
-        refused = await late
-        assert isinstance(refused, Reply)
-        assert refused.word is Word.OVERLOADED
+        assert heard(await late) == (503, Word.OVERLOADED)
         hold.set()
-        stored = await running
-        assert isinstance(stored, Reply)
-        assert stored.word is Word.STORED
+        assert heard(await running) == (200, Word.STORED)
         assert len(office.memory.records) == 1

@@ -23,7 +23,7 @@ from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, 
 from gateway.proxy import attempt, claiming
 from gateway.proxy.reply import Reply, Untouched
 from gateway.store.base import Amnesic, Indefinite, Rejected
-from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, spooled_files
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.house import BODY
@@ -40,11 +40,6 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements are repeated without pauses."""
     monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(attempt, "_PAUSE_SECONDS_MIN", 0.001)
-
-
-def heard(reply: object) -> tuple[int, Word | None]:
-    assert isinstance(reply, Reply)
-    return reply.status, reply.word
 
 
 def text(reply: Reply) -> str:
@@ -262,7 +257,7 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
         task = office.ask()
         await gate.reached.wait()
         waiter = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         office.pass_time(LEASE_SECONDS)
         ids = (office.record.identity.operation_id, office.record.token)
         if others == "proved":
@@ -280,7 +275,6 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
         reply = await task
         assert (*heard(reply), office.state) == expected
         if expected[0] == 202:
-            assert isinstance(reply, Reply)
             assert reply.body == b"theirs"
         waited = await waiter
         if others in ("nothing", "disproved"):
@@ -303,7 +297,7 @@ async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
         first = office.ask()
         await office.upstream.wait_for_requests(2)
         other = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         office.memory.records.update(before)
         hold.set()
         assert heard(await first) == heard(await other) == (502, Word.IN_DOUBT)
@@ -345,12 +339,9 @@ async def test_how_it_ended_while_the_store_was_away(
     """Those who waited are not told of an end that others may have gone on from; an answer is final."""
     monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", replace(ended, hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin(answer=ended)
         waiter = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         office.store.break_("read", "complete", "release", "abandon", fault=refused())
         if is_over:
             office.pass_time(LEASE_SECONDS)
@@ -366,10 +357,7 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
     A store that says nothing is asked for no longer than others would be waited for.
     """
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         office.store.break_("renew", fault=refused())
         office.pass_time(LEASE_SECONDS)
         office.leases.run_once()
@@ -400,13 +388,10 @@ async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
     """Once the lease is over it hears what the record says, while the attempt still runs here; and executes nothing."""
     theirs = StoredResponse(202, b"Accepted", (), b"theirs")
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         if is_waiting:
             duplicate = office.ask(headers=[("Prefer", "wait=1")])
-            await eventually(lambda: office.coordinator.waiters == 1)
+            await office.wait_for_waiters()
         office.pass_time(LEASE_SECONDS)
         ids = (office.record.identity.operation_id, office.record.token)
         if others == "proved":
@@ -432,16 +417,13 @@ async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
 async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path) -> None:
     """Where another route of the operation makes its fingerprints otherwise, a different request shares no answer."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         otherwise = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",))))
         body = b'{"amount": 7, "currency": "EUR"}'
         assert heard(await office.reply(body=body, route=otherwise)) == (422, Word.KEY_REUSED)
         accepting = replace(otherwise, accepts_recipe_change=True)
         shared = office.ask(body=body, route=accepting)
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         hold.set()
         assert heard(await first) == (200, Word.STORED)
         assert heard(await shared) == (200, Word.REPLAYED)
@@ -515,10 +497,7 @@ def renewed(office: Office, times: int) -> bool:
 async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
     """Renewed while it runs, an operation of many leases' length is recorded as if it had been quick."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        task = office.ask()
-        await office.upstream.wait_for_requests(1)
+        task, hold = await office.begin()
         for number in range(1, 21):
             office.pass_time(LEASE_SECONDS / 3)
             office.leases.run_once()
@@ -555,12 +534,9 @@ async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
 async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
     """What a stranger was told is shared with nobody: those who waited hear that the key is free."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(401, hold=hold), Answer())
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin(answer=Answer(401))
         others = [office.ask() for _ in range(5)]
-        await eventually(lambda: office.coordinator.waiters == 5)
+        await office.wait_for_waiters(5)
         hold.set()
         assert heard(await first) == (401, Word.RELEASED)
         assert [heard(await other) for other in others] == [(503, Word.RELEASED)] * 5
@@ -573,10 +549,7 @@ async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) ->
         coordination(tmp_path) as office,
         coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
     ):
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        running = office.ask()
-        await office.upstream.wait_for_requests(1)
+        running, hold = await office.begin()
         office.pass_time(LEASE_SECONDS + 1)
         gate = other.store.stop_after("claim")
         early = other.ask()
@@ -620,17 +593,13 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
 async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> None:
     """Who waited for an answer is to get it in a coding that its own request accepts."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
         coded = (("Content-Encoding", "gzip"), ("Content-Type", "text/plain"))
-        office.upstream.on("/charges", Answer(503, headers=coded, body=gzip.compress(b"busy"), hold=hold))
-        first = office.ask(headers=[("Accept-Encoding", "gzip")])
-        await office.upstream.wait_for_requests(1)
+        answer = Answer(503, headers=coded, body=gzip.compress(b"busy"))
+        first, hold = await office.begin(answer=answer, headers=[("Accept-Encoding", "gzip")])
         waiter = office.ask(headers=[("Accept-Encoding", "identity")])
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         hold.set()
         whole, shared = await first, await waiter
-        assert isinstance(whole, Reply)
-        assert isinstance(shared, Reply)
         assert gzip.decompress(await read(whole)) == b"busy"
         assert (heard(shared), shared.decode_for) == ((503, Word.RELEASED), (b"identity",))
         assert whole.decode_for is None
@@ -642,10 +611,7 @@ async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
         coordination(tmp_path) as office,
         coordination(tmp_path, memory=office.memory, behind=office.upstream) as elsewhere,
     ):
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask(body=SPOOLED)
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin(body=SPOOLED)
         others = [each.ask(body=SPOOLED) for each in (office, elsewhere) for _ in range(2)]
         await eventually(lambda: (office.coordinator.waiters, elsewhere.coordinator.waiters) == (2, 2))
         open_files = spooled_files(tmp_path)
@@ -659,29 +625,22 @@ async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
 async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said: bytes) -> None:
     """Who prefers not to wait does not, and nobody waits longer than the route allows; both are told so."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         waiter = office.ask(headers=[("Prefer", preference)])
         if preference != "wait=0":
-            await eventually(lambda: office.coordinator.waiters == 1)
+            await office.wait_for_waiters()
             hold.set()
         reply = await waiter
         hold.set()
         await first
         assert heard(reply) == ((409, Word.IN_FLIGHT) if preference == "wait=0" else (200, Word.REPLAYED))
-        assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"preference-applied") == [said]
 
 
 async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
     """Where a route lets nobody wait, nobody does."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         route = replace(office.route, in_flight=replace(office.route.in_flight, wait_seconds_max=0.0))
         reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
         assert heard(reply) == (409, Word.IN_FLIGHT)
@@ -695,19 +654,15 @@ async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
         coordination(tmp_path) as office,
         coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
     ):
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         waiter = other.ask(headers=[("Prefer", "wait=1")])
-        await eventually(lambda: other.coordinator.waiters == 1)
+        await other.wait_for_waiters()
         other.store.said.clear()
         office.pass_time(10)
         reply = await waiter
         hold.set()
         await first
         assert heard(reply) == (409, Word.IN_FLIGHT)
-        assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"retry-after") == [b"10"]
 
 
@@ -744,7 +699,6 @@ async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> Non
         reply = await asked
         hold.set()
         assert heard(reply) == ((200, Word.RECOVERED) if is_found else (409, Word.IN_DOUBT))
-        assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
 
 
@@ -787,7 +741,6 @@ async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
         reply = await asked
         assert loop.time() - probed < wait_seconds
         assert heard(reply) == (409, Word.IN_FLIGHT)
-        assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"preference-applied") == [b"wait=2"]
 
 
@@ -802,7 +755,6 @@ async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
         gate.opened.set()
         reply = await asked
         assert heard(reply) == (200, Word.STORED)
-        assert isinstance(reply, Reply)
         assert field_values(reply.headers, b"idempotency-expires") == []
         assert office.state is State.TOMBSTONE
 
@@ -816,7 +768,7 @@ async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) 
         await gate.reached.wait()
         office.pass_time(6)
         late = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         gate.opened.set()
         assert heard(await asked) == (200, Word.STORED)
         assert heard(await late) == (410, Word.KEY_EXPIRED)
@@ -960,7 +912,7 @@ async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
         assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
         await office.upstream.wait_for_requests(1)
         again = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         hold.set()
         assert heard(await again) == (200, Word.REPLAYED)
         assert len(office.upstream.requests) == 1

@@ -17,7 +17,7 @@ from gateway.observe.facts import OperationSettled
 from gateway.proxy import runs
 from gateway.proxy.reply import Reply, Untouched
 from gateway.proxy.runs import Drained
-from tests.support.coordination import LEASE_SECONDS, Pieces, coordination
+from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.memory_store import MemoryStore
@@ -29,11 +29,6 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last word is tried for a tenth of a second."""
     monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
     monkeypatch.setattr(runs, "_LAST_WORD_PAUSE_SECONDS", 0.01)
-
-
-def heard(reply: object) -> tuple[int, Word | None]:
-    assert isinstance(reply, Reply)
-    return reply.status, reply.word
 
 
 @asynccontextmanager
@@ -57,12 +52,9 @@ async def silent_tls() -> AsyncIterator[str]:
 async def test_what_ends_in_time_is_recorded(tmp_path: Path) -> None:
     """A drain waits for what runs, and its callers and their duplicates get the answer."""
     async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first, hold = await office.begin()
         waiter = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         draining = asyncio.create_task(office.coordinator.drain(10))
         await asyncio.sleep(0)
         hold.set()
@@ -270,7 +262,7 @@ async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
         await office.upstream.wait_for_requests(1)
         async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
             waiter = other.ask(route=replace(other.route, in_flight=office.route.in_flight))
-            await eventually(lambda: other.coordinator.waiters == 1)
+            await other.wait_for_waiters()
             assert await other.coordinator.drain(0) == Drained()
             assert heard(await waiter) == (409, Word.IN_FLIGHT)
         first.cancel()

@@ -11,9 +11,8 @@ import pytest
 from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Word
 from gateway.proxy import claiming
-from gateway.proxy.reply import Reply
 from gateway.store.base import Indefinite
-from tests.support.coordination import LEASE_SECONDS, coordination, spooled_files
+from tests.support.coordination import LEASE_SECONDS, coordination, heard, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import dropped
 from tests.support.memory_store import Memory, MemoryStore
@@ -39,11 +38,6 @@ class FastTier:
     async def wait_looking(self, count: int) -> None:
         """Return when so many wait for the first answer. Beside them the coordinator wants to be told of it."""
         await eventually(lambda: len(self.asked[0]._callbacks or ()) == count + 1, what="all are looking")
-
-
-def heard(reply: object) -> tuple[int, Word | None]:
-    assert isinstance(reply, Reply)
-    return reply.status, reply.word
 
 
 async def completed(directory: Path, memory: Memory, body: bytes) -> Snapshot:

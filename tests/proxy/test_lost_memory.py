@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import pytest
 from gateway.core.operation import State
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
-from gateway.proxy.reply import Reply, Untouched
 from gateway.store.base import EpochChanged, NotApplied
 from gateway.store.epoch import SeenFile
 from gateway.store.front import Front
-from tests.support.coordination import LEASE_SECONDS, Office, coordination
+from tests.support.coordination import LEASE_SECONDS, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.memory_store import Memory, MemoryStore
-from tests.support.upstream import Answer
 
 WINDOW_US = 3_600_000_000
 
@@ -77,24 +74,10 @@ def fronts(tmp_path: Path) -> Fronts:
     return Fronts(tmp_path)
 
 
-def heard(reply: Reply | Untouched) -> tuple[int, Word | None]:
-    assert isinstance(reply, Reply)
-    return reply.status, reply.word
-
-
-async def begun(office: Office) -> tuple[asyncio.Task[Reply | Untouched], asyncio.Event]:
-    """A request that the upstream works on, until the event."""
-    hold = asyncio.Event()
-    office.upstream.on("/charges", Answer(hold=hold))
-    first = office.ask()
-    await office.upstream.wait_for_requests(1)
-    return first, hold
-
-
 async def test_a_duplicate_of_what_was_forgotten_here(tmp_path: Path, fronts: Fronts) -> None:
     """Once the lease is over nobody can tell, and so nobody is told that the first request had no effect."""
     async with coordination(tmp_path, store_on=fronts) as office:
-        first, hold = await begun(office)
+        first, hold = await office.begin()
         await fronts.fail_over(office.memory)
         office.pass_time(LEASE_SECONDS)
         office.leases.run_once()
@@ -109,9 +92,9 @@ async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path, front
         coordination(tmp_path / "one", store_on=fronts) as office,
         coordination(tmp_path / "two", store_on=fronts, memory=office.memory, behind=office.upstream) as other,
     ):
-        first, hold = await begun(office)
+        first, hold = await office.begin()
         waiter = other.ask(headers=[("Prefer", "wait=1")])
-        await eventually(lambda: other.coordinator.waiters == 1)
+        await other.wait_for_waiters()
         await fronts.fail_over(office.memory)
         assert heard(await waiter) == (409, Word.IN_FLIGHT)
         assert heard(await other.reply()) == (503, Word.STORE_AMNESIA)
@@ -122,9 +105,9 @@ async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path, front
 async def test_who_waited_for_what_was_forgotten_meanwhile(tmp_path: Path, fronts: Fronts) -> None:
     """They hear what the first caller hears: that nobody knows what was recorded of it, and not that nothing was."""
     async with coordination(tmp_path, store_on=fronts) as office:
-        first, hold = await begun(office)
+        first, hold = await office.begin()
         waiter = office.ask()
-        await eventually(lambda: office.coordinator.waiters == 1)
+        await office.wait_for_waiters()
         await fronts.fail_over(office.memory)
         hold.set()
         assert heard(await first) == heard(await waiter) == (502, Word.IN_DOUBT)

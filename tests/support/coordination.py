@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,6 +19,7 @@ from gateway.app.routes import route_of, upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, Snapshot, State
+from gateway.core.verdict import Word
 from gateway.observe.facts import Fact, Herald
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.coordinator import Coordinator
@@ -34,14 +35,23 @@ from gateway.proxy.upstream import Upstream
 from gateway.proxy.waiting import Waiting
 from gateway.store.base import Store, boot_seconds
 from gateway.store.journal import SqliteJournal
+from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
 from tests.support.house import BODY, config_text
 from tests.support.memory_store import Memory, MemoryStore
-from tests.support.upstream import RecordingUpstream
+from tests.support.upstream import Answer, RecordingUpstream
 
 LEASE_SECONDS = 30.0
 
 F = TypeVar("F", bound=Fact)
+
+_PLAIN = Answer()
+
+
+def heard(reply: object) -> tuple[int, Word | None]:
+    """Status and word of what the gateway replied."""
+    assert isinstance(reply, Reply)
+    return reply.status, reply.word
 
 
 class Pieces:
@@ -128,6 +138,21 @@ class Office:
         answer = await self.ask(key, body, **options)
         assert isinstance(answer, Reply)
         return answer
+
+    async def begin(
+        self, key: str = "k1", body: bytes | RequestBody = BODY, *, answer: Answer = _PLAIN, **options: Any
+    ) -> tuple[asyncio.Task[Reply | Untouched], asyncio.Event]:
+        """A request that the upstream works on until the event is set; then it gives this answer."""
+        hold = asyncio.Event()
+        self.upstream.on("/charges", replace(answer, hold=hold))
+        before = len(self.upstream.requests)
+        task = self.ask(key, body, **options)
+        await self.upstream.wait_for_requests(before + 1)
+        return task, hold
+
+    async def wait_for_waiters(self, count: int = 1) -> None:
+        """Return when so many duplicates wait here."""
+        await eventually(lambda: self.coordinator.waiters == count, what=f"{count} wait")
 
     def pass_time(self, seconds: float) -> None:
         """On the clock of the leases and that of the store; the event loop's own goes on as ever."""

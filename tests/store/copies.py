@@ -9,6 +9,7 @@ from uuid import UUID
 
 import redis
 
+from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
 from gateway.store.redis import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand
@@ -16,10 +17,10 @@ from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
 
 
-def completed(body: bytes = b"one") -> Snapshot:
+def completed(body: bytes = b"one", fields: Headers = ANSWER.headers) -> Snapshot:
     """An operation of its own, just completed."""
     store, hand = MemoryStore(), Hand()
-    for say in (hand.claim, lambda: hand.complete(replace(ANSWER, body=body))):
+    for say in (hand.claim, lambda: hand.complete(replace(ANSWER, headers=fields, body=body))):
         command = say()
         hand.see(command, store.apply_now(command))
     return hand.snapshot

@@ -5,33 +5,17 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
-from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Snapshot, State
 from gateway.store.cache import ProcessCache
-from tests.conformance.hand import REPLAY_SECONDS, Hand
-from tests.support.memory_store import MemoryStore
+from tests.conformance.hand import REPLAY_SECONDS
+from tests.store.copies import completed, id_of
 
 AGE_SECONDS = 30.0
 ROOMY_BYTES = 1_000_000
 BUDGET_BYTES = 2 << 20
-
-
-def completed(body: bytes = b"one", fields: Headers = ((b"A", b"b"),)) -> Snapshot:
-    """An operation of its own, just completed."""
-    store, hand = MemoryStore(), Hand()
-    for say in (hand.claim, lambda: hand.complete(StoredResponse(200, b"OK", fields, body))):
-        command = say()
-        hand.see(command, store.apply_now(command))
-    return hand.snapshot
-
-
-def id_of(snapshot: Snapshot) -> UUID:
-    assert snapshot.record is not None
-    return snapshot.record.identity.operation_id
 
 
 def test_a_hit_is_as_of_now() -> None:
@@ -117,7 +101,7 @@ def test_what_it_holds_is_bounded_in_bytes_of_memory() -> None:
     cache = ProcessCache(BUDGET_BYTES, AGE_SECONDS)
     tracemalloc.start()
     try:
-        for number in range(4_000):
+        for number in range(1_600):
             cache.put(one_of_many(number), 100.0)
         gc.collect()
         held_bytes = tracemalloc.get_traced_memory()[0]

@@ -5,10 +5,11 @@ Everything is the product's own, put together by `gateway.app`; only the address
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gateway.app.gateway import Gateway
 from gateway.config import parse
 from tests.support import http
 from tests.support.http import Response
-from tests.support.upstream import RecordingUpstream
+from tests.support.upstream import Answer, RecordingUpstream
 
 ROUTE: dict[str, Any] = {
     "name": "charge",
@@ -30,6 +31,7 @@ ROUTE: dict[str, Any] = {
 }
 BODY = b'{"amount":1000,"currency":"eur"}'
 JSON = ("Content-Type", "application/json")
+_PLAIN = Answer()
 
 
 @dataclass
@@ -59,6 +61,17 @@ class House:
         if tenant is not None:
             fields.append(("X-Tenant", tenant))
         return await http.request(self.port, method, target, fields, body, deadline_seconds=deadline_seconds)
+
+    async def begin(
+        self, key: str = "k1", *, answer: Answer = _PLAIN, **options: Any
+    ) -> tuple[asyncio.Task[Response], asyncio.Event]:
+        """A request that the upstream works on until the event is set; then it gives this answer."""
+        hold = asyncio.Event()
+        self.upstream.on("/charges", replace(answer, hold=hold))
+        before = len(self.upstream.requests)
+        task = asyncio.create_task(self.send(key, **options))
+        await self.upstream.wait_for_requests(before + 1)
+        return task, hold
 
     async def status(self, target: str) -> Response:
         """Ask the status port."""

@@ -131,10 +131,7 @@ async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
     ):
         for word in ("stored", "replayed", "replayed"):
             assert status_of(await say(connection, charge())) == (200, word)
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        slow = asyncio.create_task(home.send("slow"))
-        await home.upstream.wait_for_requests(2)
+        slow, hold = await home.begin("slow")
         assert status_of(await say(connection, charge())) == (503, "overloaded")
         hold.set()
         assert status_of(await slow) == (200, "stored")

@@ -291,10 +291,7 @@ async def test_waiters_of_a_failing_request_do_not_run_it(store: Store, tmp_path
     """Duplicates that wait for a request which is then released share its answer, and none of them executes."""
     async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
         async with neighbour(store, tmp_path / "n", home.upstream, route={"in_flight": {"wait": "20s"}}) as other:
-            hold = asyncio.Event()
-            home.upstream.on("/charges", Answer(503, hold=hold, body=b"later"))
-            first = asyncio.create_task(home.send("k1"))
-            await home.upstream.wait_for_requests(1)
+            first, hold = await home.begin(answer=Answer(503, body=b"later"))
             here = [asyncio.create_task(home.send("k1")) for _ in range(5)]
             there = [asyncio.create_task(other.send("k1")) for _ in range(5)]
             await eventually(lambda: home.gateway.coordinator.waiters == other.gateway.coordinator.waiters == 5)
@@ -311,10 +308,7 @@ async def test_waiters_of_a_failing_request_do_not_run_it(store: Store, tmp_path
 async def test_waiters_of_a_forgotten_request_share_nothing(store: Store, tmp_path: Path) -> None:
     """What a stranger was told at the door is not told to those who waited."""
     async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(401, hold=hold, body=b"who are you"))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin(answer=Answer(401, body=b"who are you"))
         waiting = asyncio.create_task(home.send("k1"))
         await eventually(lambda: home.gateway.coordinator.waiters == 1)
         hold.set()
@@ -328,10 +322,7 @@ async def test_personal_fields_are_the_first_callers(store: Store, tmp_path: Pat
     """Cookies reach the first caller and neither a waiter nor a replay, unless the route keeps them."""
     headers = (("Set-Cookie", "session=1"), ("Set-Cookie", "b=2"), ("X-Kept", "1"))
     async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(headers=headers, hold=hold))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin(answer=Answer(headers=headers))
         waiting = asyncio.create_task(home.send("k1"))
         await eventually(lambda: home.gateway.coordinator.waiters == 1)
         hold.set()
@@ -389,10 +380,7 @@ async def test_what_is_forwarded(store: Store, tmp_path: Path) -> None:
 async def test_durable_store_dies_before_the_record(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """Answered, and the durable store is gone: the client has its answer from the journal, and so has every repeat."""
     async with house({"durable": own_postgres.url}, tmp_path) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(201, hold=hold, body=b"charged"))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin(answer=Answer(201, body=b"charged"))
         waiting = asyncio.create_task(home.send("k1"))
         other = asyncio.create_task(home.send("k1", b'{"amount":1}'))
         own_postgres.crash()

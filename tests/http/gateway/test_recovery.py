@@ -228,11 +228,8 @@ async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> 
         house(store, tmp_path, route=route) as home,
         neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
     ):
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(201, hold=hold, body=b"late"))
         home.upstream.on(None, told("processing"))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin(answer=Answer(201, body=b"late"))
         operation = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
         record = (await home.gateway._store.read(operation)).record
         assert record is not None

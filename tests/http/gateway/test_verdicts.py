@@ -90,10 +90,7 @@ async def test_requests_without_protection_keep_no_operation_from_the_upstream(s
 async def test_rule_3_overloaded(store: Store, tmp_path: Path) -> None:
     """More operations in flight than the limit are refused before anything is claimed."""
     async with house(store, tmp_path, limits={"max_in_flight": 1}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin()
         refused = await home.send("k2")
         assert status_of(refused) == (503, "overloaded")
         assert refused.header("Retry-After") == "1"
@@ -166,10 +163,7 @@ async def test_rule_7_key_invalid(store: Store, tmp_path: Path, key: str, fault:
 async def test_rule_9_key_reused(store: Store, tmp_path: Path) -> None:
     """A different request under a used key is refused in every state that a record can be in."""
     async with house(store, tmp_path, route={"in_flight": {"wait": "0s"}}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin()
         assert status_of(await home.send("k1", b"other")) == (422, "key-reused")
         hold.set()
         await first
@@ -247,10 +241,7 @@ async def test_rule_13_in_flight(store: Store, tmp_path: Path, status: int) -> N
     """A duplicate of a running request waits as long as it is told, here and in another gateway."""
     route = {"in_flight": {"wait": "0s", "status": status}}
     async with house(store, tmp_path, route=route) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin()
         async with neighbour(store, tmp_path / "n", home.upstream, route=route) as other:
             for house_ in (home, other):
                 response = await house_.send("k1")
@@ -337,10 +328,7 @@ async def test_body_key_before_scope(store: Store, tmp_path: Path) -> None:
 async def test_waiters_are_bounded(store: Store, tmp_path: Path) -> None:
     """More duplicates than may wait are answered at once, and none of them is forwarded."""
     async with house(store, tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 2}}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        first = asyncio.create_task(home.send("k1"))
-        await home.upstream.wait_for_requests(1)
+        first, hold = await home.begin()
         tasks = [asyncio.create_task(home.send("k1")) for _ in range(5)]
         await eventually(lambda: sum(task.done() for task in tasks) == 3)
         hold.set()

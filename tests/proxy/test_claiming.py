@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.lifecycle import settle as settled
-from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, State
+from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, Snapshot, State
 from gateway.proxy.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Amnesic, Rejected, Withheld
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
@@ -60,6 +60,16 @@ def granted(admission: Admission) -> Record:
     return admission.record
 
 
+def unavailable(admission: Admission) -> Unavailable:
+    assert isinstance(admission, Unavailable)
+    return admission
+
+
+def seen(admission: Admission) -> Snapshot:
+    assert isinstance(admission, Seen)
+    return admission.snapshot
+
+
 @pytest.mark.parametrize(
     "losses", [[lost()], [dropped()], [lost(), dropped(), refused(), lost()], [lost(), withheld(), lost()]], ids=str
 )
@@ -82,8 +92,7 @@ async def test_a_claim_given_up_is_ended(fault: Fault, is_executed_anyway: bool,
     """One whose answers are all lost is ended once the store answers: in doubt only where the request ran anyway."""
     it = await bench()
     it.store.break_("claim", fault=fault)
-    answer = await it.claim(is_executed_anyway=is_executed_anyway)
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim(is_executed_anyway=is_executed_anyway))
     assert not answer.is_definite
     assert it.claiming.pursued == 1
     it.store.mend()
@@ -100,8 +109,7 @@ async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault,
     it = await bench()
     forgetful = Fault(Amnesic("what became of this key may be forgotten"), has_effect=False)
     it.store.on("claim", fault, forgetful, forgetful)
-    answer = await it.claim()
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim())
     assert answer.is_amnesic
     await it.claiming.wait_pursuits_ended()
     assert it.state() is state
@@ -114,10 +122,9 @@ async def test_a_key_that_is_known_is_not_executed_for_want_of_a_claim() -> None
     held = granted(await it.claim())
     for _ in range(2):
         it.store.on("claim", refused())
-        answer = await it.claim(is_executed_anyway=True)
-        assert isinstance(answer, Seen)
-        assert answer.snapshot.record is not None
-        assert answer.snapshot.record.token == held.token
+        answer = seen(await it.claim(is_executed_anyway=True))
+        assert answer.record is not None
+        assert answer.record.token == held.token
         await it.store.apply(Abandon(it.operation_id, held.token, held.attempt_id, "reset"))
 
 
@@ -129,9 +136,8 @@ async def test_another_request_is_not_executed_for_want_of_a_claim() -> None:
     first = granted(await it.claim())
     await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
     it.store.on("claim", refused())
-    answer = await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US, is_executed_anyway=True))
-    assert isinstance(answer, Seen)
-    assert answer.snapshot.state is State.RELEASED
+    answer = seen(await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US, is_executed_anyway=True)))
+    assert answer.state is State.RELEASED
 
 
 @pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
@@ -142,8 +148,7 @@ async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Faul
     it.store.on("claim", refused())
     if read is not None:
         it.store.on("read", read)
-    answer = await it.claim(is_executed_anyway=True)
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim(is_executed_anyway=True))
     assert answer.is_definite
     assert answer.is_refused == (read is not None and isinstance(read.error, Withheld))
 
@@ -183,9 +188,8 @@ async def test_two_claims_that_cross_on_their_way_have_one_grant() -> None:
     await gate.reached.wait()
     record = granted(await it.claim(it.gateway()))
     gate.opened.set()
-    answer = await asking
-    assert isinstance(answer, Seen)
-    assert answer.snapshot.record == it.record == record
+    answer = seen(await asking)
+    assert answer.record == it.record == record
 
 
 @in_virtual_time
@@ -209,8 +213,7 @@ async def test_a_definite_refusal_is_not_pursued() -> None:
     """A store that could not be asked holds no claim."""
     it = await bench()
     it.store.on("claim", refused())
-    answer = await it.claim()
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim())
     assert answer.is_definite
     assert it.claiming.pursued == 0
     assert it.store.said == ["claim"]
@@ -222,8 +225,7 @@ async def test_a_refusal_after_a_lost_answer_proves_nothing() -> None:
     it = await bench()
     it.store.on("claim", lost())
     it.store.break_("claim", fault=refused())
-    answer = await it.claim()
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim())
     assert not answer.is_definite
     assert it.state() is State.CLAIMED
     it.store.mend()
@@ -236,8 +238,7 @@ async def test_a_claim_that_can_never_be_stored() -> None:
     """It is refused for good, and neither repeated nor pursued."""
     it = await bench()
     it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
-    answer = await it.claim()
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim())
     assert answer.is_refused
     assert it.store.said == ["claim"]
     assert it.claiming.pursued == 0
@@ -249,8 +250,7 @@ async def test_a_refusal_for_good_after_a_lost_answer() -> None:
     it = await bench()
     it.store.on("claim", lost())
     it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
-    answer = await it.claim(is_executed_anyway=True)
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim(is_executed_anyway=True))
     assert answer.is_refused
     it.store.mend()
     await it.claiming.wait_pursuits_ended()
@@ -273,8 +273,7 @@ async def test_a_record_that_cannot_be_shown(losses: list[Fault], is_definite: b
     """A route that does without a store that is away does not do without one that knows the key."""
     it = await bench()
     it.store.on("claim", *losses)
-    answer = await it.claim(is_executed_anyway=True)
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim(is_executed_anyway=True))
     assert (answer.is_refused, answer.is_definite) == (True, is_definite)
     await it.claiming.wait_pursuits_ended()
     assert it.state() is state
@@ -296,8 +295,7 @@ async def test_others_that_keep_changing_the_record() -> None:
         passed, gate = gate, it.store.stop_before("claim")
         passed.opened.set()
         await settle()
-    answer = await asking
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await asking)
     assert (answer.is_refused, answer.is_definite) == (True, True)
     assert it.state() is State.RELEASED
 
@@ -329,8 +327,7 @@ async def test_a_request_executed_while_the_store_was_a_black_hole(fault: Fault)
     it = await bench()
     gate = Gate()
     it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
-    answer = await it.claim(is_executed_anyway=True)
-    assert isinstance(answer, Unavailable)
+    answer = unavailable(await it.claim(is_executed_anyway=True))
     assert (answer.is_definite, answer.is_refused) == (False, False)
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.IN_DOUBT
@@ -450,9 +447,8 @@ async def test_a_different_request_sees_the_record() -> None:
     """It is not granted, and gets the record to be refused by."""
     it = await bench()
     record = granted(await it.claim())
-    answer = await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US))
-    assert isinstance(answer, Seen)
-    assert answer.snapshot.record == record
+    answer = seen(await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US)))
+    assert answer.record == record
     assert it.store.said == ["claim", "claim"]
 
 
@@ -541,9 +537,8 @@ async def test_a_takeover_given_up_stays_in_doubt(fault: Fault, is_executed_anyw
     it, _ = await in_doubt()
     it.store.break_("takeover", fault=fault)
     terms = Terms(REMEMBER_US, is_executed_anyway=is_executed_anyway, takes_over=True)
-    answer = await it.claiming.claim(it.identity, [SAME], terms)
-    assert isinstance(answer, Seen)
-    assert answer.snapshot.state is State.IN_DOUBT
+    answer = seen(await it.claiming.claim(it.identity, [SAME], terms))
+    assert answer.state is State.IN_DOUBT
     it.store.mend()
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.IN_DOUBT
@@ -573,9 +568,8 @@ async def test_a_takeover_that_comes_second_sees_the_first() -> None:
     await gate.reached.wait()
     winner = granted(await it.gateway().claim(it.identity, [SAME], RESEND))
     gate.opened.set()
-    answer = await late
-    assert isinstance(answer, Seen)
-    assert answer.snapshot.record == winner
+    answer = seen(await late)
+    assert answer.record == winner
 
 
 @in_virtual_time
@@ -617,6 +611,5 @@ async def test_a_claim_is_first_where_no_other_request_is_known() -> None:
 async def test_a_different_request_takes_nothing_over() -> None:
     """Only the same request may be sent again."""
     it, _ = await in_doubt()
-    answer = await it.claiming.claim(it.identity, [OTHER], RESEND)
-    assert isinstance(answer, Seen)
+    assert isinstance(await it.claiming.claim(it.identity, [OTHER], RESEND), Seen)
     assert it.store.said == ["claim"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests import run
 from tests.run import HALVES, ROOT
 
 
@@ -11,3 +14,9 @@ def test_every_test_belongs_to_one_half() -> None:
     assert len(named) == len(set(named))
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
     assert found == set(named) | ({"benchmarks"} & found)
+
+
+def test_a_place_without_room_is_not_taken(tmp_path: Path) -> None:
+    """Temporary files stay on the disk where memory has no place for them, or is not to be had."""
+    assert not run._is_fit(Path("/proc"))
+    assert not run._is_fit(tmp_path / "missing")

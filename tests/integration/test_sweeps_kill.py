@@ -72,8 +72,8 @@ async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> N
                 if answer is not None and answer.status == 201:
                     assert (status_of(last), nonce_of(last)) == ((201, "replayed"), nonce_of(answer)), life
         words = Counter(life.second.header("Idempotency-Status") for life in lives)
-        # Before the claim, under it, and behind the record: the sweep was everywhere.
-        assert min(words[word] for word in ("stored", "in-flight", "replayed")) >= 1, words
+        # Before the claim, under it, and behind the record: the sweep was everywhere. A slow start outlasts a lease.
+        assert min(words["stored"], words["in-flight"] + words["in-doubt"], words["replayed"]) >= 1, words
 
 
 def _judge(life: Life, seen_before: int) -> None:

@@ -148,15 +148,14 @@ class Duplicates:
         match, _ = compare(record.fingerprint, request.fingerprints)
         if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
             return refuse_by(Word.KEY_REUSED, record, route)
-        wait_seconds = self._patience_seconds(request, story)
         ending: Ending | None = None
         request.body.close()
         try:
-            overtaken = await self._overtaken(run, wait_seconds)
+            overtaken = await self._overtaken(run, self._patience_seconds(request, story))
             if overtaken is None:
                 with self._place(route) as has_place:
                     if has_place:
-                        ending = await run.granted_attempt.wait_ended(wait_seconds)
+                        ending = await run.granted_attempt.wait_ended(self._patience_seconds(request, story))
                 if ending is None or not ending.is_recorded:
                     # Meanwhile the lease may have ended.
                     overtaken = await self._overtaken(run, self._patience_seconds(request, story))

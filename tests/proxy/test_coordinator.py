@@ -20,7 +20,7 @@ from gateway.core.message import StoredResponse, field_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Word
 from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
-from gateway.proxy import attempt, claiming
+from gateway.proxy import attempt, claiming, duplicates
 from gateway.proxy.reply import Reply, Untouched
 from gateway.store.base import Amnesic, Indefinite, Rejected
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
@@ -368,6 +368,25 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
         assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
         hold.set()
         assert heard(await first) == (200, Word.STORED)
+
+
+async def test_a_duplicate_that_a_slow_store_has_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the store took to say that nobody else went on is part of the wait, and not before it."""
+    monkeypatch.setattr(duplicates, "_READ_SECONDS_MIN", 60.0)
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        gate = office.store.stop_before("read")
+        duplicate = office.ask(headers=[("Prefer", "wait=1")])
+        await gate.reached.wait()
+        over = asyncio.get_running_loop().time() + 1
+        await eventually(lambda: asyncio.get_running_loop().time() > over, what="the duplicate has waited long enough")
+        gate.opened.set()
+        await gate.passed.wait()
+        hold.set()
+        assert heard(await duplicate) == (409, Word.IN_FLIGHT)
+        await first
 
 
 @pytest.mark.parametrize(

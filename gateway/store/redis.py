@@ -46,6 +46,8 @@ from gateway.store.redis_news import News
 from gateway.store.redis_room import Room
 
 KEY_PREFIX: Final = "idempotency-gateway:"
+ERA_KEY: Final = f"{KEY_PREFIX}era"
+_DROPS_CHANNEL: Final = f"{KEY_PREFIX}drops"
 
 # A read is on the way of every first request: it must cost less than asking the durable store is worth.
 GET_SECONDS: Final = 0.25
@@ -101,15 +103,12 @@ _Get = tuple[UUID, float]
 class RedisFastTier:
     """The `FastTier` on Redis. Satisfies the protocol of `base`; an unreachable server never fails `start`."""
 
-    def __init__(self, url: str, *, prefix: str = KEY_PREFIX, clock: Callable[[], float] = boot_seconds) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], float] = boot_seconds) -> None:
         """Raises ValueError when the URL is none of Redis's."""
-        self._prefix = prefix
-        self._era_key = f"{prefix}era"
-        self._drops_channel = f"{prefix}drops"
         self._clock = clock
-        self._reader = make_link(url, self._era_key, clock)
-        self._writer = make_link(url, self._era_key, clock)
-        self._news = News(make_link(url, self._era_key, clock), self._key, self._drops_channel, self._tell_drop)
+        self._reader = make_link(url, ERA_KEY, clock)
+        self._writer = make_link(url, ERA_KEY, clock)
+        self._news = News(make_link(url, ERA_KEY, clock), _key_of, _DROPS_CHANNEL, self._tell_drop)
         self._gets: Batcher[_Get, Snapshot | None] = Batcher(
             self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
@@ -175,10 +174,6 @@ class RedisFastTier:
         async with self._news.watch(operation_id) as watch:
             yield watch
 
-    def _key(self, operation_id: UUID) -> str:
-        # In braces, so that a cluster would keep what belongs to one operation together.
-        return f"{self._prefix}{{{operation_id.hex}}}"
-
     def _check_up(self) -> None:
         if not self._up:
             raise NotApplied(_DOWN)
@@ -208,7 +203,7 @@ class RedisFastTier:
 
     async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
         """What is believed of the operations, by their ids as integers."""
-        commands: list[Words] = [("MGET", self._era_key, *map(self._key, operation_ids)), ("TIME",)]
+        commands: list[Words] = [("MGET", ERA_KEY, *map(_key_of, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
             raise NotApplied(f"Redis refused: {error}")
@@ -233,7 +228,7 @@ class RedisFastTier:
         places: list[list[int]] = []
         put_places: list[int] = []
         for place, write in enumerate(writes):
-            key = self._key(write.operation_id)
+            key = _key_of(write.operation_id)
             if isinstance(write, _Put) and (entry := self._entry(write)) is not None:
                 keys.append(key)
                 arguments += entry
@@ -243,7 +238,7 @@ class RedisFastTier:
             places.append([place])
         era = link.era
         if keys:
-            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, self._era_key, *keys, era, *arguments))
+            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, ERA_KEY, *keys, era, *arguments))
             places.append(put_places)
         replies = await self._exchange(link, commands, PUT_SECONDS)
         errors = [refusal(reply) for reply in replies]
@@ -264,8 +259,8 @@ class RedisFastTier:
         return results
 
     def _drop(self, key: str, drop: _Drop) -> Words:
-        arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), self._drops_channel, drop.operation_id.hex)
-        return ("EVAL", _DROP_SCRIPT, 2, key, self._era_key, *arguments)
+        arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), _DROPS_CHANNEL, drop.operation_id.hex)
+        return ("EVAL", _DROP_SCRIPT, 2, key, ERA_KEY, *arguments)
 
     def _entry(self, put: _Put) -> tuple[bytes, int, int, int] | None:
         """The entry's bytes, when it was read and until when it may be put (µs), and when (ms) it expires.
@@ -350,6 +345,11 @@ class RedisFastTier:
     def _tell_change(self) -> None:
         for listener in self._change_listeners:
             listener(self._up, self._why_down)
+
+
+def _key_of(operation_id: UUID) -> str:
+    # In braces, so that a cluster would keep what belongs to one operation together.
+    return f"{KEY_PREFIX}{{{operation_id.hex}}}"
 
 
 def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.store.base import NotApplied, boot_seconds
 from gateway.store.epoch import FORMER_MAX, Seen
-from gateway.store.redis import KEY_PREFIX
+from gateway.store.redis import ERA_KEY, KEY_PREFIX
 from gateway.store.redis_link import Words, make_link, refusal
 
 # A gateway that starts waits for this, and so does nobody else.
@@ -31,10 +31,10 @@ _SCRIPT: Final = (Path(__file__).parent / "lua" / "seen.lua").read_bytes()
 class RedisSeen:
     """Satisfies `SharedNote`. `name` says which service's outcomes are in which durable store."""
 
-    def __init__(self, url: str, name: str, *, prefix: str = KEY_PREFIX) -> None:
+    def __init__(self, url: str, name: str) -> None:
         """Raises ValueError when the URL is none of Redis's."""
-        self._key = f"{prefix}seen:{name}"
-        self._link = make_link(url, f"{prefix}era", boot_seconds)
+        self._key = f"{KEY_PREFIX}seen:{name}"
+        self._link = make_link(url, ERA_KEY, boot_seconds)
         self._lock = asyncio.Lock()
 
     async def read(self) -> Seen | None:

@@ -95,13 +95,9 @@ class SqliteStore:
         *,
         clock_us: Callable[[], int] = wall_clock_us,
         busy_seconds: float = BUSY_SECONDS,
-        batch_size_max: int = BATCH_SIZE_MAX,
-        queue_max: int = QUEUE_MAX,
     ) -> None:
         self._path = Path(path).absolute()
         self._clock_us = clock_us
-        self._batch_size_max = batch_size_max
-        self._queue_max = queue_max
         self._writer = Writer(self._path, busy_seconds)
         self._reader = Reader(self._path, busy_seconds)
         self._watchers = Watchers()
@@ -129,8 +125,8 @@ class SqliteStore:
         self._running = _Running(
             writing,
             reading,
-            Batcher(partial(self._apply, writing), size_max=self._batch_size_max, queue_max=self._queue_max),
-            Batcher(partial(self._read, reading), size_max=self._batch_size_max, queue_max=self._queue_max),
+            Batcher(partial(self._apply, writing), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
+            Batcher(partial(self._read, reading), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
         )
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core.operation import Fenced, State
 from gateway.store.base import NotApplied, Query, RecipeConflict, RecoveryLease, Store
+from gateway.store.postgres import PostgresStore
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
@@ -119,6 +120,9 @@ async def test_a_change_wakes_who_waits(store: Store) -> None:
     hand, bystander = Hand(), Hand()
     await do(store, hand, Hand.claim)
     await do(store, bystander, Hand.claim)
+    if isinstance(store, PostgresStore):
+        # Everybody is woken when it begins to listen.
+        await store.wait_listening()
     async with store.watch(hand.operation_id) as watch, store.watch(bystander.operation_id) as quiet:
         waiting = asyncio.create_task(watch.wait_changed(PATIENCE_SECONDS))
         await do(store, hand, Hand.complete)

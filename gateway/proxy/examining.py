@@ -15,7 +15,7 @@ from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
 from gateway.proxy.request_parser import PATH_BYTES_MAX
-from gateway.proxy.strictness import ambiguity, host_fault, other_methods, other_readings, other_targets
+from gateway.proxy.strictness import ambiguity, host_fault, other_methods, other_readings, other_targets, overrides
 
 
 class Protecting(Protocol):
@@ -60,12 +60,15 @@ def examine(
         return None, Fault(501, "This is not a forward proxy.")
     if host is not None and (fault := host_fault(host)) is not None:
         return None, Fault(400, fault)
-    methods = (head.method, *other_methods(head.headers))
-    others = other_targets(head.headers)
-    # To look at them takes time, and fields may be much longer than what the parser takes for a path.
-    if sum(map(len, others)) > PATH_BYTES_MAX:
-        return None, Fault(400, "A field that names another target is too long.")
-    for target, hosts in _readings((head.target, *others), host):
+    methods, targets = [head.method], [head.target]
+    overriding = overrides(head.headers)
+    if overriding:
+        methods += other_methods(overriding)
+        targets += other_targets(overriding)
+        # To look at them takes time, and fields may be much longer than what the parser takes for a path.
+        if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
+            return None, Fault(400, "A field that names another target is too long.")
+    for target, hosts in _readings(targets, host):
         route = routes.match_in_any_case(methods, target, hosts)
         if route is not None:
             return route, Fault(400, "The request can be read as one for another operation.")

@@ -43,8 +43,9 @@ _BLANK_AT_AN_END: Final = re.compile(rb"/%(?:[01][0-9a-f]|20)|%(?:[01][0-9a-f]|2
 _NUL: Final = b"%00"
 _ESCAPED_PERCENT: Final = b"%25"
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
-_OVERRIDES: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in METHOD_OVERRIDES)
+_OTHER_METHODS: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in METHOD_OVERRIDES)
 _OTHER_TARGETS: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in TARGET_OVERRIDES)
+_OVERRIDES: Final = NameTable(lambda name: _OTHER_METHODS[name] or _OTHER_TARGETS[name])
 
 
 def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
@@ -87,17 +88,22 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
     return _target_fault(head.target) or _fields_fault(head.headers, once, compared)
 
 
+def overrides(headers: Headers) -> Headers:
+    """The fields from which a service may take another method or target. Mostly none."""
+    return tuple([field for field in headers if _OVERRIDES[field[0]]])
+
+
 def other_methods(headers: Headers) -> frozenset[bytes]:
-    """What the method is to a service that lets a field override it. Mostly nothing.
+    """What the method is to a service that lets a field override it.
 
     Of a list, which is what repeated fields are to many, some take the first member (Express's method-override).
     """
-    values = [value.partition(b",")[0] for name, value in headers if _OVERRIDES[name]]
+    values = [value.partition(b",")[0] for name, value in headers if _OTHER_METHODS[name]]
     return frozenset([value.strip(b" \t").upper() for value in values])
 
 
 def other_targets(headers: Headers) -> list[bytes]:
-    """What the path, or URL without a query, is to a service that takes it from a field. Mostly nothing."""
+    """What the path, or URL without a query, is to a service that takes it from a field."""
     values = [value.strip(b" \t") for name, value in headers if _OTHER_TARGETS[name]]
     paths = [re.split(rb"[?#]", value, maxsplit=1)[0] for value in values]
     return [path if path.startswith(b"/") or b"://" in path else b"/" + path for path in paths if path]

@@ -1,9 +1,9 @@
 """An idempotency gateway: a reverse proxy that makes retries of writes safe.
 
-Each wing answers one question: `core` what is true, `observe` what is told, `store` what is remembered, `config` what
-was asked for, `proxy` what happens to a request, `upkeep` what happens by itself, `admin` what operators do. `app` puts
-them together, `demo` and `cli` start it. A wing imports from those before it alone, which the import contract in
-`pyproject.toml` holds. What is where in a wing stands in its first lines.
+Each package answers one question: `core` what is true, `observe` what is told, `store` what is remembered, `config`
+what was asked for, `proxy` what happens to a request, `upkeep` what happens by itself, `admin` what operators do. `app`
+puts them together, `demo` and `cli` start it. A package imports from those before it alone, which the import contract
+in `pyproject.toml` holds. What is where in a package stands in its first lines.
 """
 
 from typing import Final

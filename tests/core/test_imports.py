@@ -1,4 +1,4 @@
-"""The walls between the wings stand: the import contracts of `pyproject.toml` hold, and notice what breaks them."""
+"""The walls between the packages stand: the import contracts of `pyproject.toml` hold, and notice what breaks them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import Final
 from uuid import uuid4
 
 from gateway.core.operation import MICROSECONDS, LastWord
-from gateway.store import journal_place
+from gateway.store import journal_place, sqlite_files
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.journal_base import EntryId, JournalEntry, JournalTally
@@ -146,8 +146,7 @@ class SqliteJournal:
 
     def _start(self) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            journal_place.sync_directory(self._directory.parent)
+            sqlite_files.make_directory(self._directory)
             journal_place.remove_unborn(self._directory)
             for path in journal_place.named(self._directory, self._prefix):
                 self._adopt(path)

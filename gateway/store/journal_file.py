@@ -30,7 +30,7 @@ import apsw
 from gateway.core.operation import Complete, LastWord
 from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import NotApplied, Rejected, StartRefused
-from gateway.store.journal_place import SUFFIX, lock, remove, sync_directory, unlock
+from gateway.store.journal_place import SUFFIX, lock, remove, unlock
 from gateway.store.journal_schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
 from gateway.store.sqlite_connection import DATA_ERRORS, Committer
 
@@ -88,7 +88,7 @@ class JournalFile(Committer):
         """A new file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
         path = directory / f"{name}{SUFFIX}"
         with _named_errors(path):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sqlite_files.make_directory(directory)
             descriptor = lock(path)
             if descriptor is None:
                 raise NotApplied(f"{path} is in use")
@@ -97,7 +97,7 @@ class JournalFile(Committer):
                 sqlite_files.prepare(unborn)
                 fill(unborn, belongs_to)
                 unborn.rename(path)
-                sync_directory(directory)
+                sqlite_files.sync_directory(directory)
                 journal = cls(path, descriptor)
                 journal._begin()
             except BaseException:
@@ -208,7 +208,7 @@ class JournalFile(Committer):
         try:
             if is_empty:
                 remove(self.path)
-                sync_directory(self.path.parent)
+                sqlite_files.sync_directory(self.path.parent)
         finally:
             unlock(self.path, self._lock)
 

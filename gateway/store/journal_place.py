@@ -1,4 +1,4 @@
-"""The places of a journal's files: their names, their locks, and the directory's own durability.
+"""The places of a journal's files: their names and their locks.
 
 It knows paths and descriptors, not what is in a file. The lock is an advisory one on a file beside the database, held
 by an open descriptor: it ends with the process, whatever ended that. It is a file of its own because closing any
@@ -41,15 +41,6 @@ def unlock(path: Path, descriptor: int) -> None:
     if not path.exists():
         path.with_suffix(".lock").unlink(missing_ok=True)
     os.close(descriptor)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def named(directory: Path, prefix: str = "") -> list[Path]:

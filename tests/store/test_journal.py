@@ -194,6 +194,24 @@ async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
 # The files
 
 
+async def test_the_names_above_a_file_are_durable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each directory that was made has its name synced, also where all was taken away while the journal runs."""
+    synced: set[int] = set()
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    holders = directory, directory.parent, directory.parent.parent
+    async with opened(directory) as journal:
+        await journal.append("charge", complete())
+        assert {each.stat().st_ino for each in holders} <= synced
+        move(directory.parent, "elsewhere")
+        synced.clear()
+        await journal.append("charge", complete())
+        assert {each.stat().st_ino for each in holders} <= synced
+
+
 async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
     """Directory, database, log and lock can be read by nobody else."""
     await journal.append("charge", complete())

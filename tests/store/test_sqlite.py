@@ -101,6 +101,20 @@ async def test_the_files_are_private(store: SqliteStore, path: Path) -> None:
     assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
 
 
+async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every directory that a start makes the name is on the disk before anything is acknowledged."""
+    synced: set[int] = set()
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    store = SqliteStore(path.parent / "deeper" / path.name)
+    await store.start()
+    assert {each.stat().st_ino for each in (path.parent, path.parent.parent)} <= synced
+    await store.close()
+
+
 async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
     """A database made with wider permissions is made private before anything is written."""
     make_wide(path)

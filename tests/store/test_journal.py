@@ -22,7 +22,8 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.journal import SqliteJournal
-from gateway.store.journal_base import EntryId, KeptEntry
+from gateway.store.journal_base import EntryId, JournalEntry, KeptEntry
+from gateway.store.journal_file import cost_bytes
 from gateway.store.journal_place import lock, unlock
 from gateway.store.journal_view import look
 from tests.support.failing_disk import FailingDisk
@@ -163,6 +164,18 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     assert (second.event, second.status, second.body_bytes) == (EVENT_OF[Release], None, None)
 
 
+async def test_a_clock_that_was_set_back_makes_no_outcome_young(directory: Path) -> None:
+    """How long the oldest has waited is never less than nothing, and nothing where nothing waits."""
+    clock = ManualClock()
+    journal = SqliteJournal(directory, OWNER, clock_us=clock)
+    await journal.start()
+    assert journal.oldest_seconds == 0
+    await journal.append("charge", complete())
+    clock.advance(-60)
+    assert journal.oldest_seconds == 0
+    await journal.close()
+
+
 async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
     """An outcome that no row can hold is rejected; those written with it are kept."""
     good, bad = complete(), replace(complete(), token=2**63)
@@ -191,6 +204,46 @@ async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
         await journal.append("charge", outcomes[4])
 
 
+async def test_an_outcome_of_the_largest_size_fits(directory: Path) -> None:
+    """What takes all the room that there may be is taken, and with one byte more it is not."""
+    outcome = complete(b"x" * 100_000)
+    for room, is_taken in ((cost_bytes(outcome), True), (cost_bytes(outcome) - 1, False)):
+        async with opened(directory / str(room), bytes_max=room) as journal:
+            (answer,) = await asyncio.gather(journal.append("charge", outcome), return_exceptions=True)
+            assert isinstance(answer, EntryId) is is_taken
+
+
+async def test_every_outcome_is_answered_when_it_is_full(directory: Path) -> None:
+    """Of many at once in a full journal each is told so, and none is left without an answer."""
+    async with opened(directory, rows_max=1) as journal:
+        await journal.append("charge", complete())
+        answers = await asyncio.gather(
+            *[journal.append("charge", complete()) for _ in range(5)], return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [NotApplied] * 5
+        assert "the journal is full" in str(answers[0])
+
+
+async def test_what_a_close_finds_is_answered(directory: Path) -> None:
+    """An outcome that is being written when the journal is closed is kept and told so, one behind it is told not."""
+    under_way, behind = complete(), complete()
+    journal = SqliteJournal(directory, OWNER)
+    await journal.start()
+    first = asyncio.create_task(journal.append("charge", under_way))
+    # A turn for the submission, one for the batch.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second = asyncio.create_task(journal.append("charge", behind))
+    await asyncio.sleep(0)
+    await journal.close()
+    answers = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10)
+    assert [type(answer) for answer in answers] == [EntryId, NotApplied]
+    with pytest.raises(NotApplied, match="not open"):
+        await journal.append("charge", behind)
+    async with opened(directory) as journal:
+        assert await waiting(journal) == [under_way]
+
+
 # The files
 
 
@@ -210,6 +263,23 @@ async def test_the_names_above_a_file_are_durable(directory: Path, monkeypatch: 
         synced.clear()
         await journal.append("charge", complete())
         assert {each.stat().st_ino for each in holders} <= synced
+
+
+async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A path through a file is a mistake in the configuration, and leaves no thread."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StartRefused, match="cannot be used: Not a directory"):
+        await SqliteJournal(tmp_path / "file" / "journal", OWNER).start()
+    assert threads() == []
+
+
+async def test_an_emptied_journal_goes_on(directory: Path, journal: SqliteJournal) -> None:
+    """When the last outcome was forgotten its file stays its own, and takes the next one."""
+    first = await journal.append("charge", complete())
+    await journal.forget([first])
+    outcome = complete()
+    assert (await journal.append("charge", outcome)).file == first.file
+    assert await waiting(journal) == [outcome]
 
 
 async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
@@ -256,6 +326,93 @@ async def test_a_living_owner_is_left_alone(directory: Path) -> None:
     assert files(directory) == []
 
 
+@asynccontextmanager
+async def opened_with_two_files(
+    directory: Path,
+) -> AsyncIterator[tuple[SqliteJournal, list[JournalEntry], ManualClock]]:
+    """A journal with a file of its own and one that it adopted, each with two outcomes a second apart."""
+    clock = ManualClock()
+    journals = [SqliteJournal(directory, OWNER, clock_us=clock) for _ in range(2)]
+    for journal in journals:
+        await journal.start()
+        for _ in range(2):
+            await journal.append("charge", complete())
+            clock.advance(1)
+    await journals[0].close()
+    journal = journals[1]
+    assert await journal.adopt() == 1
+    try:
+        entries = await journal.waiting(None, limit=10, bytes_max=1 << 20)
+        entries += await journal.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
+        yield journal, entries, clock
+    finally:
+        await journal.close()
+
+
+async def test_what_is_forgotten_or_refused_in_one_file_stays_in_another(directory: Path) -> None:
+    """Files count their rows alike: what is said of a row in one concerns no row of the other."""
+    async with opened_with_two_files(directory) as (journal, entries, _):
+        first, second, third, fourth = (entry.entry_id for entry in entries)
+        assert [each.row for each in (first, second)] == [each.row for each in (third, fourth)]
+        await journal.refuse([(first, "no"), (fourth, "no")])
+        assert (journal.tally.waiting, journal.tally.refused) == (2, 2)
+        assert await waiting(journal) == [entries[1].command, entries[2].command]
+    async with opened_with_two_files(directory / "other") as (journal, entries, _):
+        await journal.forget([entries[0].entry_id, entries[3].entry_id])
+        assert await waiting(journal) == [entries[1].command, entries[2].command]
+
+
+async def test_the_oldest_of_all_files_is_the_oldest(directory: Path) -> None:
+    """It is told how long the oldest waits, whichever file it is in."""
+    async with opened_with_two_files(directory) as (journal, _, _):
+        assert journal.oldest_seconds == 4
+
+
+async def test_what_went_with_its_file_is_gone(directory: Path) -> None:
+    """An outcome of a file that was emptied and removed is not there, and saying more of it does no harm."""
+    async with opened_with_two_files(directory) as (journal, entries, _):
+        for entry in entries:
+            await journal.forget([entry.entry_id])
+        for entry in entries:
+            assert await journal.read(entry.entry_id) is None
+            await journal.forget([entry.entry_id])
+            await journal.refuse([(entry.entry_id, "no")])
+        assert (journal.tally.waiting, journal.tally.refused) == (0, 0)
+
+
+async def test_a_file_that_was_put_back_is_adopted(directory: Path) -> None:
+    """One that was taken away while its owner ran is given up with its lock, and its outcomes are not lost."""
+    async with opened(directory) as journal:
+        old, new = complete(), complete()
+        await journal.append("charge", old)
+        elsewhere = move(directory, "elsewhere")
+        await journal.append("charge", new)
+        for path in elsewhere.iterdir():
+            path.rename(directory / path.name)
+        assert await journal.adopt() == 1
+        assert {each.operation_id for each in await waiting(journal)} == {old.operation_id, new.operation_id}
+
+
+async def test_a_file_that_is_gone_stops_no_adoption(directory: Path) -> None:
+    """What was refused in it cannot be counted again; what the dead have left is taken over all the same."""
+    async with opened(directory) as survivor:
+        await survivor.refuse([(await survivor.append("charge", complete()), "no")])
+        own = set(databases(directory))
+        async with opened(directory) as other:
+            await other.append("charge", complete())
+        for path in own:
+            path.unlink()
+        assert await survivor.adopt() == 1
+        assert survivor.tally.waiting == 1
+
+
+async def test_a_directory_that_was_taken_away_holds_up_no_close(directory: Path) -> None:
+    """What cannot be tidied up is left, and everything else is given back."""
+    async with opened(directory):
+        move(directory, "elsewhere")
+    assert threads() == []
+
+
 async def test_a_file_that_cannot_be_read_holds_no_other_up(directory: Path) -> None:
     """What another file has is given out; that something is missing is said when nothing else is there."""
     async with opened(directory) as survivor:
@@ -287,7 +444,11 @@ async def test_another_owners_file_is_stepped_over(directory: Path, caplog: pyte
         assert await journal.adopt() == 0
     assert "belongs to another service or durable store" in caplog.text
     assert databases(directory) == before
+    caplog.clear()
     async with opened(directory, "service other, postgresql shop") as other:
+        async with opened(directory) as journal:
+            assert await waiting(journal) == []
+        assert "belongs to another service or durable store" not in caplog.text
         assert await waiting(other) == [outcome]
 
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.operation import Applied, Fenced, State
+from gateway.core.operation import Applied, Fenced, Snapshot, State
 from gateway.store import sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
@@ -133,6 +133,25 @@ async def test_a_closed_store_leaves_one_file_and_no_thread(path: Path) -> None:
     await store.close()
     assert threads() == []
     assert [file.name for file in path.parent.iterdir()] == ["operations.db"]
+
+
+async def test_what_a_close_finds_is_answered(store: SqliteStore) -> None:
+    """A command or read that is under way when the store is closed gets its answer, and one behind it gets one too."""
+    hands = [Hand(), Hand()]
+    answers: list[asyncio.Future[object]] = []
+    for hand in hands:
+        answers += [asyncio.ensure_future(store.apply(hand.claim()))]
+        answers += [asyncio.ensure_future(store.read(hand.operation_id))]
+        # A turn for the submission, one for the batch.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await store.close()
+    told = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 10)
+    assert [type(each) for each in told[:2]] == [Applied, Snapshot]
+    assert {type(each) for each in told[2:]} <= {Applied, Snapshot, NotApplied}
+    await store.start()
+    is_claimed = [await state(store, hand) is State.CLAIMED for hand in hands]
+    assert is_claimed == [isinstance(each, Applied) for each in told[::2]]
 
 
 async def test_a_start_that_is_given_up_leaves_no_thread(path: Path) -> None:
@@ -461,6 +480,16 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
         lambda cursor: [cursor.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("operation", "response")],
     )
     assert left == [0, 0]
+
+
+async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -> None:
+    """Who waits for an attempt hears of it at once when a sweep writes down that its lease is over."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    async with store.watch(hand.operation_id) as watch:
+        clock.advance(2 * LEASE_SECONDS)
+        assert (await store.sweep(10)).lapsed == 1
+        assert await watch.wait_changed(0) is True
 
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:

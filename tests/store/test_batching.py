@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -105,9 +105,12 @@ async def test_a_full_queue_refuses(executor: Executor) -> None:
     assert await asyncio.gather(*tasks) == ["A", "B", "C"]
 
 
-async def test_a_cancelled_submitter_takes_its_waiting_item_away(executor: Executor) -> None:
+@pytest.mark.parametrize("key", [None, str.upper], ids=["without-keys", "with-keys"])
+async def test_a_cancelled_submitter_takes_its_waiting_item_away(
+    executor: Executor, key: Callable[[str], str] | None
+) -> None:
     """What was not yet under way is never executed; its neighbours are."""
-    batcher = Batcher[str, str](executor)
+    batcher = Batcher[str, str](executor, key=key)
     first = submit_all(batcher, "a")
     await executor.entered.acquire()
     second, third = submit_all(batcher, "b", "c")
@@ -134,9 +137,10 @@ async def test_one_members_exception_is_its_own(executor: Executor) -> None:
     """An exception among the results is raised to its submitter only."""
     batcher = Batcher[str, str](executor)
     executor.let_through(1)
-    good, bad, better = await asyncio.gather(*submit_all(batcher, "a", "bad", "c"), return_exceptions=True)
-    assert (good, better) == ("A", "C")
-    assert isinstance(bad, ValueError)
+    good, bad, better = submit_all(batcher, "a", "bad", "c")
+    assert await asyncio.gather(good, better) == ["A", "C"]
+    with pytest.raises(ValueError, match="bad"):
+        await bad
 
 
 async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor) -> None:
@@ -147,9 +151,28 @@ async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor
     errors = await asyncio.gather(*submit_all(batcher, "a", "b"), return_exceptions=True)
     assert [type(error) for error in errors] == [Indefinite, Indefinite]
     assert errors[0] is not errors[1]
+    assert [error.__cause__ for error in errors if isinstance(error, Indefinite)] == [executor.error] * 2
     executor.error = None
     executor.let_through(1)
     assert await batcher.submit("c") == "C"
+
+
+async def test_an_exception_that_cannot_be_copied_reaches_every_member(executor: Executor) -> None:
+    """An executor's own mistake, of whatever class, leaves nobody waiting and does not stop the next batch."""
+
+    class OddError(Exception):
+        def __init__(self, _what: str, _where: str) -> None:
+            super().__init__("one argument")
+
+    batcher = Batcher[str, str](executor)
+    executor.error = OddError("what", "where")
+    executor.let_through(2)
+    tasks = submit_all(batcher, "a", "b")
+    await executor.entered.acquire()
+    # Of the next batch.
+    tasks += submit_all(batcher, "c")
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in errors] == [OddError] * 3
 
 
 async def test_a_wrong_number_of_results_is_nobodys_result() -> None:

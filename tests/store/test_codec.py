@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -135,6 +136,20 @@ def test_a_cut_entry_is_not_found() -> None:
     entry = encode(record, ERA, EXPIRES_US)
     assert [end for end in range(len(entry)) if read_back(record, entry[:end]) is not None] == []
     assert read_back(record, entry + b"x") is None
+
+
+def test_an_entry_of_another_kind_is_not_found() -> None:
+    """What begins like a marker is none, however much it looks like an entry behind that."""
+    disguised = marker(PROVEN.token) + PROVEN_ENTRY[len(marker(PROVEN.token)) :]
+    assert read_back(PROVEN, disguised) is None
+
+
+@pytest.mark.parametrize(("count", "is_found"), [(0, False), (12, False), (13, False), (14, True), (15, False)])
+def test_an_entry_with_a_number_of_parts_that_cannot_be_is_not_found(count: int, *, is_found: bool) -> None:
+    """Parts that fill the entry but are too few, or leave a header field without a value, are not guessed at."""
+    before_the_count = PROVEN_ENTRY[: PROVEN_ENTRY.index(bytes.fromhex("001000000001"))]
+    entry = before_the_count + struct.pack(f">H{count}I", count, *[1] * count) + b"x" * count
+    assert (read_back(PROVEN, entry) is not None) is is_found
 
 
 @given(st.binary(max_size=300), st.integers(0, 400), st.binary(min_size=1, max_size=8))

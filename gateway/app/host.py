@@ -8,13 +8,16 @@ from uuid import uuid4
 from gateway.app.life import StartError
 from gateway.config import Config, ServerTls
 from gateway.proxy.certificates import load_chain
+from gateway.store.sqlite_files import make_directory
 
 
 def make_state_dir(config: Config) -> None:
     """Make the directories that are written to, readable by nobody else. Raises `StartError`."""
     spool = config.state_dir / "spool"
     try:
-        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not config.state_dir.exists():
+            # With its name on the disk: what is told as kept may lie there.
+            make_directory(config.state_dir)
         spool.mkdir(mode=0o700, exist_ok=True)
         probe = spool / f".probe-{uuid4().hex}"
         probe.touch(mode=0o600)

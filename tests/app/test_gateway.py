@@ -16,6 +16,7 @@ import pytest
 from gateway import EXIT_OK
 from gateway.app import gateway as composition
 from gateway.app.gateway import Gateway
+from gateway.app.host import make_state_dir
 from gateway.app.life import StartError
 from gateway.app.serve import serve
 from gateway.config import Config, parse
@@ -45,6 +46,18 @@ def sqlite(directory: Path) -> dict[str, Any]:
 
 def configured(directory: Path, store: dict[str, Any] | None = None, **changes: Any) -> Config:
     return parse(config_text("http://127.0.0.1:9", store or sqlite(directory), directory, **changes))
+
+
+def test_the_name_of_its_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told as kept lies in a directory that a loss of power does not take."""
+    synced: set[int] = set()
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    make_state_dir(configured(tmp_path / "made" / "here"))
+    assert {each.stat().st_ino for each in (tmp_path, tmp_path / "made", tmp_path / "made" / "here")} <= synced
 
 
 @asynccontextmanager

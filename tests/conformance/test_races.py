@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from gateway.core.operation import Applied, Claim, Complete, Fenced, Result, State
+from gateway.core.operation import Applied, Claim, Command, Complete, Fenced, Result, State
 from gateway.store.base import Store
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, REPLAY_US, SAME, Hand, do, increasing, new_identity
 from tests.conformance.stores import Database
@@ -20,7 +22,7 @@ def rivals(hand: Hand, number: int = CLAIMS) -> list[Claim]:
     return [replace(hand.claim(), attempt_id=uuid4(), holder=f"holder-{index}") for index in range(number)]
 
 
-async def apply_all(stores: list[Store], commands: list[Claim]) -> list[Result]:
+async def apply_all(stores: list[Store], commands: Sequence[Command]) -> list[Result]:
     """All at the same time, the stores taking turns."""
     return await asyncio.gather(*(stores[index % len(stores)].apply(command) for index, command in enumerate(commands)))
 
@@ -78,6 +80,19 @@ async def test_claims_on_many_operations_do_not_disturb_one_another(store: Store
     for claim, result in zip(claims, results, strict=True):
         assert result.snapshot.record is not None
         assert result.snapshot.record.identity == claim.identity
+
+
+async def test_different_statements_at_once_each_hear_their_own(store: Store) -> None:
+    """Of statements of several kinds that go together, applied or fenced, each gets the answer of its operation."""
+    claimed = [Hand() for _ in range(24)]
+    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in claimed))
+    # By turns, so that what is grouped by kind has to be put back in its place.
+    kinds = (Hand.claim, Hand.complete, Hand.renew, Hand.release)
+    said = [speech(hand) for hand, speech in zip(claimed, itertools.cycle(kinds))]
+    results = await apply_all([store], said)
+    told = [result.snapshot.record for result in results]
+    assert [record.identity.operation_id for record in told if record] == [hand.operation_id for hand in claimed]
+    assert [type(result) for result in results] == [Fenced, Applied, Applied, Applied] * 6
 
 
 async def test_a_completion_and_claims_at_once_leave_the_answer(store: Store, other_store: Store) -> None:

@@ -165,8 +165,9 @@ class Link:
         packed = b"".join(map(_pack, commands))
         try:
             await self._connection.send_packed_command(packed, check_health=False)
-        except (exceptions.RedisError, OSError, RuntimeError) as error:
-            # A connection that was reset while nobody used it: uvloop raises RuntimeError where asyncio says nothing.
+        except (exceptions.RedisError, OSError, RuntimeError, AttributeError) as error:
+            # A connection that was reset while nobody used it: uvloop raises RuntimeError where asyncio says nothing,
+            # or stumbles over what it has forgotten (Python 3.12.1).
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def receive(self, seconds: float) -> Any:
@@ -203,7 +204,7 @@ def _reason(error: Exception) -> str:
     """Why there is no connection, in the driver's or the server's words. They hold no password."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, RuntimeError):
+    if isinstance(error, RuntimeError | AttributeError):
         return "the other end closed it"
     text = str(error) or type(error).__name__
     # A server without this command quotes what it was sent, and with AUTH that is the password.

@@ -75,6 +75,17 @@ async def silent_server() -> AsyncIterator[tuple[int, asyncio.Task[tuple[socket.
                 reached.result()[0].close()
 
 
+async def until_said(capfd: pytest.CaptureFixture[str], text: str) -> None:
+    """Wait until the log says so; what it said until then is gone."""
+    said: list[str] = []
+
+    def is_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return text in "".join(said)
+
+    await eventually(is_said)
+
+
 @pytest.mark.parametrize("taken", ["listen", "status"])
 async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
     """The start says which it is, and leaves no task, no file and no listener behind."""
@@ -135,11 +146,11 @@ async def test_asked_to_stop_while_it_starts(tmp_path: Path, number: signal.Sign
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_asked_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+async def test_asked_to_stop(tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
     """It stops in order and says that nothing is left."""
     async with RecordingUpstream() as upstream:
         task = asyncio.create_task(serve(parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))))
-        await eventually((tmp_path / "operations.db").exists)
+        await until_said(capfd, "serving on")
         os.kill(os.getpid(), number)
         assert await task == EXIT_OK
     await eventually(lambda: open_files(tmp_path) == [])
@@ -149,16 +160,9 @@ async def test_a_hangup_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFix
     """SIGHUP, which asks other programs to read their files again, ends nothing and is answered in the log."""
     async with RecordingUpstream() as upstream:
         task = asyncio.create_task(serve(parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))))
-        await eventually((tmp_path / "operations.db").exists)
+        await until_said(capfd, "serving on")
         os.kill(os.getpid(), signal.SIGHUP)
-        said = ""
-
-        def is_said() -> bool:
-            nonlocal said
-            said += capfd.readouterr().err
-            return "SIGHUP changes nothing" in said
-
-        await eventually(is_said)
+        await until_said(capfd, "SIGHUP changes nothing")
         assert not task.done()
         os.kill(os.getpid(), signal.SIGTERM)
         assert await task == EXIT_OK

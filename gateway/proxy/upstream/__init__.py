@@ -1,7 +1,8 @@
 """The upstream client: sends a request once, and tells what is known of it.
 
-`client` is the front; `pool` and `connect` find a connection, `connection` is one, `request` and `sending` write,
-`parser` and `answer` read, `result` holds the values. Only what is exported here is for the rest of the program.
+`client` is the front; `pool` and `connect` find a connection, `connection` is one, and `idle_history` knows for how
+long one may rest. `request` and `sending` write, `parser` and `answer` read, `result` holds the values. Only what is
+exported here is for the rest of the program.
 """
 
 from gateway.proxy.upstream.answer import AnswerReceiver

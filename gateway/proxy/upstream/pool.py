@@ -1,6 +1,6 @@
 """Which connection serves the next request.
 
-Owns the connections, their number, and the knowledge of how long the upstream lets an idle one live. Does not speak
+Owns the connections and their number; how long the upstream lets an idle one live, `idle_history` knows. Does not speak
 HTTP.
 
 Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and what could
@@ -31,15 +31,11 @@ from dataclasses import dataclass
 
 from gateway.proxy.upstream.connect import UpstreamSettings, open_connection
 from gateway.proxy.upstream.connection import UpstreamConnection
+from gateway.proxy.upstream.idle_history import IdleHistory
 from gateway.proxy.upstream.result import NotSent, SentNothing, Unknown
 
-# An end-of-file may be under way for this long before it can be seen here.
-_CLOSING_MARGIN_SECONDS = 0.05
 # Taken off what the upstream announces, which counts from another moment than ours (Node announces 5 and means it).
 _ANNOUNCED_MARGIN_SECONDS = 1.0
-_PROBATION_SECONDS = 10.0
-_PROBATION_SECONDS_MAX = 300.0
-_TOGETHER_SECONDS = 1.0
 # For this long a body may be under way after an answer that has none.
 _LATE_BODY_SECONDS = 0.25
 # When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
@@ -60,46 +56,6 @@ class UpstreamStats:
     answered: int = 0
     lost: int = 0
     not_sent: int = 0
-
-
-class IdleHistory:
-    """How long idle connections to this upstream have been seen to live. All times in seconds, `now` on one clock.
-
-    A connection that was closed early (a restart, a short timeout, a closing after each answer) begins a probation,
-    twice as long each time it happens again during one; until its end nothing idle for as long as that one was is
-    trusted. Those that are closed together, as at a restart, count once.
-    """
-
-    def __init__(self) -> None:
-        self._survived_seconds = 0.0
-        self._closed_after_seconds = float("inf")
-        self._probation_seconds = 0.0
-        self._probation_since = float("-inf")
-        self._probation_until = float("-inf")
-
-    def survived(self, idle_seconds: float) -> None:
-        """An idle connection was seen to be open after so long."""
-        self._survived_seconds = max(self._survived_seconds, idle_seconds)
-
-    def closed_early(self, idle_seconds: float, now: float) -> None:
-        """The upstream closed a connection that had been idle for so long."""
-        if now >= self._probation_until:
-            self._probation_seconds = _PROBATION_SECONDS
-            self._closed_after_seconds = idle_seconds
-        else:
-            self._closed_after_seconds = min(self._closed_after_seconds, idle_seconds)
-            if now < self._probation_since + _TOGETHER_SECONDS:
-                return
-            self._probation_seconds = min(self._probation_seconds * 2, _PROBATION_SECONDS_MAX)
-        self._probation_since = now
-        self._probation_until = now + self._probation_seconds
-
-    def allows(self, idle_seconds: float, now: float) -> bool:
-        """Whether a connection idle for so long may be trusted with a protected request."""
-        limit = self._survived_seconds
-        if now < self._probation_until:
-            limit = min(limit, self._closed_after_seconds)
-        return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit
 
 
 class UpstreamPool:

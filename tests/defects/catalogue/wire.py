@@ -56,7 +56,13 @@ DEFECTS = (
     Defect(
         "used-connections-are-trusted",
         "a protected request goes out on a used connection that nobody has seen to last",
-        (Edit("proxy/upstream/pool.py", "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit", "return True"),),
+        (
+            Edit(
+                "proxy/upstream/idle_history.py",
+                "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit",
+                "return True",
+            ),
+        ),
         (_REUSE + "test_protected_requests_use_fresh_connections_until_one_was_seen_to_last",),
     ),
     Defect(

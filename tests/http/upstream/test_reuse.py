@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown
-from gateway.proxy.upstream.pool import IdleHistory
+from gateway.proxy.upstream.idle_history import IdleHistory
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 

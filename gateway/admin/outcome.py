@@ -25,6 +25,7 @@ from gateway.admin.view import moment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Audit, Complete, Record, State
 from gateway.store.base import wall_clock_us
+from gateway.store.directories import sync_directory
 from gateway.store.journal_base import JournalDesk, KeptOutcome
 
 _ARCHIVE: Final = "acknowledged"
@@ -129,7 +130,7 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
     """Write an outcome down for good; returns where. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True)
     _give_to_owner(directory, directory.parent)
-    _sync(directory.parent)
+    sync_directory(directory.parent)
     now_us = wall_clock_us()
     entry = outcome.entry
     note: dict[str, Any] = {
@@ -206,16 +207,8 @@ def _write_whole(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        _sync(path.parent)
+        sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             path.unlink()
         raise
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,9 +21,10 @@ from typing import Final
 from uuid import uuid4
 
 from gateway.core.operation import MICROSECONDS, LastWord
-from gateway.store import journal_place, sqlite_files
+from gateway.store import journal_place
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.directories import make_directory
 from gateway.store.journal_base import EntryId, JournalEntry, JournalTally
 from gateway.store.journal_file import JournalFile, cost_bytes
 from gateway.store.worker import Worker
@@ -146,7 +147,7 @@ class SqliteJournal:
 
     def _start(self) -> None:
         try:
-            sqlite_files.make_directory(self._directory)
+            make_directory(self._directory)
             journal_place.remove_unborn(self._directory)
             for path in journal_place.named(self._directory, self._prefix):
                 self._adopt(path)

@@ -30,6 +30,7 @@ import apsw
 from gateway.core.operation import Complete, LastWord
 from gateway.store import journal_rows, sqlite_files
 from gateway.store.base import NotApplied, Rejected, StartRefused
+from gateway.store.directories import make_directory, sync_directory
 from gateway.store.journal_place import SUFFIX, lock, remove, unlock
 from gateway.store.journal_schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
 from gateway.store.sqlite_connection import DATA_ERRORS, Committer
@@ -88,7 +89,7 @@ class JournalFile(Committer):
         """A new file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
         path = directory / f"{name}{SUFFIX}"
         with _named_errors(path):
-            sqlite_files.make_directory(directory)
+            make_directory(directory)
             descriptor = lock(path)
             if descriptor is None:
                 raise NotApplied(f"{path} is in use")
@@ -97,7 +98,7 @@ class JournalFile(Committer):
                 sqlite_files.prepare(unborn)
                 fill(unborn, belongs_to)
                 unborn.rename(path)
-                sqlite_files.sync_directory(directory)
+                sync_directory(directory)
                 journal = cls(path, descriptor)
                 journal._begin()
             except BaseException:
@@ -208,7 +209,7 @@ class JournalFile(Committer):
         try:
             if is_empty:
                 remove(self.path)
-                sqlite_files.sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
         finally:
             unlock(self.path, self._lock)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.store.base import NotApplied, StartRefused
+from gateway.store.directories import make_directory
 
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
@@ -43,24 +44,6 @@ def prepare(path: Path) -> FileId:
         if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError | FileExistsError):
             raise StartRefused(f"cannot write {path}: {error.strerror}") from error
         raise NotApplied(f"cannot open {path}: {error.strerror}") from error
-
-
-def make_directory(directory: Path) -> None:
-    """Make the directory (0700) and what is above it where they are missing; their names are durable then."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # One that is there may have been made by a process that came no further.
-    for made in missing or [directory]:
-        sync_directory(made.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_directory(directory: Path) -> None:

@@ -39,7 +39,7 @@ def operation_id_of(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        _malformed("the path does not name the id of an operation")
+        _malformed("expected the id of an operation")
 
 
 # -- query strings ----------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
 
 
 def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> UpstreamSettings:
-    """How to speak to an upstream. Raises OSError or ssl.SSLError when a file of its TLS settings is not usable."""
+    """How to speak to an upstream. Raises OSError when a file of its TLS settings is not usable."""
     tls = upstream.tls or asked.UpstreamTls()
     return UpstreamSettings(
         host=upstream.url.host,

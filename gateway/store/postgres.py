@@ -128,10 +128,10 @@ class PostgresStore:
     async def start(self) -> None:
         if self._running is not None:
             raise RuntimeError("the store was started already")
-        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
-        self._dialer.epoch, self._dialer.seen_token = None, 0
-        link = self._dialer.link()
         dialer = self._dialer
+        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
+        dialer.epoch, dialer.seen_token = None, 0
+        link = dialer.link()
         upkeep = Upkeep(
             link,
             self._clock_us,
@@ -142,12 +142,12 @@ class PostgresStore:
         try:
             await _prepare(link)
             await link.run(check_role)
-            self._dialer.epoch = await upkeep.look_epoch()
+            dialer.epoch = await upkeep.look_epoch()
         except BaseException:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, answers, others, reads, inquiries = links = [self._dialer.link() for _ in range(5)]
+        claims, answers, others, reads, inquiries = links = [dialer.link() for _ in range(5)]
         self._running = _Running(
             upkeep,
             links,
@@ -158,8 +158,8 @@ class PostgresStore:
             Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
             news,
         )
-        if not self._dialer.pgbouncer:
-            news.start(self._dialer.link(news.listen))
+        if not dialer.pgbouncer:
+            news.start(dialer.link(news.listen))
 
     async def close(self) -> None:
         running, self._running = self._running, None

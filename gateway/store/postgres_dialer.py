@@ -184,12 +184,12 @@ async def _learn_types(connection: Connection) -> None:
     It sets `jit` for that in whatever session it finds itself, which behind a pooler would be somebody else's next; and
     where it cannot, the server spends a second on compiling the look-up.
     """
-    transaction = connection.transaction()
-    await transaction.start()
+    trial = connection.transaction()
+    await trial.start()
     await connection.execute(_UNCOMPILED)
     await connection.fetch(
         "SELECT WHERE $1::uuid[] IS NULL OR $2::text[] IS NULL OR $3::bytea[] IS NULL OR $4::bigint[] IS NULL"
         " OR $5::smallint[] IS NULL",
         *([None] * 5),
     )
-    await transaction.rollback()
+    await trial.rollback()

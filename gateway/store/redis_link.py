@@ -166,8 +166,8 @@ class Link:
         try:
             await self._connection.send_packed_command(packed, check_health=False)
         except (exceptions.RedisError, OSError, RuntimeError, AttributeError) as error:
-            # A connection that was reset while nobody used it: uvloop raises RuntimeError where asyncio says nothing,
-            # or stumbles over what it has forgotten (Python 3.12.1).
+            # A connection that was reset while nobody used it: uvloop raises RuntimeError; asyncio says nothing, or in
+            # Python 3.12.1 raises AttributeError.
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def receive(self, seconds: float) -> Any:

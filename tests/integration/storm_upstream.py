@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 # Longer than the shortest lease there is.
-_SLOWEST_SECONDS: Final = 5.0
+SLOWEST_SECONDS: Final = 5.0
 
 
 class Deed(Enum):
@@ -44,8 +44,9 @@ class Arrival:
 class StormUpstream(RecordingUpstream):
     """Set `is_calm` for a service that just works."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, *, slowest_seconds: float = SLOWEST_SECONDS) -> None:
         super().__init__()
+        self._slowest_seconds = slowest_seconds
         self.is_calm = False
         self.deeds: dict[int, Arrival] = {}
         self._source = source
@@ -74,7 +75,7 @@ class StormUpstream(RecordingUpstream):
         luck = 0.0 if self.is_calm else self._source.random()
         if luck < 0.70:
             return deed, good
-        hold = _in(self._source.uniform(0.0, 0.5) if luck < 0.90 else _SLOWEST_SECONDS)
+        hold = _in(self._source.uniform(0.0, 0.5) if luck < 0.90 else self._slowest_seconds)
         if luck < 0.80:
             return deed, Answer(201, "Created", body=body, effect=good.effect, hold=hold)
         cut = self._source.randrange(0, 60)

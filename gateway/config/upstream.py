@@ -36,7 +36,7 @@ class _UpstreamSettings(Section):
     response_timeout: Annotated[float, Duration("1ms", "24h")] = written("10m")
     """How long an attempt may take before it is given up and in doubt."""
     keepalive: Annotated[float, Duration("0s", "10m")] = written("2s")
-    """How long a connection may have been idle and still be used for a protected request."""
+    """How long a connection may have been idle and still be used. A shorter time that the service announces counts."""
     max_connections: Annotated[int, Count(1, 1_000_000)] = 1024
     """How many connections there may be at once for requests that are not protected, streams and sockets included;
     operations in flight have their own besides. Workers share them out evenly."""

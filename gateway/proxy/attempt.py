@@ -42,7 +42,7 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
-from gateway.proxy.timing import TimeLimit, wait_done
+from gateway.proxy.timing import Stopwatch, TimeLimit, wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
@@ -133,7 +133,7 @@ class Attempt:
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
         target = request.route.target
-        started = self._loop.time()
+        stopwatch = Stopwatch()
         execution = Execution(
             request.identity.operation_id, self.record.token, target.key, target.key_headers, request.canonical_key
         )
@@ -148,9 +148,9 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    return self._claimed.unknown(reason, detail, self._loop.time() - started)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds)
                 case Answer():
-                    return await self._take(result, started)
+                    return await self._take(result, stopwatch)
                 case _:
                     assert_never(result)
         finally:
@@ -162,7 +162,7 @@ class Attempt:
         self.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _take(self, answer: Answer, started: float) -> Conclusion:
+    async def _take(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(answer.head.headers):
@@ -173,16 +173,16 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), self._loop.time() - started)
+                    return self._claimed.answered(answer.head, body, len(body), stopwatch.seconds)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, self._loop.time() - started, answer.head.status)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds, answer.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
         answer.body.allow_to_outlast()
         stream = AnswerStream(answer, prefix)
-        return self._claimed.answered(answer.head, stream, answer.length, self._loop.time() - started)
+        return self._claimed.answered(answer.head, stream, answer.length, stopwatch.seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.

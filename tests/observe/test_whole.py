@@ -9,9 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from gateway.app.gateway import Gateway
 from gateway.config import parse
+from gateway.observe.facts import Fact, OperationSettled, RequestAnswered, RequestPassed
 from gateway.observe.logs import Logs
 from tests.observe.scrape import Scrape
 from tests.support import http
@@ -125,3 +127,39 @@ async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_pa
     assert told[0][1].startswith(f"http://127.0.0.1:{port} cannot be reached: connecting to 127.0.0.1")
     assert told[1][1] == f"http://127.0.0.1:{port} is reached again"
     assert "secret" not in file.read_text()
+
+
+def test_durations_are_finer_than_a_millisecond(tmp_path: Path) -> None:
+    """Requests, attempts and what passes untouched are timed by a clock that does not count whole milliseconds."""
+    facts: list[Fact] = []
+
+    async def send() -> None:
+        async with RecordingUpstream() as upstream:
+            store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (facts.append,))
+            await gateway.start()
+            try:
+                fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", "k1")]
+                for target in ("/charges", "/elsewhere"):
+                    assert (await http.request(gateway.address[1], "POST", target, fields, b"{}")).status == 200
+            finally:
+                await gateway.stop()
+
+    # The loop that serves: its own clock counts whole milliseconds.
+    uvloop.run(send())
+    measured = {name: seconds for fact in facts for name, seconds in _durations(fact) if seconds is not None}
+    assert measured.keys() == {"request", "its attempt", "attempt", "passed"}
+    for name, seconds in measured.items():
+        assert seconds * 1000 != pytest.approx(round(seconds * 1000), abs=1e-6), name
+
+
+def _durations(fact: Fact) -> list[tuple[str, float | None]]:
+    match fact:
+        case RequestAnswered():
+            return [("request", fact.duration_seconds), ("its attempt", fact.upstream_seconds)]
+        case OperationSettled():
+            return [("attempt", fact.upstream_seconds)]
+        case RequestPassed():
+            return [("passed", fact.duration_seconds)]
+        case _:
+            return []

@@ -225,4 +225,4 @@ class Config(Section):
 
     def upstream_for(self, route: Route) -> Upstream:
         """The service of a route: the global upstream with the route's own keys in place of its."""
-        return route.upstream.over(self.upstream)
+        return route.upstream.over(self.upstream, route.settle)

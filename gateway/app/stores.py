@@ -78,7 +78,7 @@ def bare_store(config: Config) -> Store:
         case SqliteUrl(path):
             return SqliteStore(path)
         case PostgresUrl(dsn):
-            return PostgresStore(dsn.get_secret_value())
+            return PostgresStore(dsn.get_secret_value(), accepts_off=config.store.accept_server_settings)
         case url:
             assert_never(url)
 
@@ -89,7 +89,7 @@ async def is_migrated(config: Config) -> bool:
         case SqliteUrl(path):
             return await asyncio.to_thread(sqlite.is_migrated, path)
         case PostgresUrl(dsn):
-            return await postgres.is_migrated(dsn.get_secret_value())
+            return await postgres.is_migrated(dsn.get_secret_value(), config.store.accept_server_settings)
         case url:
             assert_never(url)
 
@@ -103,6 +103,6 @@ async def migrate_store(config: Config) -> list[str]:
             await store.close()
             return []
         case PostgresUrl(dsn):
-            return await postgres.migrate(dsn.get_secret_value())
+            return await postgres.migrate(dsn.get_secret_value(), config.store.accept_server_settings)
         case url:
             assert_never(url)

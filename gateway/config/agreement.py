@@ -67,6 +67,7 @@ def disagreements(document: Document) -> Iterator[Mistake]:
     items = written if isinstance(written, list) else []
     routes = [_draft(Route, document, ("routes", index)) for index in range(len(items))]
     yield from _shared_service(config)
+    yield from _server_settings(config)
     yield from _listeners(config)
     yield from _secrets(config)
     yield from _names(routes)
@@ -105,6 +106,16 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
         return
     if isinstance(store.durable, PostgresUrl) or store.fast is not None:
         yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
+
+
+def _server_settings(config: _Draft) -> Iterator[Mistake]:
+    store = config.part(Store)
+    if store is None or not store.accept_server_settings:
+        return
+    place = ("store", "accept_server_settings")
+    if not isinstance(store.durable, PostgresUrl):
+        yield config.mistake(place, "only a postgresql:// store has a server with settings")
+    yield from _twice(config, place, store.accept_server_settings)
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
@@ -315,9 +326,9 @@ def _longer(place: _Draft, section: str, values: Section) -> Iterator[Mistake]:
             yield place.mistake((section, written[0]), f"{short} must be at most {long}; {limits}")
 
 
-def _twice(route: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:
+def _twice(place: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:
     for index in _repeated(name.lower() for name in names):
-        yield route.mistake((*keys, index), "this is listed already")
+        yield place.mistake((*keys, index), "this is listed already")
 
 
 def _key_headers(route: _Draft) -> frozenset[str]:

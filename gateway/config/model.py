@@ -106,6 +106,10 @@ class Store(Section):
     """How long absent keys are refused after the store lost its memory: the longest `remember` if left out."""
     journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
+    accept_server_settings: Annotated[tuple[Literal["fsync", "full_page_writes"], ...], Field(max_length=2)] = ()
+    """Which settings of the Postgres server may be off because its storage does their work: full_page_writes where it
+    never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
+    Where that is not so, a crash forgets acknowledged responses, and their keys run again."""
     clear_keys: Annotated[bool, Flag()] = False
     """Whether keys are kept in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")

@@ -115,10 +115,12 @@ class PostgresStore:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
+        accepts_off: Collection[str] = (),
         clock_us: Callable[[], int] | None = None,
     ) -> None:
-        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests."""
-        self._dialer = Dialer(url, connect_seconds, command_seconds)
+        """`url` as libpq takes it, and `?pgbouncer=true`; `accepts_off` as `greet` takes it. `clock_us` replaces the
+        server's clock, for tests."""
+        self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
@@ -271,18 +273,18 @@ class PostgresStore:
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
 
-async def migrate(url: str) -> list[str]:
+async def migrate(url: str, accepts_off: Collection[str] = ()) -> list[str]:
     """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
-    upkeep = Dialer(url).link()
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
     try:
         return await _prepare(upkeep)
     finally:
         await upkeep.close()
 
 
-async def is_migrated(url: str) -> bool:
+async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
     """Whether `start` would find its schema up to date. Changes nothing; raises as `start`."""
-    upkeep = Dialer(url).link()
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
     try:
         await upkeep.open()
         return await upkeep.run(is_up_to_date)

@@ -16,7 +16,7 @@ one statement: a gateway that vanishes in the middle must not hold locks for lon
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -39,7 +39,11 @@ class Dialer:
     """Opens connections as this store needs them."""
 
     def __init__(
-        self, url: str, connect_seconds: float = CONNECT_SECONDS, command_seconds: float = COMMAND_SECONDS
+        self,
+        url: str,
+        connect_seconds: float = CONNECT_SECONDS,
+        command_seconds: float = COMMAND_SECONDS,
+        accepts_off: Collection[str] = (),
     ) -> None:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -49,6 +53,7 @@ class Dialer:
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
         self._limits = _limits(command_seconds)
+        self._accepts_off = accepts_off
         self.epoch: Epoch | None = None
         """The memory that was there at the start. A connection to another one is not used."""
         self.seen_token = 0
@@ -82,7 +87,7 @@ class Dialer:
         try:
             if self.pgbouncer:
                 await _learn_types(connection)
-            await greet(connection)
+            await greet(connection, self._accepts_off)
             await _compare(connection, self.epoch, self.seen_token)
             if prepare is not None:
                 await prepare(connection)

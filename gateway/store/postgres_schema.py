@@ -7,7 +7,7 @@ ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -19,6 +19,25 @@ SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
 # What a migration may take, or whatever else has to go through all records.
 MIGRATE_SECONDS: Final = 300.0
+
+# What an acknowledged commit depends on, and what to do about each where it is off. The first two stand in for what
+# some storage does by itself: there the server is right to do without, and only who runs it can know.
+DURABILITY: Final[Mapping[str, str]] = {
+    "fsync": (
+        "after a crash of its host it may be corrupt, or have forgotten acknowledged responses. Set it to on; only "
+        "where the storage itself keeps every acknowledged commit (as Neon's does), accept it by "
+        "store.accept_server_settings: [fsync]"
+    ),
+    "full_page_writes": (
+        "a page that a crash leaves half written is corrupt for good. Set it to on; only where the storage never "
+        "leaves a page half written (as ZFS and Neon's do not), accept it by "
+        "store.accept_server_settings: [full_page_writes]"
+    ),
+    "synchronous_commit": (
+        "a crash forgets the responses that were acknowledged last. Set it to on, for all or for this role "
+        "(ALTER ROLE gateway SET synchronous_commit = on)"
+    ),
+}
 
 _GREETING: Final = """
 SELECT
@@ -71,9 +90,11 @@ async def transaction(connection: Connection, *, lock_timeout: str) -> AsyncIter
         yield
 
 
-async def greet(connection: Connection) -> None:
+async def greet(connection: Connection, accepts_off: Collection[str] = ()) -> None:
     """Check that this is a server to entrust operations to, and that its schema is not too new. Called on every
     connection.
+
+    `accepts_off` are the settings of `DURABILITY` that may be off, because somebody said that its storage does that.
 
     Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
     """
@@ -82,11 +103,9 @@ async def greet(connection: Connection) -> None:
         raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
     if row["read_only"]:
         raise NotApplied("PostgreSQL is read-only: a standby, or a role or database set to read-only")
-    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-        if row[setting] == "off":
-            raise StartRefused(
-                f"PostgreSQL has {setting} = off, so a crash could forget acknowledged answers; set it to on"
-            )
+    for setting, consequence in DURABILITY.items():
+        if row[setting] == "off" and setting not in accepts_off:
+            raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
     version, known = await _version(connection) if row["exists"] else 0, KNOWN_VERSION
     if version > known + 1:
         raise StartRefused(

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
-from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.postgres import PostgresStore, is_migrated, migrate
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
@@ -112,6 +112,29 @@ async def test_a_server_that_forgets_is_refused(setting: str, own_postgres: Post
     own_postgres.restart()
     with pytest.raises(StartRefused, match=f"{setting} = off"):
         await PostgresStore(own_postgres.url).start()
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+async def test_a_setting_that_storage_replaces_can_be_accepted_by_its_name(
+    setting: str, own_postgres: PostgresServer
+) -> None:
+    """The refusal says when that is right and what to write; accepting one of them accepts no other."""
+    async with session(own_postgres.url) as connection:
+        await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+    own_postgres.restart()
+    with pytest.raises(StartRefused, match=rf"only where .* store\.accept_server_settings: \[{setting}\]"):
+        await PostgresStore(own_postgres.url).start()
+    (other,) = {"fsync", "full_page_writes"} - {setting}
+    with pytest.raises(StartRefused, match=f"{setting} = off"):
+        await migrate(own_postgres.url, accepts_off=[other])
+    assert await migrate(own_postgres.url, accepts_off=[setting])
+    assert await is_migrated(own_postgres.url, accepts_off=[setting])
+    store = PostgresStore(own_postgres.url, accepts_off=[setting])
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+    finally:
+        await store.close()
 
 
 async def test_a_server_that_begins_to_forget_is_noticed(postgres_url: str) -> None:

@@ -11,6 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from gateway.config.leaf import wrong
 from gateway.config.report import nearest
 
+# What to write instead of forms that other programs have, by their key. None of them is a misspelling.
+INSTEAD = {
+    "jwt": "let whoever verifies the token name the caller in a header: {header: X-Subject, from: [10.0.0.0/8]}",
+    "query": "the query ends up in logs, and nothing is read from it; let the caller send a header",
+    "cookie": "cookies change while the caller stays the same; let the caller send a header",
+}
 FORM_ERROR = "config_form"
 """The type of the error when no form fits; its text is ready to be shown."""
 
@@ -89,7 +95,7 @@ def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
         if not isinstance(value, Mapping):
             return None
         present = [key for key in keys if key in value]
-        meant = present or [close for key in value if (close := nearest(str(key), keys))]
+        meant = present or [close for key in value if key not in INSTEAD and (close := nearest(str(key), keys))]
         return form_tag(meant[0]) if meant else None
 
     return _discriminator(choose, expected)

@@ -269,6 +269,16 @@ class RouteTable(Generic[Value]):
         known = [method for method in methods if method in self._methods]
         return self._match(self._folded, known, target, {*map(self._name_of, hosts)}) if known else None
 
+    def path_in_other_case(self, method: bytes, target: bytes, host: bytes | None) -> str | None:
+        """The path of the route that this request would match if upper and lower case were the same, as it is written
+        in the file. For a request that matches none.
+        """
+        for path in _paths(target):
+            found = self._folded.first(method, path, self._name_of(host))
+            if found is not None:
+                return found.rule.path.text
+        return None
+
     def _match(
         self, index: _Index[Value], methods: Sequence[bytes], target: bytes, names: Collection[bytes]
     ) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ REPLACED = [
     ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
     ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
     ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be used"),
-    ("key", "key: ▸{query: a}", "", f"expected {KEYS}, found a mapping"),
+    ("key", "key: ▸{'a b': c}", "", f"expected {KEYS}, found a mapping"),
     ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
     ("key", "key: {headers: [A, ▸a]}", ".headers[1]", "this is listed already"),
     ("key", "key: {header: ▸Transfer-Encoding}", ".header", f"{CONNECTION}, found 'Transfer-Encoding'"),
@@ -180,7 +181,7 @@ REPLACED = [
         ".format",
         "expected any, structured or uuid, found 'guid'; did you mean uuid?",
     ),
-    ("scope", "scope: ▸{jwt: {claim: sub}}", "", f"expected {SCOPES}, found a mapping"),
+    ("scope", "scope: {▸forward_auth: {url: u}}", ".forward_auth", f"this is not supported here; expected {SCOPES}"),
     ("scope", "scope: ▸global", "", f"expected {SCOPES}, found 'global'"),
     ("scope", "scope: ▸[shared]", "", f"expected {SCOPES}, found a list"),
     ("scope", "scope: {header: X, from: ▸all}", ".from", f"{SOURCES}, found 'all'"),
@@ -493,7 +494,10 @@ def test_fast_url(fast: str, message: str) -> None:
 def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
-    known = "durable, fast, lease, amnesia_window, journal_grace, clear_keys, cache_max_age, cache_bytes"
+    known = (
+        "durable, fast, lease, amnesia_window, journal_grace, accept_server_settings, clear_keys, cache_max_age, "
+        "cache_bytes"
+    )
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
 
@@ -592,3 +596,29 @@ def test_long_report_is_cut() -> None:
     """A file with thousands of mistakes gives a report of bounded length."""
     lines = report("routes: [" + "x," * 1000 + "]")
     assert lines[-1].endswith("and 802 more")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path", "instead"),
+    [
+        ("scope", "{jwt: sub}", "scope.jwt", "name the caller in a header"),
+        ("scope", "{cookie: sid}", "scope.cookie", "cookies change"),
+        ("scope", "{query: tenant}", "scope.query", "the query ends up in logs"),
+        ("scope", "{compose: [{jwt: sub}, {api_key: X-Key}]}", "scope.compose[0].jwt", "name the caller in a header"),
+        ("key", "{query: key}", "key.query", "the query ends up in logs"),
+        ("key", "{cookie: key, required: true}", "key.cookie", "cookies change"),
+        ("key", "{jwt: jti}", "key.jwt", "in a header"),
+        ("key", "{path: id}", "key.path", ""),
+    ],
+)
+def test_a_form_that_is_not_supported_is_named(key: str, value: str, path: str, instead: str) -> None:
+    """The key at fault, what is supported in its place, and what to do instead."""
+    (line,) = report(with_route(f"{key}: {value}", without=key))
+    assert line.partition(" ")[2].startswith(f"routes[0].{path}: this is not supported here; expected {{header: NAME")
+    assert re.search(instead, line)
+
+
+def test_what_may_be_a_secret_is_not_named() -> None:
+    """A value that slipped into the place of a key is not shown."""
+    (line,) = report(with_route('scope: {"s3cret value": 1}', without="scope"))
+    assert "s3cret" not in line

@@ -238,7 +238,8 @@ def _tell(outcome: Changed | Refused) -> int:
         if outcome.reason is Refusal.UNSURE:
             # What is missing is a word of the command line: --yes.
             raise CommandWrong(outcome.text)
-        return _fail(outcome.text)
+        hint = " To overrule this, add --force." if outcome.reason in (Refusal.EARLY, Refusal.ANSWER) else ""
+        return _fail(outcome.text + hint)
     print(outcome.text)
     for note in outcome.notes:
         print(f"note: {note}", file=sys.stderr)

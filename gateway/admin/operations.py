@@ -335,8 +335,10 @@ _ERASING: Final = (
 def audit_by(who: str, why: str) -> Audit:
     """Who acts and why, as it is written down. Raises ValueError with what is wrong."""
     who, why = who.strip(), why.strip()
-    if not who or not why:
-        raise ValueError("say who acts and why; both are written down")
+    if not why:
+        raise ValueError("say why; it is written down")
+    if not who:
+        raise ValueError("say who acts, or leave it out; it is written down")
     for name, text, characters_max in (("who", who, _WHO_CHARACTERS_MAX), ("why", why, _WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
             raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")

@@ -141,7 +141,7 @@ def _key_bytes(value: object) -> bytes:
     key = value.encode() if isinstance(value, str) else b""
     if len(key) < _FINGERPRINT_KEY_BYTES_MIN:
         message = f"expected a secret of at least {_FINGERPRINT_KEY_BYTES_MIN} bytes"
-        raise wrong(message, "make one with: openssl rand -base64 32", is_secret=True)
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
     return key
 
 

@@ -333,7 +333,7 @@ GLOBAL_MISTAKES = [
     (
         "secrets: {fingerprint_key: {id: a, key: hunter2}}",
         "1:41: secrets.fingerprint_key.key",
-        "expected a secret of at least 32 bytes; make one with: openssl rand -base64 32",
+        "expected a secret of at least 32 bytes; make one with: openssl rand -hex 32",
     ),
     ("workers: 0", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '0'"),
     ("workers: 65", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '65'"),

@@ -622,3 +622,27 @@ def test_what_may_be_a_secret_is_not_named() -> None:
     """A value that slipped into the place of a key is not shown."""
     (line,) = report(with_route('scope: {"s3cret value": 1}', without="scope"))
     assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (
+            "durable: sqlite:///a/b, accept_server_settings: [fsync]",
+            "store.accept_server_settings: only a postgresql:// store has a server with settings",
+        ),
+        (
+            "durable: postgresql://u@h/d, accept_server_settings: [fsync, fsync]",
+            "store.accept_server_settings[1]: this is listed already",
+        ),
+        (
+            "durable: postgresql://u@h/d, accept_server_settings: [synchronous_commit]",
+            "store.accept_server_settings[0]: expected fsync or full_page_writes, found 'synchronous_commit'",
+        ),
+    ],
+    ids=["sqlite", "twice", "not-acceptable"],
+)
+def test_settings_of_a_server_that_cannot_be_accepted(store: str, message: str) -> None:
+    """Only what storage may replace, once, and only of a server."""
+    text = re.sub(r"store: \{.*\}", f"service: shop\nstore: {{{store}}}", MINIMAL)
+    assert [line.partition(" ")[2] for line in report(text)] == [message]

@@ -29,7 +29,7 @@ from gateway.app.descriptors import client_connections_max
 from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.routes import recipes, route_of, target_of
+from gateway.app.routes import route_of, serving_of, target_of
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import durable_store, journal_directory, name_of, tiered_store
 from gateway.app.upstreams import Upstreams
@@ -97,7 +97,7 @@ class Gateway:
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
         self.herald = Herald(self.metrics, self.health, *observers)
-        self._store = tiered_store(config, durable_store(config, self.herald, recipes(config)), self.herald)
+        self._store = tiered_store(config, durable_store(config, self.herald, serving_of(config)), self.herald)
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         claiming = Claiming(
             self._store,

@@ -6,6 +6,7 @@ A translation and nothing more: each word of the file has one place here where i
 from __future__ import annotations
 
 from typing import Literal, assert_never
+from uuid import uuid4
 
 from gateway import config as asked
 from gateway.core.fingerprint import (
@@ -25,10 +26,12 @@ from gateway.core.pointer import Pointer, parse_pointer
 from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
+from gateway.core.succession import ServedRoute
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.proxy.probing import PROBES_MAX
 from gateway.proxy.route import InFlightPolicy, Retention, Route, Target
 from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
+from gateway.store.base import Serving
 
 
 def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:
@@ -176,7 +179,21 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
     )
 
 
-def recipes(config: asked.Config) -> dict[str, bytes]:
+def serving_of(config: asked.Config) -> Serving:
+    """What a gateway with this configuration serves, for the agreement with its store."""
+    return Serving(
+        gateway_id=uuid4(),
+        service=config.service,
+        recipes=_recipes(config),
+        routes=tuple(
+            ServedRoute(config.service, route.operation, route.rule, str(config.upstream_for(route).url))
+            for route in config.routes
+        ),
+        accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
+    )
+
+
+def _recipes(config: asked.Config) -> dict[str, bytes]:
     """How the identities of each operation name are made, over all routes that share it."""
     found: dict[str, set[bytes]] = {}
     for route in config.routes:

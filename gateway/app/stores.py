@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
 from gateway.store import postgres, sqlite
-from gateway.store.base import Store
+from gateway.store.base import Serving, Store
 from gateway.store.epoch import SeenFile
 from gateway.store.front import Front
 from gateway.store.postgres import PostgresStore
@@ -22,18 +21,15 @@ from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
 
 
-def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
+def durable_store(config: Config, herald: Herald, serving: Serving) -> Store:
     """The durable record, behind its front."""
-    accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
     fast = config.store.fast
     return Front(
         bare_store(config),
         herald,
-        config.service,
-        recipes,
-        accepted,
+        serving,
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         amnesia_window_us=microseconds(window_seconds),
         shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),

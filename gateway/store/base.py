@@ -39,6 +39,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapshot, State
+from gateway.core.succession import ServedRoute
 
 # What was done by hand or by probe is kept so long after it was done, and on from there while there is a record.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
@@ -135,15 +136,62 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeConflict:
-    """An operation name whose identity is made otherwise than before, with `alive` keys of the old making.
+class Serving:
+    """What a gateway serves, as it tells the store at its start.
 
-    Where the service had no operation of this name, `others` are those that have one.
+    `recipes` say by operation name how identities are made; `routes` are in routing order; `accepted` are the
+    operation names whose routes accept that keys are lost. `gateway_id` is of one process.
     """
 
+    gateway_id: UUID
+    service: str
+    recipes: Mapping[str, bytes]
+    routes: tuple[ServedRoute, ...] = ()
+    accepted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """How many keys of an operation name are remembered, and until when (microseconds of the store's clock).
+
+    `until_us` is None where one of them is claimed or in doubt: that one is kept until it is resolved.
+    """
+
+    keys: int = 0
+    until_us: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeConflict:
+    """An operation whose keys a configuration would not find any more.
+
+    `heirs` are the operation names of the new configuration that its requests lead to; empty where it has its requests,
+    and its identities are made in another way. `is_served` says that another running gateway serves it.
+    """
+
+    service: str
     operation: str
-    alive: int
-    others: tuple[str, ...] = ()
+    living: Living
+    heirs: tuple[str, ...] = ()
+    is_served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An operation of another service that runs, with requests that this service has under `heirs`, and another
+    upstream: two services, not one under two names."""
+
+    service: str
+    operation: str
+    heirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What became of an agreement on identities: with any conflict nothing was remembered."""
+
+    conflicts: tuple[RecipeConflict, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +288,17 @@ class Store(Protocol):
     async def tally(self) -> Tally:
         """Count what is in doubt, settled as of now."""
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        """Remember the identity recipe of each of the service's operation names, and return the conflicts.
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        """Remember what a gateway serves and that it runs, unless living keys would be lost by it (`recipes`).
 
-        A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
-        name is in `accept`. So is one that is new to the service, while other services have living keys of an operation
-        of that name: it may be theirs, of a service that was renamed or whose routes were moved. With any conflict
-        nothing is remembered.
+        Of gateways that agree at once one is first, and the others are compared with what that one serves. Repeatable.
+        A trial says what an agreement would say, and changes nothing.
+        """
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        """Note that a gateway which has agreed runs now, or that it has stopped.
+
+        One that is not heard of for `recipes.RUNNING_US` counts as stopped. Repeatable.
         """
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:

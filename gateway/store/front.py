@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from uuid import UUID
 from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
+    Agreement,
     Amnesic,
     AuditEntry,
     Epoch,
@@ -34,8 +35,8 @@ from gateway.store.base import (
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    Serving,
     StartRefused,
     Store,
     StoreError,
@@ -44,7 +45,7 @@ from gateway.store.base import (
     Watch,
 )
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
-from gateway.store.recipes import what_would_be_lost
+from gateway.store.recipes import beside, what_would_be_lost, without_route
 
 T = TypeVar("T")
 # A verb's name, the verb and its arguments.
@@ -57,22 +58,21 @@ _TIER: Final = "durable"
 _GRANTING: Final = (Claim, Takeover)
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
+# Shorter than what a gateway gives its stores to close: the note is not worth an untidy end.
+_STOP_NOTE_SECONDS: Final = 0.5
 
 
 class Front:
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
-    `recipes` are those of this gateway's `service` by operation name; `accept` names those whose change is an accepted
-    loss.
+    `serving` is what this gateway serves.
     """
 
     def __init__(
         self,
         store: Store,
         herald: Herald,
-        service: str,
-        recipes: Mapping[str, bytes],
-        accept: frozenset[str],
+        serving: Serving,
         *,
         seen_file: SeenFile,
         amnesia_window_us: int,
@@ -80,9 +80,7 @@ class Front:
     ) -> None:
         self._store = store
         self._herald = herald
-        self._service = service
-        self._recipes = recipes
-        self._accept = accept
+        self._serving = serving
         self._seen_file = seen_file
         self._shared_note = shared_note
         self._amnesia_window_us = amnesia_window_us
@@ -112,11 +110,11 @@ class Front:
     async def _start(self) -> None:
         await self._told("start", self._store.start)
         try:
-            conflicts = await self._told(
-                "agree_recipes", self._store.agree_recipes, self._service, self._recipes, self._accept
-            )
-            if conflicts:
-                raise StartRefused(what_would_be_lost(self._service, conflicts))
+            agreement = await self._told("agree_recipes", self._store.agree_recipes, self._serving)
+            if agreement.conflicts:
+                raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
+            for neighbour in agreement.neighbours:
+                _LOG.warning("%s", beside(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._meet(self._told)
@@ -127,7 +125,7 @@ class Front:
     async def _warn_of_strays(self) -> None:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
-            strays = await self._told("strays", self._store.strays, self._service, self._recipes.keys())
+            strays = await self._told("strays", self._store.strays, self._serving.service, self._serving.recipes)
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -135,22 +133,25 @@ class Front:
             )
             return
         for operation, alive in sorted(strays.items()):
-            _LOG.warning(
-                "operation %s has %d living keys and no route: a repeat of an old request runs again; where a route "
-                'replaced it, give that one "operation: %s"',
-                operation,
-                alive,
-                operation,
-            )
+            _LOG.warning("%s", without_route(operation, alive))
 
     async def close(self) -> None:
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
         await self._end_counting()
         await self._keep_seen()
+        if was_open:
+            await self._note_stopped()
         await self._store.close()
+
+    async def _note_stopped(self) -> None:
+        """Say that this gateway runs no more. Where the store does not take it, it finds that out by itself."""
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_STOP_NOTE_SECONDS):
+                stopped = partial(self._store.note_running, is_running=False)
+                await self._told("note_running", stopped, self._serving.gateway_id)
 
     async def _end_counting(self) -> None:
         if self._counting is not None:
@@ -189,15 +190,18 @@ class Front:
         return await self._asked("sweep", self._store.sweep, limit)
 
     async def tally(self) -> Tally:
-        """Also the time at which it is noted what was seen, and heard what others saw, found out or accepted."""
+        """Also the time at which it is noted that this gateway runs and what was seen, and heard what others saw, found
+        out or accepted."""
         tally = await self._asked("tally", self._store.tally)
         await self._meet(self._asked)
+        await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._asked("agree_recipes", self._store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._asked("agree_recipes", partial(self._store.agree_recipes, is_trial=is_trial), serving)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._asked("note_running", partial(self._store.note_running, is_running=is_running), gateway_id)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._asked("strays", self._store.strays, service, operations)

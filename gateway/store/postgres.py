@@ -14,7 +14,7 @@ goes over a seventh, which is opened when the first of them asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -37,12 +37,13 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     KNOWN,
+    Agreement,
     AuditEntry,
     Epoch,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    Serving,
     StartRefused,
     StoreError,
     Swept,
@@ -201,10 +202,11 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._started().upkeep.agree_recipes(service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._started().upkeep.agree_recipes(serving, is_trial=is_trial)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().upkeep.note_running(gateway_id, is_running=is_running)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._started().upkeep.strays(service, operations)

@@ -31,6 +31,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
 from gateway.store.postgres_rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
+from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
 
 Columns = tuple[Any, ...]
 
@@ -66,6 +67,8 @@ _MARKS: Final = {
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
+    "{running_us}": str(RUNNING_US),
+    "{forgotten_us}": str(FORGOTTEN_US),
 }
 
 

@@ -14,11 +14,11 @@ from uuid import UUID
 
 from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
-from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
+from gateway.store.base import Agreement, Epoch, Living, Serving, StoreError, Swept, Tally
 from gateway.store.postgres_link import Connection, Link
 from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch, transaction
 from gateway.store.postgres_statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import compare, strays
+from gateway.store.recipes import Name, Remembered, compare, strays
 
 # One statement of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
@@ -34,6 +34,12 @@ _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
 _BEGIN_EPOCH: Final = load("begin_epoch")
 _ALIVE: Final = load("alive")
+_RECIPES: Final = load("recipes")
+_WRITE_RECIPES: Final = load("write_recipes")
+_RUNNING: Final = load("running")
+_WRITE_GATEWAY: Final = load("write_gateway")
+_NOTE_RUNNING: Final = load("note_running")
+_NOTE_STOPPED: Final = load("note_stopped")
 
 
 class Upkeep:
@@ -119,35 +125,40 @@ class Upkeep:
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        async def agree(connection: Connection) -> list[RecipeConflict]:
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool) -> Agreement:
+        async def agree(connection: Connection) -> Agreement:
             async with transaction(connection, lock_timeout="5s"):
-                await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-                comparison = compare(await _known(connection), service, recipes, accept)
-                alive: dict[str, int] = {}
-                if comparison.doubtful:
+                if not is_trial:
+                    await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+                rows = await connection.fetch(_RUNNING, self._clock_us(), serving.gateway_id)
+                running = {(row["service"], row["operation"]) for row in rows}
+                comparison = compare(await _known(connection), running, serving)
+                living: Mapping[Name, Living] = {}
+                if comparison.questions:
                     await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
-                    alive = await self._count_alive(connection, service, comparison.doubtful)
-                conflicts = comparison.conflicts(alive)
-                if not conflicts and comparison.written:
-                    await connection.execute(
-                        """
-                        INSERT INTO idempotency_gateway.recipe (operation, recipe)
-                        SELECT * FROM unnest($1::text[], $2::bytea[])
-                        ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
-                        """,
-                        list(comparison.written),
-                        list(comparison.written.values()),
-                    )
-                if not conflicts and comparison.removed:
-                    await connection.execute(
-                        "DELETE FROM idempotency_gateway.recipe WHERE operation = ANY($1::text[])", comparison.removed
-                    )
-                return conflicts
+                    living = await self._count_living(connection, comparison.names)
+                agreement = comparison.agreement(living)
+                if not agreement.conflicts and not is_trial:
+                    await self._write(connection, serving, comparison.written)
+                return agreement
 
         return await self._link.run(agree, MIGRATE_SECONDS)
+
+    async def _write(self, connection: Connection, serving: Serving, written: Sequence[Remembered]) -> None:
+        if written:
+            columns = zip(
+                *((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in written), strict=True
+            )
+            await connection.execute(_WRITE_RECIPES, *map(list, columns))
+        await connection.execute(
+            _WRITE_GATEWAY, self._clock_us(), serving.gateway_id, serving.service, sorted(serving.recipes)
+        )
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        if is_running:
+            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id)
+        else:
+            await self._fetch(_NOTE_STOPPED, gateway_id)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
@@ -157,19 +168,22 @@ class Upkeep:
             async with transaction(connection, lock_timeout="1s"):
                 # A little shorter than the whole may take; behind a pooler no session says so.
                 await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
-                return await self._count_alive(connection, service, dict.fromkeys(names, True))
+                living = await self._count_living(connection, names)
+                return {operation: counted.keys for (_, operation), counted in living.items()}
 
         return await self._link.run(count)
 
-    async def _count_alive(self, connection: Connection, service: str, asked: Mapping[str, bool]) -> dict[str, int]:
-        """The living keys by operation name, where asked those of this service alone; in a transaction.
+    async def _count_living(self, connection: Connection, names: Collection[Name]) -> dict[Name, Living]:
+        """The living keys of these operations, but for those that have none; in a transaction.
 
         Counted by going through all of them, which no index serves: it is asked once in a blue moon.
         """
         await connection.execute("SET LOCAL enable_seqscan = on")
-        derivations = [derivation_of(service, operation) if is_own else None for operation, is_own in asked.items()]
-        rows = await connection.fetch(_ALIVE, self._clock_us(), list(asked), derivations)
-        return {row["operation"]: row["alive"] for row in rows}
+        asked = sorted(names)
+        rows = await connection.fetch(
+            _ALIVE, self._clock_us(), [operation for _, operation in asked], [derivation_of(*name) for name in asked]
+        )
+        return {asked[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
 
     async def _drop_past(self) -> None:
         """Now and then, let one day's answers go."""
@@ -190,10 +204,10 @@ class Upkeep:
             self._next_drop_at = 0.0
 
 
-async def _known(connection: Connection) -> dict[str, bytes]:
-    """The recipes, as `recipes` reads them."""
-    rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
-    return {row["operation"]: row["recipe"] for row in rows}
+async def _known(connection: Connection) -> list[Remembered]:
+    """The operations, as `recipes` reads them."""
+    rows = await connection.fetch(_RECIPES)
+    return [Remembered(*row) for row in rows]
 
 
 def _written(swept: Swept) -> int:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -35,19 +34,22 @@ from gateway.store import sqlite_inquiry as inquiry
 from gateway.store import sqlite_recipes as recipe
 from gateway.store import sqlite_statements as sql
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
+    Living,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
     Rejected,
+    Serving,
     Swept,
     Tally,
     Watch,
     wall_clock_us,
 )
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.recipes import Name
 from gateway.store.sqlite_connection import DATA_ERRORS, Looker, Reader, Writer, check_library
 from gateway.store.watching import Watchers
 from gateway.store.worker import Worker
@@ -170,34 +172,44 @@ class SqliteStore:
     async def tally(self) -> Tally:
         return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        writing = self._started().writing
-        asked: recipe.Asked = {}
-        alive: Mapping[str, int] = {}
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        running = self._started()
+        counted: dict[Name, Living] = {}
         while True:
-            agree = partial(recipe.agree, service=service, recipes=recipes, accept=accept, asked=asked, alive=alive)
-            told = await writing.run(self._writer.transact, agree)
-            if isinstance(told, list):
-                return told
-            asked, alive = told, await self._count_alive(service, told)
+            if is_trial:
+                agreed = await running.reading.run(self._reader.look, self._agreeing(serving, counted, writes=False))
+            else:
+                agreed = await running.writing.run(self._writer.transact, self._agreeing(serving, counted, writes=True))
+            if isinstance(agreed, Agreement):
+                return agreed
+            counted = await self._count_living(agreed)
+
+    def _agreeing(
+        self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
+    ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
+        return lambda cursor: recipe.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().writing.run(
+            self._writer.note,
+            lambda cursor: recipe.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
+        )
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        asked = await self._started().reading.run(
+        names = await self._started().reading.run(
             self._reader.look, lambda cursor: recipe.strays(cursor, service, operations)
         )
-        alive = await self._count_alive(service, asked)
-        return {name: number for name, number in alive.items() if number}
+        counted = await self._count_living(names)
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
-    async def _count_alive(self, service: str, asked: recipe.Asked) -> Mapping[str, int]:
+    async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
         """The living keys, counted piece by piece."""
         reading = self._started().reading
-        alive, after = Counter[str](), 0 if asked else None
+        counted, after = dict.fromkeys(names, Living()), 0 if names else None
         while after is not None:
-            part, after = await reading.run(self._count_some, service, asked, after)
-            alive.update(part)
-        return alive
+            part, after = await reading.run(self._count_some, names, after)
+            counted = {name: recipe.joined(living, part[name]) for name, living in counted.items()}
+        return counted
 
     async def find(self, query: Query) -> list[Snapshot]:
         reading = self._started().reading
@@ -279,8 +291,8 @@ class SqliteStore:
     def _find_some(self, query: Query) -> inquiry.Piece:
         return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
 
-    def _count_some(self, service: str, asked: recipe.Asked, after: int) -> tuple[Mapping[str, int], int | None]:
-        return self._reader.look(lambda cursor: recipe.count_some(cursor, service, asked, after, self._clock_us()))
+    def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
+        return self._reader.look(lambda cursor: recipe.count_some(cursor, names, after, self._clock_us()))
 
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))

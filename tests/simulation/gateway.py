@@ -19,7 +19,7 @@ from gateway import config as asked
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import policies_of
-from gateway.app.routes import recipes, route_of, target_of
+from gateway.app.routes import route_of, serving_of, target_of
 from gateway.config import Config, parse
 from gateway.core.operation import microseconds
 from gateway.core.recovery import Probe
@@ -231,9 +231,7 @@ class GatewayLife:
             Front(
                 durable,
                 herald,
-                config.service,
-                recipes(config),
-                frozenset(),
+                serving_of(config),
                 seen_file=cast(SeenFile, SeenNote(house.disk)),
                 amnesia_window_us=microseconds(AMNESIA_SECONDS),
                 shared_note=shared_note,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,14 +29,15 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
     EpochChanged,
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    Serving,
     Swept,
     Tally,
     Watch,
@@ -278,10 +279,11 @@ class Durable:
     async def tally(self) -> Tally:
         return await self._ask_model("tally", self._database.store.tally)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, serving, is_trial=is_trial)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._ask_model("note_running", self._database.store.note_running, gateway_id, is_running=is_running)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._ask_model("strays", self._database.store.strays, service, operations)

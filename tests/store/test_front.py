@@ -32,6 +32,7 @@ from gateway.store.base import (
     EpochChanged,
     Indefinite,
     NotApplied,
+    Serving,
     StartRefused,
     Store,
     StoreError,
@@ -39,12 +40,14 @@ from gateway.store.base import (
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
+from gateway.store.recipes import RUNNING_US
 from gateway.store.redis_seen import RedisSeen
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, FaultyStore, refused
+from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
+from tests.support.serving import serving
 
 WINDOW_US = 3_600_000_000
 
@@ -54,14 +57,18 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None) -> Front:
+def a_front(
+    store: Store,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    shared: SharedNote | None = None,
+    serves: Serving | None = None,
+) -> Front:
     """Not yet started."""
     return Front(
         store,
         Herald(*([facts.append] if facts is not None else [])),
-        "shop",
-        {"route": b"recipe"},
-        frozenset(),
+        serves or serving(recipes={"route": b"recipe"}),
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
         shared_note=shared,
@@ -75,9 +82,10 @@ async def opened(
     facts: list[Fact] | None = None,
     store: Store | None = None,
     shared: SharedNote | None = None,
+    serves: Serving | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
-    front = a_front(store or MemoryStore(memory), directory, facts, shared)
+    front = a_front(store or MemoryStore(memory), directory, facts, shared, serves)
     await front.start()
     try:
         yield front
@@ -681,7 +689,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
     store = MemoryStore(Memory())
     await store.start()
-    await store.agree_recipes("shop", {"create_payment": b"recipe", "route": b"recipe"}, frozenset())
+    await store.agree_recipes(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
     for _ in range(9):
         await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     await store.close()
@@ -689,8 +697,8 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
         await eventually(lambda: caplog.records, 10)
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
-        "operation create_payment has 9 living keys and no route: a repeat of an old request runs again; where a route "
-        'replaced it, give that one "operation: create_payment"'
+        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again where it is forwarded; a route with "operation: create_payment" has its keys'
     )
 
 
@@ -765,3 +773,61 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
         assert len(asyncio.all_tasks()) == 1
         with pytest.raises(NotApplied):
             await front.apply(claim(1))
+
+
+async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
+    """With every tally it notes that it runs, so that it counts for as long as it does, and no longer."""
+    memory = Memory()
+    store = MemoryStore(memory)
+    renamed = serving([("POST /a", "renamed")], gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])) as front:
+        await store.start()
+        for _ in range(3):
+            memory.clock.advance(RUNNING_US / 1_000_000 - 1)
+            await front.tally()
+        assert (await store.agree_recipes(renamed)).conflicts
+    assert not (await store.agree_recipes(renamed)).conflicts
+
+
+async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away, or silent, when a gateway stops keeps nobody from closing it."""
+    monkeypatch.setattr(front_module, "_STOP_NOTE_SECONDS", 0.01)
+    for fault in (refused(), Fault(before=Gate())):
+        store = FaultyStore(MemoryStore(Memory()))
+        async with opened(Memory(), host(tmp_path, str(fault.error)), store=store):
+            store.on("note_running", fault)
+        with pytest.raises(NotApplied):
+            await store.read(uuid4())
+
+
+async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
+    memory = Memory()
+    other = serving([("POST /a", "create")], service="books", upstream="http://books", gateway_id=UUID(int=2))
+    store = MemoryStore(memory)
+    await store.start()
+    await store.agree_recipes(other)
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "service books runs with another upstream, and its operation create has the same requests as operation create "
+        "of service shop: they are taken for two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`"
+    )
+
+
+async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
+    """A start that does not know whether it has agreed is tried again, and is not refused because of itself."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    await grown(memory, tmp_path, 1)
+    renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
+        front = a_front(store, host(tmp_path, "second"), serves=renamed)
+        store.on("agree_recipes", lost())
+        with pytest.raises(Indefinite):
+            await front.start()
+        await front.start()
+        assert isinstance(await front.apply(claim(7)), Applied)
+        await front.close()

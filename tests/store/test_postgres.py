@@ -9,18 +9,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
 from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.postgres_statements import RECIPE_LOCK
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
+from tests.support.serving import serving
 
 
 async def complaint(store: PostgresStore) -> str:
@@ -293,8 +296,11 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)
             await store.tally()
-            assert await store.agree_recipes("shop", {"charges": b"one"}, frozenset()) == []
-            assert len(await store.agree_recipes("shop", {"charges": b"two"}, frozenset())) == 1
+            await store.agree_recipes(serving([("POST /charges", "charges")]))
+            renamed = serving([("POST /charges", "create_charge")])
+            assert len((await store.agree_recipes(renamed)).conflicts) == 1
+            await store.note_running(renamed.gateway_id, is_running=True)
+            await store.note_running(renamed.gateway_id, is_running=False)
             async with store.watch(hands[0].operation_id) as watch:
                 assert await watch.wait_changed(0.01) is False
         assert pooler.transactions > 20
@@ -313,3 +319,28 @@ async def test_a_stores_texts_hold_no_key(postgres_url: str, caplog: pytest.LogC
     async with opened(postgres_url) as store:
         assert isinstance(await store.apply(hand.claim()), Applied)
     assert str(hand.operation_id) not in caplog.text
+
+
+async def test_gateways_agree_one_after_the_other(own_postgres: PostgresServer) -> None:
+    """Whoever starts waits for a gateway that is agreeing, and finds what that one has written; a trial does not."""
+    first, renamed = serving([("POST /a", "one")]), serving([("POST /a", "two")], gateway_id=UUID(int=2))
+    async with (
+        opened(own_postgres.url) as store,
+        opened(own_postgres.url) as other,
+        session(own_postgres.url) as beside,
+    ):
+        begun = beside.transaction()
+        await begun.start()
+        await beside.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+        agreeing = asyncio.create_task(store.agree_recipes(first))
+
+        async def waits() -> bool:
+            rows = await beside.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(rows) or agreeing.done()
+
+        await eventually(waits)
+        assert not agreeing.done()
+        assert not (await other.agree_recipes(renamed, is_trial=True)).conflicts
+        await begun.rollback()
+        assert not (await agreeing).conflicts
+        assert (await other.agree_recipes(renamed)).conflicts

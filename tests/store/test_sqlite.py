@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
 from gateway.store import sqlite_files
-from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
+from gateway.store.base import Indefinite, NotApplied, Query, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
@@ -32,6 +32,7 @@ from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, state
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
+from tests.support.serving import serving
 
 BUSY_SECONDS = 0.05
 
@@ -494,7 +495,7 @@ async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    await store.agree_recipes(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     counting = asyncio.create_task(store.strays(SERVICE, ()))
@@ -506,14 +507,14 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
 
 async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who starts with other recipes counts the keys that speak against them, and no command waits for that."""
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    await store.agree_recipes(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    agreeing = asyncio.create_task(store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()))
+    agreeing = asyncio.create_task(store.agree_recipes(serving(recipes={"charges": b"two"})))
     claiming = asyncio.create_task(store.apply(Hand().claim()))
     done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
     assert done == {claiming}
-    assert await agreeing == [RecipeConflict("charges", len(hands) + 1)]
+    assert [conflict.living.keys for conflict in (await agreeing).conflicts] == [len(hands) + 1]
 
 
 async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:
@@ -542,10 +543,10 @@ async def test_a_dead_sweepers_turn_of_a_clock_that_was_set_back(
 HOT = (
     "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
     "delete_response", "update_granted", "insert_response_of",
-    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "delete_recipe",
-    "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
-    "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",
-    "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
+    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "upsert_gateway",
+    "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
+    "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
+    "update_recovery", "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
 )  # fmt: skip
 
 

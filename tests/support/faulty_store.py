@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,13 +17,14 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    Serving,
     Store,
     Swept,
     Tally,
@@ -135,10 +136,14 @@ class FaultyStore:
     async def tally(self) -> Tally:
         return await self._ask("tally", self._store.tally)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._ask("agree_recipes", self._store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._ask(
+            "agree_recipes", functools.partial(self._store.agree_recipes, is_trial=is_trial), serving
+        )
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        noting = functools.partial(self._store.note_running, is_running=is_running)
+        await self._ask("note_running", noting, gateway_id)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)

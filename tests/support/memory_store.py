@@ -7,7 +7,7 @@ the `MemoryStore` objects that are opened on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
@@ -30,16 +30,19 @@ from gateway.store.base import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
+    Agreement,
     AuditEntry,
     Epoch,
+    Living,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    Serving,
     Swept,
     Tally,
     Watch,
 )
+from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, strays
 from gateway.store.watching import Watchers
 
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
@@ -78,6 +81,14 @@ class Kept:
 
 
 @dataclass(slots=True)
+class Serves:
+    """What a gateway serves, and when it was last seen to run."""
+
+    names: frozenset[Name]
+    seen_us: int
+
+
+@dataclass(slots=True)
 class Memory:
     """What a restart does not forget."""
 
@@ -86,7 +97,8 @@ class Memory:
     token: int = 0
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
-    recipes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    recipes: dict[Name, Remembered] = field(default_factory=dict)
+    gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
@@ -187,36 +199,42 @@ class MemoryStore:
         oldest_us = max((now_us - record.claimed_us for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         self._check_started()
-        known = self.memory.recipes
-        conflicts = []
-        for operation, recipe in sorted(recipes.items()):
-            is_new = (service, operation) not in known
-            others = tuple(sorted(other for other, name in known if name == operation)) if is_new else ()
-            alive = self._alive(operation, None if others else service)
-            is_other = known.get((service, operation), recipe) != recipe or bool(others)
-            if is_other and alive and operation not in accept:
-                conflicts.append(RecipeConflict(operation, alive, others))
-        if not conflicts:
-            known.update({(service, operation): recipe for operation, recipe in recipes.items()})
-        return conflicts
+        memory, now_us = self.memory, self.memory.clock()
+        running = {
+            name
+            for gateway_id, serves in memory.gateways.items()
+            if gateway_id != serving.gateway_id and 0 <= now_us - serves.seen_us <= RUNNING_US
+            for name in serves.names
+        }
+        comparison = compare(memory.recipes.values(), running, serving)
+        agreement = comparison.agreement({name: self._living(name) for name in comparison.names})
+        if not agreement.conflicts and not is_trial:
+            memory.recipes.update({row.name: row for row in comparison.written})
+            names = frozenset((serving.service, operation) for operation in serving.recipes)
+            memory.gateways[serving.gateway_id] = Serves(names, now_us)
+        return agreement
 
-    def _alive(self, operation: str, service: str | None) -> int:
-        """The living keys of an operation name, of one service or of all."""
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        self._check_started()
+        if not is_running:
+            self.memory.gateways.pop(gateway_id, None)
+        elif (serves := self.memory.gateways.get(gateway_id)) is not None:
+            serves.seen_us = self.memory.clock()
+
+    def _living(self, name: Name) -> Living:
+        """The living keys of an operation of a service."""
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
-        identities = [record.identity for record in settled if record is not None]
-        return sum(
-            identity.operation == operation and (service is None or is_of(identity, service, operation))
-            for identity in identities
-        )
+        alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
+        if any(record.state in (State.CLAIMED, State.IN_DOUBT) for record in alive):
+            return Living(len(alive), None)
+        return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0))
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         self._check_started()
-        names = [name for other, name in self.memory.recipes if other == service and name not in operations]
-        return {name: alive for name in names if (alive := self._alive(name, service))}
+        names = strays(self.memory.recipes.values(), service, operations)
+        return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()
@@ -302,3 +320,9 @@ class MemoryStore:
 def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
     named = tuple(lapsed[:LAPSES_NAMED_MAX])
     return Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more, named)
+
+
+def _kept_until_us(record: Record) -> int:
+    """Until when a key is remembered that nothing more happens to."""
+    is_answered = record.state is State.COMPLETED
+    return max(record.remember_until_us, record.replay_until_us if is_answered else 0)

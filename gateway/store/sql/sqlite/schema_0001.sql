@@ -68,10 +68,23 @@ CREATE TABLE sweeper (
 );
 INSERT INTO sweeper (one, owner, until_us) VALUES (1, x'', 0);
 
--- How the identity of each operation name was made.
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
+-- the configuration that was agreed on last.
 CREATE TABLE recipe (
-    operation TEXT PRIMARY KEY,
-    recipe BLOB NOT NULL
+    service TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    recipe BLOB NOT NULL,
+    routes TEXT NOT NULL,
+    is_current INTEGER NOT NULL,
+    PRIMARY KEY (service, operation)
+) WITHOUT ROWID;
+
+-- Which processes serve which operation names (JSON) of which service, and when each was last seen to run.
+CREATE TABLE gateway (
+    id BLOB PRIMARY KEY,
+    service TEXT NOT NULL,
+    operations TEXT NOT NULL,
+    seen_us INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody

@@ -79,10 +79,24 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     END AS coarseness) steps
 $$;
 
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
+-- the configuration that was agreed on last.
 CREATE TABLE idempotency_gateway.recipe (
-    operation text  NOT NULL PRIMARY KEY,
-    recipe    bytea NOT NULL
+    service    text    NOT NULL,
+    operation  text    NOT NULL,
+    recipe     bytea   NOT NULL,
+    routes     text    NOT NULL,
+    is_current boolean NOT NULL,
+    PRIMARY KEY (service, operation)
 );
+
+-- Which processes serve which operation names of which service, and when each was last seen to run.
+CREATE TABLE idempotency_gateway.gateway (
+    gateway_id uuid   NOT NULL PRIMARY KEY,
+    service    text   NOT NULL,
+    operations text[] NOT NULL,
+    seen_us    bigint NOT NULL
+) WITH (fillfactor = 70);
 
 -- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
 CREATE TABLE idempotency_gateway.upkeep (

@@ -19,7 +19,7 @@ from gateway.admin.arguments import NAMES as OPERATORS
 from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.app.life import StartError
-from gateway.app.operating import OperatingError, operate
+from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.serve import migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.config import Config, ConfigError, load, notices
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "run":
                 return _run(chosen.config)
             case "check":
-                return _check(chosen.config)
+                return _check(chosen.config, asks_store=chosen.store)
             case "migrate":
                 return _migrate(chosen.config)
             case name if name in OPERATORS:
@@ -67,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
 
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
+    check.add_argument(
+        "--store", action="store_true", help="also ask the configured store what a start would refuse; changes nothing"
+    )
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
@@ -94,7 +97,7 @@ def _run(path: Path) -> int:
     return run(serve(config))
 
 
-def _check(path: Path) -> int:
+def _check(path: Path, *, asks_store: bool) -> int:
     config = _load(path)
     count = len(config.routes)
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
@@ -105,6 +108,10 @@ def _check(path: Path) -> int:
         print(f"workers here: {worker_count(config)}")
     for notice in notices(config):
         print(f"note: {notice}")
+    if asks_store:
+        for warning in run(check_store(config)):
+            print(f"note: {warning}")
+        print("the store: a start would not be refused")
     return EXIT_OK
 
 

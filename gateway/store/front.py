@@ -1,10 +1,10 @@
 """The gate before a durable store: it opens only to a gateway that makes identities as the store remembers.
 
 Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
-it: whether this gateway's identity recipes are those under which its living keys were made, for a request whose key is
-looked for under another identity is a request that runs again; and whether it is still the memory that was known here.
-Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway finds.
-That is only told.
+it: whether the living keys that it remembers are found under what this gateway serves (`recipes`), for a request whose
+key is looked for under another identity is a request that runs again; and whether it is still the memory that was known
+here. Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway
+finds. That is only told. With every tally the store notes that this gateway runs, and at the end that it has stopped.
 
 A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
 keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,

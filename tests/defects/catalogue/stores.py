@@ -295,11 +295,38 @@ DEFECTS = (
         (
             Edit(
                 "store/sql/postgres/complete.sql",
-                "        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id\n",
+                "        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id\n",
                 "",
             ),
         ),
         ("tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[postgres-complete]",),
+    ),
+    Defect(
+        "postgres-decides-on-another-version",
+        "Postgres decides about a record as its statement's snapshot has it, not as it was locked",
+        (
+            Edit(
+                "store/sql/postgres/takeover.sql",
+                "(l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)",
+                "(o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)",
+            ),
+        ),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
+    ),
+    Defect(
+        "postgres-purges-what-it-sees",
+        "a purge on Postgres leaves a response that was recorded while it waited",
+        (
+            Edit(
+                "store/sql/postgres/purge.sql",
+                "    SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch\n",
+                "    DELETE FROM idempotency_gateway.response r USING changed ch\n"
+                "    WHERE r.token = ch.token AND r.drop_day = ch.drop_day RETURNING 1\n",
+            ),
+            Edit("store/sql/postgres/purge.sql", "FROM dropped) AS changed", "FROM changed) AS changed"),
+            Edit("store/sql/postgres/purge.sql", "dropped AS MATERIALIZED (", "dropped AS ("),
+        ),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
     ),
     Defect(
         "sqlite-trusts-the-grant",

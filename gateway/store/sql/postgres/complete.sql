@@ -43,11 +43,11 @@ WITH input AS MATERIALIZED (
         location = l.new_location,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND (
-            o.state IN ('claimed', 'in_doubt')
-            OR o.state = 'released' AND o.last_event = 'disprove' AND o.remember_until_us > c.now_us
+            l.state IN ('claimed', 'in_doubt')
+            OR l.state = 'released' AND l.last_event = 'disprove' AND l.remember_until_us > c.now_us
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (

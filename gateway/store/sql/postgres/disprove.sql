@@ -25,9 +25,9 @@ WITH input AS MATERIALIZED (
         doubt = NULL,
         resolution_id = l.by_resolution_id
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token
+        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token, l.by_who, l.by_why
 ), audited AS (
     INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)

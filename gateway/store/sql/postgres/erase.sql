@@ -16,11 +16,11 @@ WITH input AS MATERIALIZED (
 ), changed AS (
     DELETE FROM idempotency_gateway.operation o
     USING locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.remember_until_us > c.now_us
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.remember_until_us > c.now_us
         AND (
-            o.state IN ('released', 'tombstone')
-            OR o.state = 'completed' AND o.replay_until_us <= c.now_us
+            l.state IN ('released', 'tombstone')
+            OR l.state = 'completed' AND l.replay_until_us <= c.now_us
         )
     RETURNING o.operation_id, o.token, l.by_who, l.by_why
 ), audited AS (

@@ -25,9 +25,9 @@ WITH input AS MATERIALIZED (
         raw = NULL,
         key_id = NULL
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
-        AND o.state IN ('claimed', 'in_doubt') AND NOT o.carries_doubt
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
+        AND l.state IN ('claimed', 'in_doubt') AND NOT l.carries_doubt
     RETURNING o.operation_id
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}

@@ -34,9 +34,9 @@ WITH input AS MATERIALIZED (
         location = l.new_location,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token
+        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token, o.drop_day, l.ordinal
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)

@@ -19,9 +19,9 @@ WITH input AS MATERIALIZED (
         lease_until_us = c.now_us + l.lease_us,
         attention_us = coalesce(o.attention_us, c.now_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
-        AND o.state = 'claimed' AND o.lease_until_us > c.now_us
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
+        AND l.state = 'claimed' AND l.lease_until_us > c.now_us
     RETURNING o.operation_id
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}

@@ -32,9 +32,9 @@ WITH input AS MATERIALIZED (
         doubt = NULL,
         resolution_id = NULL
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND NOT (o.last_event = 'takeover' AND o.attempt_id = l.new_attempt_id)
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND NOT (l.last_event = 'takeover' AND l.attempt_id = l.new_attempt_id)
+        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token

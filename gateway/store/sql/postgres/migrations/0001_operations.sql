@@ -79,6 +79,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     END AS coarseness) steps
 $$;
 
+-- A statement does not see the response of a completion that it waited for; one of a volatile function sees what was
+-- committed until it begins.
+CREATE FUNCTION idempotency_gateway.drop_response(of_token bigint, of_drop_day integer) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    DELETE FROM idempotency_gateway.response WHERE token = of_token AND drop_day = of_drop_day
+$$;
+
 CREATE TABLE idempotency_gateway.recipe (
     operation text  NOT NULL PRIMARY KEY,
     recipe    bytea NOT NULL

@@ -78,7 +78,8 @@ def bare_store(config: Config) -> Store:
         case SqliteUrl(path):
             return SqliteStore(path)
         case PostgresUrl(dsn):
-            return PostgresStore(dsn.get_secret_value())
+            windows_us = {microseconds(route.retention.replay) for route in config.routes}
+            return PostgresStore(dsn.get_secret_value(), replay_us=windows_us)
         case url:
             assert_never(url)
 

@@ -73,6 +73,8 @@ _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies; the statement bounds how long they are together.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
+# To make room for responses. Each waits for a lock for a moment, and all of them hold up whoever shares the connection.
+_ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
 
@@ -115,14 +117,17 @@ class PostgresStore:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
+        replay_us: Collection[int] = (),
         clock_us: Callable[[], int] | None = None,
     ) -> None:
-        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests."""
+        """`url` as libpq takes it, and `?pgbouncer=true`. `replay_us` are windows of responses that are expected, for
+        which there is room in time. `clock_us` replaces the server's clock, for tests.
+        """
         self._dialer = Dialer(url, connect_seconds, command_seconds)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
-        self._windows = Windows()
+        self._windows = Windows(replay_us)
         self._running: _Running | None = None
 
     async def start(self) -> None:
@@ -138,11 +143,13 @@ class PostgresStore:
             self._command_seconds,
             partial(dialer.fetch_uncompiled, link),
             lambda: not dialer.pgbouncer,
+            self._windows,
         )
         try:
             await _prepare(link)
             await link.run(check_role)
             dialer.epoch = await upkeep.look_epoch()
+            await upkeep.make_days()
         except BaseException:
             await upkeep.close()
             raise
@@ -243,7 +250,14 @@ class PostgresStore:
 
     def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, BatchAnswer]:
         async def make_room(replay_us: Sequence[int]) -> None:
-            await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+            for tries_left in reversed(range(_ATTACH_TRIES)):
+                try:
+                    await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+                except Refused as refused:
+                    if not refused.is_locked or not tries_left:
+                        raise
+                else:
+                    return
 
         fetch = partial(self._dialer.fetch_compared, link) if grants else link.fetch
         executor = Executor(fetch, make_room, self._clock_us, self._windows)

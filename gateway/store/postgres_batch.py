@@ -16,7 +16,7 @@ race to a record that its snapshot had not, and where an answer has to be shown 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -37,7 +37,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
-from gateway.store.postgres_link import Refused
+from gateway.store.postgres_link import CHECK_VIOLATION, Refused
 from gateway.store.postgres_rows import WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
 
@@ -64,10 +64,19 @@ STATEMENTS: Final[dict[type[Command], str]] = {kind: load(event.value) for kind,
 
 
 class Windows:
-    """The replay window that each operation name had last: a guess at when upkeep has to look at a new claim."""
+    """The replay windows in use: those that are configured, and the one that each operation name had last.
 
-    def __init__(self) -> None:
+    The latter is a guess at when upkeep has to look at a new claim.
+    """
+
+    def __init__(self, configured_us: Collection[int] = ()) -> None:
+        self._configured_us = frozenset(configured_us)
         self._replay_us: dict[str, int] = {}
+
+    @property
+    def in_use(self) -> frozenset[int]:
+        """Each of them, in microseconds."""
+        return self._configured_us.union(self._replay_us.values())
 
     def due_in_us(self, operation: str) -> int:
         return self._replay_us.get(operation, _EXPECTED_REPLAY_US) + DUE_SLACK_US
@@ -107,14 +116,16 @@ class Executor:
         """One verb. Never raises: an error is the answer of those whom it concerns."""
         answers: list[BatchAnswer | Exception] = []
         # The next part is the last one here.
-        parts, locked = [commands], 0
+        parts, locked, makes_room = [commands], 0, True
         while parts:
             part = parts.pop()
             try:
-                answers += await self._persist(part)
+                answers += await self._persist(part, makes_room=makes_room)
             except Refused as refused:
                 locked += refused.is_locked and len(part) == 1
-                if len(part) > 1 and refused.is_data:
+                # Tried once for all of them: those for whom there is room need not wait for that again.
+                makes_room = makes_room and not _lacks_partition(refused)
+                if len(part) > 1 and refused.is_of_some:
                     half = len(part) // 2
                     parts += [part[half:], part[:half]]
                 elif len(part) > 1 and refused.is_locked:
@@ -129,20 +140,25 @@ class Executor:
                 answers += [type(fault)(*fault.args) for _ in part]
         return answers
 
-    async def _persist(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
+    async def _persist(self, commands: list[Any], *, makes_room: bool) -> list[BatchAnswer | Exception]:
         """The statement, said again as long as it was refused for something that passes."""
-        added = False
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
                 return await self._say(commands)
             except Refused as refused:
-                # No partition for a day: the one constraint of this table that has no name.
-                if refused.sqlstate == "23514" and refused.table == "response" and not added:
-                    await self._add_partitions([command.replay_us for command in commands])
-                    added = True
+                if _lacks_partition(refused) and makes_room and tries_left:
+                    await self._make_room(commands, refused)
                 elif not refused.is_contention or not tries_left:
                     raise
         raise NotApplied("the statement lost to others every time")
+
+    async def _make_room(self, commands: Sequence[Complete | Prove], refused: Refused) -> None:
+        """Add the partitions for their days. Raises `Refused` as the statement did, which was definitely not done."""
+        try:
+            await self._add_partitions([command.replay_us for command in commands])
+        except StoreError as fault:
+            text = f"there is no room for responses of that day yet: {fault}"
+            raise Refused(text, refused.sqlstate, refused.table) from fault
 
     async def _say(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         kind = type(commands[0])
@@ -160,6 +176,11 @@ class Executor:
         for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+
+
+def _lacks_partition(refused: Refused) -> bool:
+    """Whether a response is of a day that has no partition: nothing else is checked by the table as a whole."""
+    return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
 def _refusal(command: Command, refused: Refused) -> StoreError:

@@ -7,7 +7,7 @@ ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -37,6 +37,10 @@ CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
 """
+
+# For how many days room is made before they begin.
+DAYS_AHEAD: Final = 2
+_ATTACH_TIMEOUT: Final = "100ms"
 
 _EPOCH: Final = load("epoch")
 
@@ -176,29 +180,45 @@ def partition(drop_day: int) -> str:
     return f"idempotency_gateway.response_{drop_day}"
 
 
-async def add_partitions(connection: Connection, replay_us: Sequence[int], now_us: int | None) -> None:
-    """Make room for answers with these windows. Traffic goes on meanwhile: attaching locks nobody out."""
-    async with transaction(connection, lock_timeout="5s"):
+async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:
+    """Make room for responses with these windows, of now and of the coming days.
+
+    Traffic goes on meanwhile: attaching locks nobody out. But it waits for whoever analyses the table, or makes an
+    index, which may take hours: so this gives up soon, and whoever calls it says again what is worth it.
+    """
+    if not await _missing(connection, replay_us, now_us):
+        return
+    async with transaction(connection, lock_timeout=_ATTACH_TIMEOUT):
         await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
-        missing = await connection.fetch(
-            """
-            SELECT DISTINCT idempotency_gateway.drop_day(
-                coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), w.replay_us
-            ) AS drop_day
-            FROM unnest($2::bigint[]) AS w (replay_us)
-            """,
-            now_us,
-            sorted(set(replay_us)),
-        )
-        there = {name for name, _ in await _attached(connection)}
-        for row in missing:
-            day = row["drop_day"]
-            if partition(day) in there:
-                continue
-            await connection.execute(f"CREATE TABLE {partition(day)} (LIKE idempotency_gateway.response INCLUDING ALL)")
+        attached, detached = dict(await _attached(connection)), await _detached(connection)
+        for day in await _missing(connection, replay_us, now_us):
+            name = partition(day)
+            if attached.get(name):
+                # Whoever wanted to drop it was interrupted, and the clock was set back since.
+                await connection.execute(f"ALTER TABLE idempotency_gateway.response DETACH PARTITION {name} FINALIZE")
+            elif name not in detached:
+                await connection.execute(f"CREATE TABLE {name} (LIKE idempotency_gateway.response INCLUDING ALL)")
             await connection.execute(
-                f"ALTER TABLE idempotency_gateway.response ATTACH PARTITION {partition(day)} FOR VALUES IN ({day})"
+                f"ALTER TABLE idempotency_gateway.response ATTACH PARTITION {name} FOR VALUES IN ({day})"
             )
+
+
+async def _missing(connection: Connection, replay_us: Collection[int], now_us: int | None) -> list[int]:
+    """The days of these windows, of responses recorded now or soon, that have no partition to write to."""
+    days = await connection.fetch(
+        """
+        SELECT DISTINCT idempotency_gateway.drop_day(
+            coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + a.ahead * 86400000000,
+            w.replay_us
+        ) AS drop_day
+        FROM unnest($2::bigint[]) AS w (replay_us) CROSS JOIN generate_series(0, $3::bigint) AS a (ahead)
+        """,
+        now_us,
+        sorted(set(replay_us)),
+        DAYS_AHEAD,
+    )
+    there = {name for name, is_pending in await _attached(connection) if not is_pending}
+    return [row["drop_day"] for row in days if partition(row["drop_day"]) not in there]
 
 
 async def drop_partition(connection: Connection, now_us: int | None, *, is_session: bool) -> bool:

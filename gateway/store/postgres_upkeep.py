@@ -1,12 +1,13 @@
 """What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
 
-It owns how much one statement may lock or look through, and when the answers of a past day go; what it says goes over
-the one link that it is given, so that it never holds up a command.
+It owns how much one statement may lock or look through, when room is made for the responses of coming days, and when
+those of a past day go; what it says goes over the one link that it is given, so that it never holds up a command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,10 +16,13 @@ from uuid import UUID
 from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
+from gateway.store.postgres_batch import Windows
 from gateway.store.postgres_link import Connection, Link
-from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch, transaction
+from gateway.store.postgres_schema import MIGRATE_SECONDS, add_partitions, drop_partition, look_epoch, transaction
 from gateway.store.postgres_statements import EPOCH_LOCK, RECIPE_LOCK, load
 from gateway.store.recipes import compare, strays
+
+_LOG = logging.getLogger("gateway")
 
 # One statement of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
@@ -27,6 +31,9 @@ _WALKS_MAX: Final = 20
 # For how long the statement that drew a token may have yet to commit.
 _COMMIT_SECONDS: Final = 5.0
 _DROP_PAUSE_SECONDS: Final = 60.0
+# How often room is made for coming days, and how soon again where that failed: there is a day for it.
+_MAKE_PAUSE_SECONDS: Final = 600.0
+_MAKE_AGAIN_SECONDS: Final = 10.0
 
 _LAPSE: Final = load("lapse")
 _EXPIRE: Final = load("expire")
@@ -46,9 +53,10 @@ class Upkeep:
         command_seconds: float,
         fetch: Callable[..., Awaitable[Sequence[Any]]],
         is_session: Callable[[], bool],
+        windows: Windows,
     ) -> None:
         """`fetch` says one statement over the link; `is_session` says whether the link's sessions are its own, with no
-        pooler between.
+        pooler between; room is made for responses with these `windows`.
         """
         self._link = link
         self._fetch = fetch
@@ -57,6 +65,9 @@ class Upkeep:
         self._is_session = is_session
         # When, on the event loop's clock, a past day may next be looked for.
         self._next_drop_at = 0.0
+        self._windows = windows
+        # When that may next be done for coming days.
+        self._next_make_at = 0.0
         # The last token that was drawn at the latest look, when that was, and the last one that is long settled.
         self._drawn_token, self._looked_at, self._settled_token = 0, float("-inf"), 0
 
@@ -87,6 +98,7 @@ class Upkeep:
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
         more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
+        await self.make_days()
         await self._drop_past()
         return replace(swept, more=more)
 
@@ -170,6 +182,20 @@ class Upkeep:
         derivations = [derivation_of(service, operation) if is_own else None for operation, is_own in asked.items()]
         rows = await connection.fetch(_ALIVE, self._clock_us(), list(asked), derivations)
         return {row["operation"]: row["alive"] for row in rows}
+
+    async def make_days(self) -> None:
+        """Now and then, make room for the responses of coming days, so that no completion has to."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next_make_at:
+            return
+        self._next_make_at = now + _MAKE_PAUSE_SECONDS
+        try:
+            await self._link.run(
+                lambda connection: add_partitions(connection, self._windows.in_use, self._clock_us()),
+            )
+        except StoreError as error:
+            self._next_make_at = now + _MAKE_AGAIN_SECONDS
+            _LOG.warning("room for the responses of coming days could not be made yet: %s", error)
 
     async def _drop_past(self) -> None:
         """Now and then, let one day's answers go."""

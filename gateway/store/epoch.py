@@ -29,8 +29,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import UUID
 
 from gateway.core.immutable import immutable
+from gateway.core.operation import Record, State
 from gateway.store.base import Epoch, StartRefused
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
@@ -82,6 +84,20 @@ class Amnesia:
     by: str = ""
     former: tuple[str, ...] = ()
     beyond: int = 0
+
+    def refuses(self, record: Record | None, now_us: int, attempt_id: UUID | None = None) -> bool:
+        """Whether a claim by this attempt (None: by one that was never made before) on this record, None for an absent
+        one, is refused, because the store may have forgotten everything of the key, or what came last.
+
+        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
+        be older than a retry that was executed; and a claim of that time, repeated, may have been granted by a memory
+        that had forgotten the key, before anybody compared it.
+        """
+        if now_us >= self.until_us:
+            return False
+        if record is None:
+            return True
+        return record.token <= self.beyond and (record.state is State.RELEASED or record.attempt_id == attempt_id)
 
 
 def amnesia_of(epoch: Epoch) -> Amnesia:

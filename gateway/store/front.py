@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State, Takeover
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
     Amnesic,
@@ -277,17 +277,8 @@ class Front:
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
-
-        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
-        be older than a retry that was executed; and a claim of that time, said again, may have been granted by a memory
-        that had forgotten the key, before anybody compared it. `claim_id` is the attempt of which that is asked.
-        """
-        record, amnesia = snapshot.record, self._amnesia
-        is_doubtful = record is None or (
-            record.token <= amnesia.beyond and (record.state is State.RELEASED or record.attempt_id == claim_id)
-        )
-        if is_doubtful and snapshot.now_us < amnesia.until_us:
+        """Raises `Amnesic` where a claim on this record is refused; `claim_id` is the attempt that makes it."""
+        if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
     async def _keep_seen(self) -> None:

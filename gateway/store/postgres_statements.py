@@ -1,18 +1,20 @@
 """The statements of the Postgres store, and how a list of commands becomes the arguments of one.
 
 A statement is a file under `sql/postgres`, named after its verb. Where it asks for the time, its first argument is what
-to use instead of the server's clock (null, but for tests). The others of a command's statement are arrays with one
+to use instead of the server's clock (null, but for tests). What the clock does to a record it takes from
+`core.lifecycle`. The others of a command's statement are arrays with one
 element per operation; in those of `claim` and `complete` some are shorter, see `_once` and `_if_any`. Nothing here
 does I/O.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US, LEASE_US_MAX
+from gateway.core.lifecycle import CLOCK_ROWS, DUE_TIMES, FORGOTTEN_REMEMBER_US, LEASE_US_MAX
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -27,6 +29,7 @@ from gateway.core.operation import (
     Purge,
     Release,
     Renew,
+    State,
     Takeover,
 )
 from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
@@ -69,12 +72,43 @@ _MARKS: Final = {
 }
 
 
+# What the table says of the clock: `{due_us(o)}` is when the next row of a record in `o` is due; `{is_in_doubt(o)}`,
+# `{is_absent(o)}` and so on are whether it is in that state at `now_us`, written down or by the clock alone.
+_CLOCK_MARK: Final = re.compile(r"\{(due_us|is_\w+)\((\w)\)\}")
+
+
+def _by_clock(mark: re.Match[str]) -> str:
+    word, alias = mark.groups()
+    if word == "due_us":
+        cases = " ".join(f"WHEN '{state}' THEN {alias}.{time}" for state, time in DUE_TIMES.items())
+        return f"CASE {alias}.state {cases} END"
+    wanted = State(word.removeprefix("is_"))
+    ways = [way for state in State if (way := _way(state, wanted, alias)) is not None]
+    return f"({' OR '.join(ways)})"
+
+
+def _way(written: State, wanted: State, alias: str) -> str | None:
+    """When a record that was written in the one state is in the other; None for never."""
+    if written is State.ABSENT:
+        return None
+    conditions = [f"{alias}.state = '{written}'"]
+    state: State = written
+    while state is not wanted:
+        if state not in CLOCK_ROWS:
+            return None
+        conditions.append(f"{alias}.{DUE_TIMES[state]} <= now_us")
+        state = CLOCK_ROWS[state].next
+    if state in DUE_TIMES:
+        conditions.append(f"{alias}.{DUE_TIMES[state]} > now_us")
+    return " AND ".join(conditions)
+
+
 def load(name: str) -> str:
     """The text of a statement, ready to be prepared."""
     text = files("gateway.store").joinpath(f"sql/postgres/{name}.sql").read_text()
     for mark, value in _MARKS.items():
         text = text.replace(mark, value)
-    return text
+    return _CLOCK_MARK.sub(_by_clock, text)
 
 
 def migrations() -> list[tuple[int, str, str]]:

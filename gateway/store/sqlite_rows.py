@@ -10,6 +10,7 @@ import struct
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Withheld
@@ -40,19 +41,6 @@ def decode_headers(encoded: bytes) -> Headers:
         start, end = end, end + length
         parts.append(encoded[start:end])
     return tuple(zip(parts[::2], parts[1::2], strict=True))
-
-
-def due_us(record: Record) -> int | None:
-    """When the clock's next row is due; None when time changes nothing."""
-    match record.state:
-        case State.CLAIMED:
-            return record.lease_until_us
-        case State.COMPLETED:
-            return record.replay_until_us
-        case State.RELEASED | State.TOMBSTONE:
-            return record.remember_until_us
-        case _:
-            return None
 
 
 def encode(record: Record) -> Row:

@@ -191,8 +191,8 @@ DEFECTS = (
         "a claim from while another memory was found is believed when it is said again",
         (
             Edit(
-                "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
+                "store/epoch.py",
+                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
                 "record.state is State.RELEASED",
             ),
         ),
@@ -228,7 +228,7 @@ DEFECTS = (
     Defect(
         "lost-is-absent",
         "a key that was in the lost memory is taken for one that was never used",
-        (Edit("store/front.py", "if is_doubtful and snapshot.now_us < amnesia.until_us:", "if False:"),),
+        (Edit("store/epoch.py", "        if now_us >= self.until_us:\n", "        if True:\n"),),
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
@@ -245,9 +245,9 @@ DEFECTS = (
         "a release from before the loss frees the key although a later retry may be forgotten",
         (
             Edit(
-                "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
-                "record.attempt_id == claim_id",
+                "store/epoch.py",
+                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
+                "record.attempt_id == attempt_id",
             ),
         ),
         ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),

@@ -329,6 +329,74 @@ DEFECTS = (
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
     ),
     Defect(
+        "postgres-waits-for-a-newer-program",
+        "the walk for lapsed claims of Postgres ends for good before a claim that a newer program wrote",
+        (
+            Edit(
+                "store/sql/postgres/lapse.sql",
+                "                y.version = {record_version}\n                OR ",
+                "                true OR ",
+            ),
+        ),
+        ("tests/store/test_postgres_walk.py::test_a_walk_does_not_wait_for_ever_for_a_newer_program",),
+    ),
+    Defect(
+        "no-room-is-a-bad-value",
+        "a response that no partition has room for yet is rejected for ever",
+        (
+            Edit(
+                "store/postgres_link.py",
+                "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
+                "return self.is_of_some",
+            ),
+        ),
+        ("tests/store/test_postgres_days.py::test_without_room_a_response_is_not_refused",),
+    ),
+    Defect(
+        "detached-day-is-lost",
+        "a day that was half detached is never written to again",
+        (Edit("store/postgres_schema.py", " if not is_pending}", "}"),),
+        ("tests/store/test_postgres_days.py::test_a_day_that_was_half_detached_is_used_again",),
+    ),
+    Defect(
+        "room-is-made-too-late",
+        "room for the responses of a day is made when the day has begun",
+        (Edit("store/postgres_schema.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
+        ("tests/store/test_postgres_days.py::test_there_is_room_from_the_start",),
+    ),
+    Defect(
+        "postgres-collects-what-is-due",
+        "a sweep of Postgres removes a doubt that is written down as due",
+        (
+            Edit(
+                "store/sql/postgres/expire.sql",
+                "        AND {due_us(o)} <= (SELECT now_us FROM clock)\n",
+                "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM clock)\n",
+            ),
+            Edit(
+                "store/sql/postgres/expire.sql",
+                "    WHERE o.operation_id = d.operation_id AND {is_absent(d)}\n",
+                "    WHERE o.operation_id = d.operation_id AND d.state <> 'claimed'\n"
+                "        AND greatest(d.replay_until_us, d.remember_until_us) <= c.now_us\n",
+            ),
+        ),
+        ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[postgres]",),
+    ),
+    Defect(
+        "sqlite-sweeps-what-is-due",
+        "a sweep of SQLite looks for what is due in any state, and removes a doubt",
+        (
+            Edit("store/sql/sqlite/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit(
+                "store/sqlite_statements.py",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
+                "            settled = None if settled is kept.record else settled\n",
+            ),
+        ),
+        ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[sqlite]",),
+    ),
+    Defect(
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
         (Edit("store/sql/sqlite/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),

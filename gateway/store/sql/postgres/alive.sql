@@ -2,8 +2,11 @@
 --
 -- Where it is given what the ids of a service are derived from, up to the caller, only that service's are counted: their ids
 -- are derived again as `core.identity` does, as UUIDs of version 8.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
 SELECT o.operation, count(*) AS alive
-FROM unnest($2::text[], $3::bytea[]) AS a (operation, derivation)
+FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) AS a (operation, derivation)
     JOIN idempotency_gateway.operation o USING (operation)
     CROSS JOIN LATERAL (
         SELECT substring(
@@ -14,10 +17,7 @@ FROM unnest($2::text[], $3::bytea[]) AS a (operation, derivation)
             ) FOR 16
         ) AS bits
     ) d
-WHERE (
-        o.state IN ('claimed', 'in_doubt')
-        OR greatest(o.replay_until_us, o.remember_until_us) > {now}
-    )
+WHERE NOT {is_absent(o)}
     AND (
         a.derivation IS NULL
         OR uuid_send(o.operation_id)

@@ -49,8 +49,8 @@ WITH clock AS MATERIALIZED (
         s.new_probe_target, s.new_probe_host
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
-        OR s.state = 'released' AND (s.token = s.read_token OR s.remember_until_us <= c.now_us)
-        OR s.state IN ('completed', 'tombstone') AND greatest(s.replay_until_us, s.remember_until_us) <= c.now_us
+        OR s.state = 'released' AND s.token = s.read_token
+        OR {is_absent(s)}
     ORDER BY s.for_id
     ON CONFLICT (operation_id) DO UPDATE SET
         -- Drawn now that the row is locked: a token of `excluded` may be lower than one given to somebody meanwhile.

@@ -47,7 +47,7 @@ WITH input AS MATERIALIZED (
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND (
             l.state IN ('claimed', 'in_doubt')
-            OR l.state = 'released' AND l.last_event = 'disprove' AND l.remember_until_us > c.now_us
+            OR {is_released(l)} AND l.last_event = 'disprove'
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (

@@ -27,7 +27,7 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
         AND l.token = l.for_token
-        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
+        AND {is_in_doubt(l)}
     RETURNING o.operation_id, o.token, l.by_who, l.by_why
 ), audited AS (
     INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)

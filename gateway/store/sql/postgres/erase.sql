@@ -17,11 +17,7 @@ WITH input AS MATERIALIZED (
     DELETE FROM idempotency_gateway.operation o
     USING locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
-        AND l.remember_until_us > c.now_us
-        AND (
-            l.state IN ('released', 'tombstone')
-            OR l.state = 'completed' AND l.replay_until_us <= c.now_us
-        )
+        AND ({is_released(l)} OR {is_tombstone(l)})
     RETURNING o.operation_id, o.token, l.by_who, l.by_why
 ), audited AS (
     INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)

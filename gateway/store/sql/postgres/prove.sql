@@ -36,7 +36,7 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
         AND l.token = l.for_token
-        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
+        AND {is_in_doubt(l)}
     RETURNING o.operation_id, o.token, o.drop_day, l.ordinal
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)

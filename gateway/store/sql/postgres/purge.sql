@@ -22,7 +22,7 @@ WITH input AS MATERIALIZED (
         drop_day = NULL
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
-        AND l.state = 'completed' AND l.replay_until_us > c.now_us
+        AND {is_completed(l)}
     RETURNING o.operation_id, l.token, l.drop_day, l.by_who, l.by_why
 ), dropped AS MATERIALIZED (
     SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch

@@ -10,7 +10,7 @@ INSERT INTO idempotency_gateway.recovery AS r (operation_id, token, held_until_u
 SELECT o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1
 FROM clock c CROSS JOIN idempotency_gateway.operation o
 WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = {record_version}
-    AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    AND {is_in_doubt(o)}
 ON CONFLICT (operation_id) DO UPDATE SET
     token = excluded.token,
     held_until_us = excluded.held_until_us,

@@ -21,7 +21,7 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
-        AND l.state = 'claimed' AND l.lease_until_us > c.now_us
+        AND {is_claimed(l)}
     RETURNING o.operation_id
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}

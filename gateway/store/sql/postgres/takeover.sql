@@ -34,7 +34,7 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
         AND l.token = l.for_token AND NOT (l.last_event = 'takeover' AND l.attempt_id = l.new_attempt_id)
-        AND (l.state = 'in_doubt' OR l.state = 'claimed' AND l.lease_until_us <= c.now_us)
+        AND {is_in_doubt(l)}
     RETURNING o.operation_id, o.token
 )
 SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.core.operation import Applied, Complete, State, microseconds
+from gateway.core.operation import Applied, Command, Complete, State, microseconds
 from gateway.store.base import NotApplied
 from gateway.store.postgres import PostgresStore
 from tests.conformance.hand import ANSWER, REPLAY_US, Hand, do, state
@@ -40,6 +40,12 @@ def begin_a_day(store: PostgresStore, clock: ManualClock) -> None:
     """Let a day pass, and with it the pauses of upkeep."""
     clock.advance(DAY_SECONDS)
     store._started().upkeep._next_make_at = 0.0
+
+
+async def told(store: PostgresStore, command: Command) -> type[object]:
+    """What sort of result or error it comes to."""
+    (result,) = await asyncio.gather(store.apply(command), return_exceptions=True)
+    return type(result)
 
 
 def kept_long(hand: Hand) -> Complete:
@@ -111,7 +117,8 @@ async def test_a_day_that_was_detached_is_used_again(postgres_url: str) -> None:
             await beside.execute(
                 f"ALTER TABLE idempotency_gateway.response DETACH PARTITION idempotency_gateway.response_{day}"
             )
-        await do(store, hand := Hand(), Hand.claim, Hand.complete)
+        await do(store, hand := Hand(), Hand.claim)
+        assert await told(store, hand.complete()) is Applied
         for each in (before, hand):
             assert await state(store, each) is State.COMPLETED
             assert each.record is not None
@@ -137,7 +144,8 @@ async def test_a_day_that_was_half_detached_is_used_again(postgres_url: str) -> 
                     f" DETACH PARTITION idempotency_gateway.response_{day} CONCURRENTLY"
                 )
         assert day not in await days(admin)
-        await do(store, hand := Hand(), Hand.claim, Hand.complete)
+        await do(store, hand := Hand(), Hand.claim)
+        assert await told(store, hand.complete()) is Applied
         for each in (before, hand):
             assert await state(store, each) is State.COMPLETED
 

@@ -45,7 +45,7 @@ from gateway.core.operation import (
     State,
     Takeover,
 )
-from gateway.store.base import Query, Store
+from gateway.store.base import Query, Store, Withheld
 from gateway.store.postgres import PostgresStore
 from gateway.store.postgres_rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
 from gateway.store.sqlite import SqliteStore
@@ -129,6 +129,9 @@ class Rows(Protocol):
     async def read(self) -> dict[UUID, Record]:
         """All records as they are written."""
 
+    async def change_version(self, by: int) -> None:
+        """Make all of them those of a program that is so much newer."""
+
 
 class PostgresRows:
     _COLUMNS = (
@@ -176,6 +179,9 @@ class PostgresRows:
             None if response is None else pack_location(response.headers),
         )  # fmt: skip
 
+    async def change_version(self, by: int) -> None:
+        await self._connection.execute("UPDATE idempotency_gateway.operation SET version = version + $1", by)
+
     async def read(self) -> dict[UUID, Record]:
         rows = await self._connection.fetch(f"SELECT {RECORD} FROM idempotency_gateway.operation o")
         found = [record_of(tuple(row)) for row in rows]
@@ -192,6 +198,9 @@ class SqliteRows:
             row = (*encode(record), *encode_identity(record.identity))
             self._connection.execute(statements()["insert_operation"], row)
         self._connection.execute("UPDATE operation SET due_us = 1 WHERE state = 'in_doubt'")
+
+    async def change_version(self, by: int) -> None:
+        self._connection.execute("UPDATE operation SET version = version + ?", (by,))
 
     async def read(self) -> dict[UUID, Record]:
         ids = [row[0] for row in self._connection.execute("SELECT id FROM operation")]
@@ -333,6 +342,22 @@ async def test_a_command_does_what_the_table_says(rows: Rows) -> None:
         assert plain(result.snapshot.record) == plain(wanted.snapshot.record), (record, command)
         kept = settle(left.get(record.identity.operation_id), NOW_US)
         assert plain(kept) == plain(after), (record, command)
+
+
+async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
+    """By each command and by a sweep, in every state and at every time; nobody is told that the key is free."""
+    kinds = list(product(VERBS, records()))
+    written = numbered(record for _, record in kinds)
+    await rows.write(written)
+    await rows.change_version(1)
+    said = [VERBS[kind](record) for (kind, _), record in zip(kinds, written, strict=True)]
+    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
+    assert {type(result) for result in results} == {Withheld}
+    swept = await rows.store.sweep(10_000)
+    assert (swept.lapsed, swept.retired, swept.collected) == (0, 0, 0)
+    await rows.change_version(-1)
+    left = await rows.read()
+    assert [plain(left.get(record.identity.operation_id)) for record in written] == [plain(each) for each in written]
 
 
 async def test_fingerprints_are_compared_as_the_core_does(rows: Rows) -> None:

@@ -34,9 +34,11 @@ from gateway.core.operation import (
     Disprove,
     Erase,
     Event,
+    Fenced,
     Fingerprint,
     Forget,
     Identity,
+    Lapsed,
     Prove,
     Purge,
     Record,
@@ -105,6 +107,7 @@ def records() -> Iterator[Record]:
                 first_claimed_us=1,
                 claimed_us=1,
                 doubt="reset" if state is State.IN_DOUBT else None,
+                resolution_id=uuid4() if event in (Event.PROVE, Event.DISPROVE) else None,
                 response=ANSWER if state in (State.COMPLETED, State.TOMBSTONE) else None,
                 **each,
             )
@@ -312,32 +315,38 @@ async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
     assert await rows.store.strays("another", ()) == {}
 
 
-VERBS: Final[dict[type[Command], Callable[[Record], Command]]] = {
-    Claim: lambda r: Claim(r.identity, uuid4(), "other", SAME, LEASE_US, r.token),
-    Renew: lambda r: Renew(r.identity.operation_id, r.token, r.attempt_id, LEASE_US),
-    Complete: lambda r: Complete(r.identity.operation_id, r.token, r.attempt_id, ANSWER, REPLAY_US, REMEMBER_US),
-    Release: lambda r: Release(r.identity.operation_id, r.token, r.attempt_id, REMEMBER_US),
-    Forget: lambda r: Forget(r.identity.operation_id, r.token, r.attempt_id),
-    Abandon: lambda r: Abandon(r.identity.operation_id, r.token, r.attempt_id, "timeout"),
-    Takeover: lambda r: Takeover(r.identity.operation_id, r.token, uuid4(), "other", LEASE_US),
-    Prove: lambda r: Prove(r.identity.operation_id, r.token, uuid4(), ANSWER, REPLAY_US, REMEMBER_US),
-    Disprove: lambda r: Disprove(r.identity.operation_id, r.token, uuid4(), REMEMBER_US),
-    Purge: lambda r: Purge(r.identity.operation_id),
-    Erase: lambda r: Erase(r.identity.operation_id),
+# What whoever is entitled to it says of a record, with an id for the attempt or the resolution.
+VERBS: Final[dict[type[Command], Callable[[Record, UUID], Command]]] = {
+    Claim: lambda r, new: Claim(r.identity, new, "other", SAME, LEASE_US, r.token),
+    Renew: lambda r, _: Renew(r.identity.operation_id, r.token, r.attempt_id, LEASE_US),
+    Complete: lambda r, _: Complete(r.identity.operation_id, r.token, r.attempt_id, ANSWER, REPLAY_US, REMEMBER_US),
+    Release: lambda r, _: Release(r.identity.operation_id, r.token, r.attempt_id, REMEMBER_US),
+    Forget: lambda r, _: Forget(r.identity.operation_id, r.token, r.attempt_id),
+    Abandon: lambda r, _: Abandon(r.identity.operation_id, r.token, r.attempt_id, "timeout"),
+    Takeover: lambda r, new: Takeover(r.identity.operation_id, r.token, new, "other", LEASE_US),
+    Prove: lambda r, new: Prove(r.identity.operation_id, r.token, new, ANSWER, REPLAY_US, REMEMBER_US),
+    Disprove: lambda r, new: Disprove(r.identity.operation_id, r.token, new, REMEMBER_US),
+    Purge: lambda r, _: Purge(r.identity.operation_id),
+    Erase: lambda r, _: Erase(r.identity.operation_id),
 }
 
 
-async def test_a_command_does_what_the_table_says(rows: Rows) -> None:
-    """Each to each record: the result and what is then written are those of the table."""
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["new", "repeated"])
+async def test_a_command_does_what_the_table_says(is_repeated: bool, rows: Rows) -> None:
+    """Each to each record, also by whoever made it what it is: the result and what is then written are the table's."""
     assert set(VERBS) == set(EVENT_OF)
     kinds = list(product(VERBS, records()))
     written = numbered(record for _, record in kinds)
     await rows.write(written)
-    said = [VERBS[kind](record) for (kind, _), record in zip(kinds, written, strict=True)]
-    results = await asyncio.gather(*(rows.store.apply(command) for command in said))
+    said = [
+        VERBS[kind](record, (record.resolution_id or record.attempt_id) if is_repeated else uuid4())
+        for (kind, _), record in zip(kinds, written, strict=True)
+    ]
+    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
     left = await rows.read()
     for record, command, result in zip(written, said, results, strict=True):
         wanted, after = step(record, command, NOW_US, lambda: _TOKENS)
+        assert isinstance(result, Applied | Lapsed | Fenced), (record, command)
         assert type(result) is type(wanted), (record, command)
         assert plain(result.snapshot.record) == plain(wanted.snapshot.record), (record, command)
         kept = settle(left.get(record.identity.operation_id), NOW_US)
@@ -350,7 +359,7 @@ async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
     written = numbered(record for _, record in kinds)
     await rows.write(written)
     await rows.change_version(1)
-    said = [VERBS[kind](record) for (kind, _), record in zip(kinds, written, strict=True)]
+    said = [VERBS[kind](record, uuid4()) for (kind, _), record in zip(kinds, written, strict=True)]
     results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
     assert {type(result) for result in results} == {Withheld}
     swept = await rows.store.sweep(10_000)

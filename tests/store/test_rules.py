@@ -170,10 +170,14 @@ class PostgresRows:
 
     def _row(self, record: Record) -> tuple[Any, ...]:
         identity, found, response = record.identity, record.fingerprint, record.response
+        # What was renewed is for the walk over the tokens alone, and not for whatever is due.
+        due_us = None if record.last_event is Event.RENEW else 1
+        is_listed = record.state is State.IN_DOUBT or record.last_event in (Event.RENEW, Event.TAKEOVER)
+        attention_us = 1 if is_listed else None
         return (
             identity.operation_id, record.attempt_id, record.resolution_id, record.token, record.first_claimed_us,
             record.claimed_us, record.lease_until_us, record.replay_until_us, record.remember_until_us,
-            record.completed_us, 1, 1 if record.state in (State.CLAIMED, State.IN_DOUBT) else None, record.attempts,
+            record.completed_us, due_us, attention_us, record.attempts,
             self._DAY if record.state is State.COMPLETED else None, RECORD_VERSION,
             None if response is None else response.status, record.carries_doubt, record.state.value,
             record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
@@ -374,8 +378,8 @@ async def test_fingerprints_are_compared_as_the_core_does(rows: Rows) -> None:
     (released,) = [r for r in records() if r.last_event is Event.RELEASE and settle(r, NOW_US) is not None]
     parts = product((SAME.recipe, b"newer"), (SAME.digest, b"else"), (SAME.raw, b"else"), (SAME.key_id, "newer"))
     theirs = [Fingerprint(*each) for each in parts]
-    kept = [SAME, replace(SAME, key_id=""), None]
-    pairs = list(product(kept, theirs))
+    ours = [SAME, replace(SAME, key_id=""), None]
+    pairs = list(product(ours, theirs))
     written = numbered(replace(released, fingerprint=fingerprint) for fingerprint, _ in pairs)
     await rows.write(written)
     claims = [
@@ -383,6 +387,9 @@ async def test_fingerprints_are_compared_as_the_core_does(rows: Rows) -> None:
         for record, (_, fingerprint) in zip(written, pairs, strict=True)
     ]
     results = await asyncio.gather(*(rows.store.apply(claim) for claim in claims))
+    left = await rows.read()
     for record, claim, result in zip(written, claims, results, strict=True):
         is_same = record.fingerprint is None or record.fingerprint.equals(claim.fingerprint) is True
         assert isinstance(result, Applied) is is_same, (record.fingerprint, claim.fingerprint)
+        kept = left[record.identity.operation_id]
+        assert (kept.state is State.CLAIMED) is is_same, (record.fingerprint, claim.fingerprint)

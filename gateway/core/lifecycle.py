@@ -372,6 +372,7 @@ def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
         now_us,  # claimed_us
         now_us + claim.lease_us,
         probe=claim.probe,
+        request=claim.request,
     )
 
 
@@ -396,6 +397,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
         command.resolution_id if isinstance(command, Prove) else None,
         command.response,
         record.probe,
+        record.request,
     )
 
 
@@ -414,6 +416,7 @@ def _claimed_again(row: Row, record: Record, command: Claim | Takeover, now_us: 
         fingerprint=fingerprint,
         attempts=record.attempts + 1,
         probe=command.probe if isinstance(command, Claim) else record.probe,
+        request=command.request,
         claimed_us=now_us,
         lease_until_us=now_us + command.lease_us,
         remember_until_us=0,

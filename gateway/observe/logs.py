@@ -10,7 +10,6 @@ through: what a library says of its inner life may hold what callers sent.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Final, Literal, assert_never
 
 from gateway import PROGRAM
+from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
     Fact,
@@ -51,8 +51,6 @@ _OURS: Final = "gateway"
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
-# W3C Trace Context section 3.2: version, trace id, parent id, flags.
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
 
 class Logs:
@@ -250,7 +248,7 @@ def _answered(fact: RequestAnswered) -> Entry:
             "operation_id": None if fact.operation_id is None else str(fact.operation_id),
             "why": fact.why,
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
-            "trace_id": _trace_id(fact.trace_id),
+            "trace_id": trace_id_of(fact.trace_id),
         },
         {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
     )
@@ -270,12 +268,6 @@ def _passed(fact: RequestPassed) -> dict[str, str | float | None]:
         "duration_ms": _milliseconds(fact.duration_seconds),
         "why": fact.why,
     }
-
-
-def _trace_id(traceparent: str | None) -> str | None:
-    """The trace's id, where the field is well-formed."""
-    found = None if traceparent is None else _TRACEPARENT.match(traceparent)
-    return None if found is None else found[1]
 
 
 def _milliseconds(seconds: float) -> float:

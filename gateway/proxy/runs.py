@@ -25,6 +25,7 @@ from gateway.proxy.conclusion import ClaimedRequest
 from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
+from gateway.proxy.request_info import request_info
 from gateway.proxy.timing import Announcement
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
@@ -140,6 +141,7 @@ class Runs:
                 is_executed_anyway=route.forwards_unprotected,
                 takes_over=isinstance(route.recovery, Resend),
                 probe=request.probe,
+                request=request_info(request.head),
                 patience_seconds=route.target.answer_within_seconds,
             )
             admission = await self._claiming.claim(request.identity, request.fingerprints, terms)

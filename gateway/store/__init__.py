@@ -20,6 +20,8 @@ on the durable store, `redis_room` for what the log says of a full server, and `
 *The journal.* `journal` is that of a process, out of `journal_file`, each in its `journal_place` with its
 `journal_schema` and `journal_rows`. Operators look in by `journal_view` and `journal_visit`.
 
+*Both databases* keep a request's line as `request_line` has it.
+
 *Tools.* `batching` gathers statements, `worker` is a thread, `watching` wakes waiters inside one process, and
 `directories` have their names on the disk.
 """

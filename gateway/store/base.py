@@ -44,6 +44,8 @@ from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapsho
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # How many of them are shown of one operation.
 AUDITS_MAX: Final = 200
+# How long after a probe of an operation nobody asks again, not even for somebody who waits.
+PROBE_FLOOR_US: Final = MICROSECONDS
 # While more claims than this wait for a sweep, a lapse among them may be found only after it.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
 # How many of those that lapsed a sweep names.
@@ -168,12 +170,30 @@ class RecoveryLease:
     """The right to find out what became of an operation in doubt, for one prober at a time.
 
     It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
-    those before this one in the same doubt; a takeover begins another.
+    those before this one in the same doubt, and `background_tries` of them those that were not urgent; a takeover
+    begins another doubt.
     """
 
     operation_id: UUID
     token: int
     tries: int
+    background_tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryState:
+    """What is kept of the probes of an operation in doubt under this token; under another it means nothing.
+
+    `tries` counts the leases. Until `held_until_us` somebody asks; before `put_off_until_us` nobody does in the
+    background. `asked_us` is when the last one came to its end, 0 before the first, and `finding` what it came to.
+    """
+
+    token: int
+    tries: int
+    held_until_us: int
+    put_off_until_us: int
+    asked_us: int
+    finding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +289,20 @@ class Store(Protocol):
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
 
-        None when it is not in doubt under it, when somebody holds the lease, or when it was put off until later and
-        nobody waits (`is_urgent`). A lease that is not given back ends by itself; so does one whose answer was lost,
-        which nobody holds and a repeated call does not get.
+        None when it is not in doubt under it, when somebody holds the lease, when the last one was given back less than
+        `PROBE_FLOOR_US` ago, or when it was put off until later and nobody waits (`is_urgent`). A lease that is not
+        given back ends by itself; so does one whose answer was lost, which nobody holds and a repeated call does not
+        get.
         """
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        """Give the lease back; unless it is urgent nobody gets it for `pause_us`.
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        """Give the lease back with what was found; unless it is urgent nobody gets it for `pause_us`.
 
         Repeatable. Once somebody else had the lease it does nothing.
         """
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        """What is kept of the probes of an operation; None where there was none, or its doubt is over for long."""
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""

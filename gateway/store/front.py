@@ -36,6 +36,7 @@ from gateway.store.base import (
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     StartRefused,
     Store,
     StoreError,
@@ -210,8 +211,11 @@ class Front:
             "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        return await self._asked("put_off", self._store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        return await self._asked("put_off", self._store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._asked("recovery", self._store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked("audits", self._store.audits, operation_id)

@@ -29,8 +29,9 @@ from gateway.core.operation import (
     Renew,
     Takeover,
 )
-from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
+from gateway.store.base import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX
 from gateway.store.postgres_rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
+from gateway.store.request_line import line_of
 
 Columns = tuple[Any, ...]
 
@@ -64,6 +65,7 @@ _MARKS: Final = {
     "{due_slack_us}": str(DUE_SLACK_US),
     "{lease_us_max}": str(LEASE_US_MAX),
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),
+    "{probe_floor_us}": str(PROBE_FLOOR_US),
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
 }
@@ -99,6 +101,7 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
     probes = [command.probe for command in commands]
+    lines, request_ids, trace_ids = _requests(commands)
     return (
         [identity.operation_id for identity in identities],
         [command.attempt_id for command in commands],
@@ -117,6 +120,18 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
         _once([due_in_us(identity.operation) for identity in identities]),
         _if_any([None if probe is None else probe.target for probe in probes]),
         _if_any([None if probe is None else probe.host for probe in probes]),
+        _once(lines),
+        _if_any(request_ids),
+        _if_any(trace_ids),
+    )
+
+
+def _requests(commands: Sequence[Claim | Takeover]) -> tuple[list[str], list[str | None], list[str | None]]:
+    requests = [command.request for command in commands]
+    return (
+        [line_of(request) for request in requests],
+        [None if request is None else request.request_id for request in requests],
+        [None if request is None else request.trace_id for request in requests],
     )
 
 
@@ -169,6 +184,7 @@ def _takeovers(commands: Sequence[Takeover]) -> Columns:
         [command.attempt_id for command in commands],
         [command.holder for command in commands],
         [command.lease_us for command in commands],
+        *_requests(commands),
     )
 
 

@@ -41,6 +41,7 @@ from gateway.store.base import (
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Rejected,
     Swept,
     Tally,
@@ -217,9 +218,15 @@ class SqliteStore:
             ),
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         await self._started().writing.run(
-            self._writer.transact, lambda cursor: inquiry.put_off(cursor, lease, self._clock_us() + pause_us)
+            self._writer.transact,
+            lambda cursor: inquiry.put_off(cursor, lease, self._clock_us(), pause_us, finding),
+        )
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: inquiry.recovery(cursor, operation_id)
         )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:

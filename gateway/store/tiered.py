@@ -56,6 +56,7 @@ from gateway.store.base import (
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Store,
     StoreError,
     Swept,
@@ -243,8 +244,11 @@ class Tiered:
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._asked(self._durable.put_off(lease, pause_us))
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._asked(self._durable.put_off(lease, pause_us, finding))
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._asked(self._durable.recovery(operation_id))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked(self._durable.audits(operation_id))

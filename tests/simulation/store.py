@@ -37,6 +37,7 @@ from gateway.store.base import (
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Swept,
     Tally,
     Watch,
@@ -294,8 +295,11 @@ class Durable:
             "recover", self._database.store.recover, operation_id, token, lease_us, is_urgent=is_urgent
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._ask_model("recovery", self._database.store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)

@@ -288,7 +288,7 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
                 assert await other.find(Query(states, frozenset(("create_payment",)), recoverable=True)) == []
                 assert len(await other.find(Query(states, frozenset(("create_payment",))))) == 1
-            await store.put_off(lease, 0)
+            await store.put_off(lease, 0, "asked")
             await do(store, doubted, Hand.disprove)
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)

@@ -24,6 +24,7 @@ from gateway.store.base import (
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Store,
     Swept,
     Tally,
@@ -154,8 +155,11 @@ class FaultyStore:
             "recover", functools.partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._ask("put_off", self._store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._ask("put_off", self._store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._ask("recovery", self._store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask("audits", self._store.audits, operation_id)

@@ -30,12 +30,14 @@ from gateway.store.base import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
+    PROBE_FLOOR_US,
     AuditEntry,
     Epoch,
     NotApplied,
     Query,
     RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Swept,
     Tally,
     Watch,
@@ -67,6 +69,9 @@ class KeptLease:
     held_until_us: int
     put_off_until_us: int = 0
     tries: int = 1
+    background_tries: int = 0
+    asked_us: int = 0
+    finding: str = ""
 
 
 @dataclass(slots=True)
@@ -258,20 +263,33 @@ class MemoryStore:
             return None
         lease = leases.get(operation_id)
         if lease is None or lease.token != token:
-            leases[operation_id] = KeptLease(token, now_us + lease_us)
+            leases[operation_id] = KeptLease(token, now_us + lease_us, background_tries=not is_urgent)
             return RecoveryLease(operation_id, token, 0)
         if lease.held_until_us > now_us or (lease.put_off_until_us > now_us and not is_urgent):
             return None
+        if lease.asked_us <= now_us < lease.asked_us + PROBE_FLOOR_US:
+            return None
         lease.held_until_us = now_us + lease_us
         lease.tries += 1
-        return RecoveryLease(operation_id, token, lease.tries - 1)
+        lease.background_tries += not is_urgent
+        return RecoveryLease(operation_id, token, lease.tries - 1, lease.background_tries - (not is_urgent))
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         self._check_started()
         kept = self.memory.recovery_leases.get(lease.operation_id)
         if kept is not None and (kept.token, kept.tries) == (lease.token, lease.tries + 1):
             kept.held_until_us = 0
-            kept.put_off_until_us = self.memory.clock() + pause_us
+            kept.asked_us, kept.finding = self.memory.clock(), finding
+            kept.put_off_until_us = kept.asked_us + pause_us
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        self._check_started()
+        kept = self.memory.recovery_leases.get(operation_id)
+        if kept is None:
+            return None
+        return RecoveryState(
+            kept.token, kept.tries, kept.held_until_us, kept.put_off_until_us, kept.asked_us, kept.finding
+        )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()

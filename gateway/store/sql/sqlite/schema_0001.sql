@@ -38,7 +38,11 @@ CREATE TABLE operation (
     operation TEXT NOT NULL,
     scope_digest BLOB NOT NULL,
     key_digest BLOB NOT NULL,
-    key TEXT
+    key TEXT,
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    request TEXT NOT NULL DEFAULT '',
+    request_id TEXT,
+    trace_id TEXT
 );
 
 -- What the sweep looks for, and what has lapsed unseen.
@@ -83,7 +87,12 @@ CREATE TABLE recovery (
     held_until_us INTEGER NOT NULL,
     put_off_until_us INTEGER NOT NULL,
     tries INTEGER NOT NULL,
-    check_us INTEGER NOT NULL
+    check_us INTEGER NOT NULL,
+    -- Of these those that nobody waited for: the pause grows with them alone.
+    background_tries INTEGER NOT NULL DEFAULT 0,
+    -- When the last one was given back, and what it came to; 0 and empty before that.
+    asked_us INTEGER NOT NULL DEFAULT 0,
+    finding TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
 CREATE INDEX recovery_check ON recovery (check_us);

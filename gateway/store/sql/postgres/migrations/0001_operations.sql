@@ -42,7 +42,11 @@ CREATE TABLE idempotency_gateway.operation (
     key_id            text,
     location          bytea,
     probe_target      bytea,
-    probe_host        bytea
+    probe_host        bytea,
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    request           text     NOT NULL DEFAULT '',
+    request_id        text,
+    trace_id          text
 ) WITH (
     fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.05,
@@ -100,7 +104,12 @@ CREATE TABLE idempotency_gateway.recovery (
     held_until_us    bigint  NOT NULL,
     put_off_until_us bigint  NOT NULL,
     check_us         bigint  NOT NULL,
-    tries            integer NOT NULL
+    tries            integer NOT NULL,
+    -- Of these those that nobody waited for: the pause grows with them alone.
+    background_tries integer NOT NULL DEFAULT 0,
+    -- When the last one was given back, and what it came to; 0 and empty before that.
+    asked_us         bigint  NOT NULL DEFAULT 0,
+    finding          text    NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70);
 CREATE INDEX recovery_check ON idempotency_gateway.recovery (check_us);
 

@@ -20,6 +20,7 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    EndedUnanswered,
     Fact,
     FlushRefused,
     JournalFailed,
@@ -28,6 +29,7 @@ from gateway.observe.facts import (
     MemoryChanged,
     OperationClaimed,
     OperationSettled,
+    OperationTakenOver,
     OutcomeJournaled,
     ProbeMade,
     RequestAnswered,
@@ -103,7 +105,7 @@ class Logs:
         self._pipe.close()
 
     def wants(self, kind: type[Fact]) -> bool:
-        if kind is RequestAnswered:
+        if kind is RequestAnswered or kind is EndedUnanswered:
             return self._requests != "none" and self._rank <= _RANKS["info"]
         return kind not in (OperationClaimed, StoreCalled) or self._rank <= _RANKS["debug"]
 
@@ -120,6 +122,12 @@ class Logs:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
                 self._say("debug", "claimed", **_claim(fact), attempt=fact.attempt)
+            case OperationTakenOver():
+                ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
+                text = "in doubt, and sent again"
+                self._say("info", text, **_claim(fact), attempt=fact.attempt, **ids)
+            case EndedUnanswered():
+                self._write(self._clock(), _ended(fact))
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade(route, operation_id, finding, why):
@@ -254,8 +262,25 @@ def _answered(fact: RequestAnswered) -> Entry:
     )
 
 
+def _ended(fact: EndedUnanswered) -> Entry:
+    request = fact.request
+    return Entry(
+        "info",
+        f"{request.method} {fact.route} {fact.status} {fact.word}, when its caller waited no longer",
+        {
+            "upstream_status": fact.upstream_status,
+            "duration_ms": _milliseconds(fact.duration_seconds),
+            "attempt": fact.attempt,
+            "operation_id": str(fact.operation_id),
+            "request_id": request.request_id,
+            "trace_id": request.trace_id,
+        },
+        {"method": request.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
+    )
+
+
 def _claim(
-    fact: OperationClaimed | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
+    fact: OperationClaimed | OperationTakenOver | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
 ) -> dict[str, str | float | None]:
     """Which claim a fact is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}

@@ -34,7 +34,7 @@ from gateway.core.operation import (
 )
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
-from gateway.observe.facts import Herald, OperationSettled, WriteRefused
+from gateway.observe.facts import EndedUnanswered, Herald, OperationSettled, WriteRefused
 from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.compose import by_record, expires_field
 from gateway.proxy.conclusion import ClaimedRequest, Conclusion, without_answer
@@ -42,6 +42,7 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
+from gateway.proxy.request_info import request_info
 from gateway.proxy.timing import TimeLimit, wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
@@ -89,6 +90,7 @@ class Attempt:
         self._journaling = journaling
         self._herald = herald
         self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
         self._tell_first: Callable[[Ending], bool] | None = tell_first
         self.last_word: LastWord | None = claimed.release()
@@ -256,14 +258,33 @@ class Attempt:
         """
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._publish(Ending(reply, reply))
+        self._publish(Ending(reply, reply), is_last=False)
         self._ending = self._loop.create_future()
         _abort_stream(conclusion.reply)
 
-    def _publish(self, ending: Ending) -> None:
+    def _state_unanswered(self, ending: Ending) -> None:
+        """The line that the request's own would have been."""
+        request, reply = self._claimed.request, ending.reply
+        if reply.word is not None:
+            self._herald.state(
+                EndedUnanswered(
+                    route=request.route.name,
+                    word=reply.word,
+                    status=reply.status,
+                    duration_seconds=self._loop.time() - self._started,
+                    operation_id=request.identity.operation_id,
+                    upstream_status=ending.upstream_status,
+                    attempt=self.record.attempts,
+                    request=request_info(request.head),
+                )
+            )
+
+    def _publish(self, ending: Ending, *, is_last: bool = True) -> None:
         tell_first, self._tell_first = self._tell_first, None
         if tell_first is None or not tell_first(ending):
             _abort_stream(ending.reply)
+            if is_last:
+                self._state_unanswered(ending)
         self._ending.set_result(ending)
 
     def _ending_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> Ending:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record
 from gateway.core.recovery import Resend
-from gateway.observe.facts import Herald, OperationClaimed, OperationSettled
+from gateway.observe.facts import Herald, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
 from gateway.proxy.conclusion import ClaimedRequest
@@ -157,6 +157,10 @@ class Runs:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
+        if record.carries_doubt and terms.request is not None:
+            self._herald.state(
+                OperationTakenOver(route.name, operation_id, record.token, record.attempts, terms.request)
+            )
         attempt = run.attempt = Attempt(
             ClaimedRequest(request, record, admission.is_first),
             lease,

@@ -15,7 +15,7 @@ from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
-from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
+from gateway.app.routes import keep_policy, key_spec, recovery_policy, scope_spec, settle_seconds, status_policy
 from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
@@ -46,6 +46,7 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
             remember_us=microseconds(route.retention.remember),
             settle_us=microseconds(settle_seconds(config, route)),
             status=status_policy(route),
+            recovery=recovery_policy(config, route),
         ),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import programs
 from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import Redis, RedisServer
@@ -29,7 +30,7 @@ def server_workspace() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_installation(server_workspace: Path) -> PostgresInstallation:
-    """The Postgres programs of this machine, or those of the wheel."""
+    """The programs of the Postgres that the tests start."""
     directory = server_workspace / "postgres"
     directory.mkdir()
     return PostgresInstallation(directory)
@@ -114,6 +115,11 @@ async def no_task_is_left() -> AsyncIterator[None]:
     await asyncio.sleep(0)
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not left, f"tasks left behind: {left}"
+
+
+def pytest_report_header() -> list[str]:
+    """Which servers judge the program."""
+    return programs.described()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

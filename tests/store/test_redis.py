@@ -525,11 +525,21 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert f"Redis at 127.0.0.1:{port}/0 cannot be used" in await why_down(f"redis://127.0.0.1:{port}/0")
 
 
+_NOT_PERMITTED = "its user may not run what the scripts need, or not on these keys or channels (NOPERM)"
+
+
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
         pytest.param(("REPLICAOF", "127.0.0.1", "1"), "it is a replica (READONLY); name the primary", id="replica"),
         pytest.param(("CONFIG", "SET", "maxmemory", "1"), "its memory is full (OOM)", id="full"),
+        pytest.param(
+            ("ACL", "SETUSER", "default", "-eval"), "its user may not run what the scripts need", id="no-scripts"
+        ),
+        pytest.param(("ACL", "SETUSER", "default", "-set"), "its user may not run what the scripts need", id="no-set"),
+        pytest.param(
+            ("ACL", "SETUSER", "default", "resetkeys"), "its user may not run what the scripts need", id="no-keys"
+        ),
     ],
 )
 async def test_why_a_server_takes_no_writes(settings: tuple[str, ...], cause: str, own_redis: RedisServer) -> None:
@@ -570,6 +580,17 @@ async def test_a_full_server_refuses_puts_and_still_answers(
         assert await tier.get(id_of(snapshot)) is None
         assert tier.up
         await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
+
+
+async def test_a_user_without_channels_is_told_so(own_redis: RedisServer) -> None:
+    """Since Redis 7 a new user may publish nowhere by default: a put that wakes nobody says what the user lacks."""
+    with client(own_redis.url) as redis:
+        redis.execute_command("ACL", "SETUSER", "default", "resetchannels")
+    async with fast_tier(own_redis.url) as tier:
+        with pytest.raises(NotApplied, match="NOPERM"):
+            await tier.announce(id_of(completed()))
+        with pytest.raises(NotApplied, match="NOPERM"):
+            await tier.put(completed(), boot_seconds())
 
 
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:

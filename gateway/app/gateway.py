@@ -31,7 +31,7 @@ from gateway.app.life import StartError
 from gateway.app.operating import admin_api
 from gateway.app.routes import recipes, route_of, target_of
 from gateway.app.seats import Handed, Seating
-from gateway.app.stores import durable_store, journal_directory, name_of, tiered_store
+from gateway.app.stores import durable_store, journal_directory, make_fast_tier, name_of, tiered_store
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.key import key_fields
@@ -97,7 +97,9 @@ class Gateway:
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
         self.herald = Herald(self.metrics, self.health, *observers)
-        self._store = tiered_store(config, durable_store(config, self.herald, recipes(config)), self.herald)
+        fast_tier = make_fast_tier(config)
+        durable = durable_store(config, self.herald, recipes(config), fast_tier)
+        self._store = tiered_store(config, durable, fast_tier, self.herald)
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         claiming = Claiming(
             self._store,

@@ -16,7 +16,7 @@ from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
-from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
+from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
@@ -93,11 +93,14 @@ async def operate(config: Config, job: Job) -> int:
                 "configuration, and run as the gateway's user. To bring an older schema up to date: "
                 f"{PROGRAM} migrate"
             )
+        fast_tier = make_fast_tier(config) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
-            tiered = tiered_store(config, store, Herald())
+            tiered = tiered_store(config, store, fast_tier, Herald())
             store, operations = tiered, _operations_on(config, tiered)
         try:
             await store.start()
+            if fast_tier is not None:
+                fast_tier.bind((await store.look_epoch()).identity)
             return await job.run(operations, desk)
         finally:
             await store.close()

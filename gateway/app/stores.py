@@ -22,8 +22,16 @@ from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
 
 
-def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
-    """The durable record, behind its front."""
+def make_fast_tier(config: Config) -> RedisFastTier | None:
+    """What may answer before the durable record, once it is bound to that."""
+    fast = config.store.fast
+    return None if fast is None else RedisFastTier(fast.url.get_secret_value())
+
+
+def durable_store(
+    config: Config, herald: Herald, recipes: Mapping[str, bytes], fast_tier: RedisFastTier | None
+) -> Store:
+    """The durable record, behind its front, which tells the fast tier whose copies it keeps."""
     accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
@@ -37,15 +45,15 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         amnesia_window_us=microseconds(window_seconds),
         shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),
+        on_met=(lambda _identity: None) if fast_tier is None else fast_tier.bind,
     )
 
 
-def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
+def tiered_store(config: Config, durable: Store, fast_tier: RedisFastTier | None, herald: Herald) -> Tiered:
     """The durable record with what stands before it."""
-    fast = config.store.fast
     return Tiered(
         durable,
-        None if fast is None else RedisFastTier(fast.url.get_secret_value()),
+        fast_tier,
         cache_bytes=config.store.cache_bytes,
         cache_max_age_seconds=config.store.cache_max_age,
         on_tier=lambda tier, up, why: herald.state(TierChanged(tier, up, why)),

@@ -84,6 +84,11 @@ class Amnesia:
     beyond: int = 0
 
 
+def lineage(identity: str) -> str:
+    """What of a memory's identity stays when a standby is promoted: PostgreSQL's ends with the timeline."""
+    return identity.rpartition("/")[0] or identity
+
+
 def amnesia_of(epoch: Epoch) -> Amnesia:
     """The memo of a store. Raises `StartRefused` for one that cannot be understood."""
     if not epoch.memo:

@@ -43,7 +43,7 @@ from gateway.store.base import (
     Tally,
     Watch,
 )
-from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
+from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
 from gateway.store.recipes import what_would_be_lost
 
 T = TypeVar("T")
@@ -77,7 +77,9 @@ class Front:
         seen_file: SeenFile,
         amnesia_window_us: int,
         shared_note: SharedNote | None = None,
+        on_met: Callable[[str], None] = lambda _identity: None,
     ) -> None:
+        """`on_met` is told the identity of each memory that is met, before anything gets to it."""
         self._store = store
         self._herald = herald
         self._service = service
@@ -85,6 +87,7 @@ class Front:
         self._accept = accept
         self._seen_file = seen_file
         self._shared_note = shared_note
+        self._on_met = on_met
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
         # A shared note that was read for a meeting which then failed: it counts for the next one.
@@ -105,6 +108,8 @@ class Front:
             await self._start()
         except StoreError as error:
             self._why_shut = str(error)
+            if not isinstance(error, StartRefused):
+                await self._recognise()
             raise
         self._is_open = True
         self._counting = asyncio.get_running_loop().create_task(self._warn_of_strays())
@@ -244,10 +249,25 @@ class Front:
             epoch = await ask("look_epoch", self._store.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
+        self._on_met(epoch.identity)
         self._hear(epoch)
         await self._keep_seen()
         if is_read:
             await self._keep_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+
+    async def _recognise(self) -> None:
+        """Without the store, tell of the memory that it had when it was last met.
+
+        This host's note alone may be of a store that the others have left, or that this host was configured for
+        before; the shared note alone may be of another store of that name.
+        """
+        own = self._seen
+        if own is None:
+            with contextlib.suppress(StartRefused):
+                own = await asyncio.to_thread(self._seen_file.read)
+        shared, _ = await self._read_shared()
+        if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
+            self._on_met(own.identity)
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
         """The note that gateways share, and whether it could be read now. Redis is not needed to go on."""

@@ -117,9 +117,11 @@ class TieredDatabase:
     ahead_seconds: float = 0.0
 
     def open_store(self) -> Store:
+        fast = RedisFastTier(self.redis.url, clock=self._now)
+        fast.bind("the-store")
         return Tiered(
             self.durable.open_store(),
-            RedisFastTier(self.redis.url, clock=self._now),
+            fast,
             cache_bytes=10_000_000,
             cache_max_age_seconds=REMEMBER_SECONDS,
             clock=self._now,

@@ -54,8 +54,14 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None) -> Front:
-    """Not yet started."""
+def a_front(
+    store: Store,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    shared: SharedNote | None = None,
+    met: list[str] | None = None,
+) -> Front:
+    """Not yet started. What it tells of the memories that it meets comes into `met`."""
     return Front(
         store,
         Herald(*([facts.append] if facts is not None else [])),
@@ -65,6 +71,7 @@ def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shar
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
         shared_note=shared,
+        on_met=[].append if met is None else met.append,
     )
 
 
@@ -765,3 +772,59 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
         assert len(asyncio.all_tasks()) == 1
         with pytest.raises(NotApplied):
             await front.apply(claim(1))
+
+
+class AwayStore(MemoryStore):
+    """One that cannot be reached."""
+
+    async def start(self) -> None:
+        raise NotApplied("away")
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "told"),
+    [
+        ("id/1", "id/1", ["id/1"]),
+        ("id/1", "id/2", ["id/1"]),
+        ("id/1", "other/1", []),
+        ("id/1", None, []),
+        (None, "id/1", []),
+    ],
+    ids=["agree", "promoted-since", "disagree", "not-shared", "fresh-host"],
+)
+async def test_a_store_that_is_away_is_known_by_two_notes(
+    tmp_path: Path, redis_url: str, own: str | None, shared: str | None, told: list[str]
+) -> None:
+    """Before the store was met it is taken for the one that this host has seen, where the other hosts say the same."""
+    note = RedisSeen(redis_url, "service shop, postgresql gateway")
+    if own is not None:
+        SeenFile(tmp_path / "seen.json").write(Seen(own, 7))
+    if shared is not None:
+        await note.write(Seen(shared, 7), "")
+    met: list[str] = []
+    front = a_front(AwayStore(Memory()), tmp_path, shared=note, met=met)
+    with pytest.raises(NotApplied):
+        await front.start()
+    await front.close()
+    assert met == told
+
+
+async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
+    """Whoever keeps copies hears which memory it is while the gate is still shut."""
+    memory = Memory()
+    asked: list[str] = []
+
+    class Asked(MemoryStore):
+        async def apply(self, command: Command) -> Result:
+            assert met == [memory.identity]
+            asked.append(memory.identity)
+            return await super().apply(command)
+
+    met: list[str] = []
+    front = a_front(Asked(memory), tmp_path, met=met)
+    await front.start()
+    try:
+        await front.apply(claim(1))
+    finally:
+        await front.close()
+    assert asked == [memory.identity]

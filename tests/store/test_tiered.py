@@ -26,7 +26,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
-from tests.store.copies import client, fast_tier, key_of, record_of
+from tests.store.copies import STORE, client, fast_tier, key_of, record_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -85,6 +85,8 @@ async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTE
         return boot_seconds() + clock[0]
 
     fast = None if url is None else RedisFastTier(url, clock=now)
+    if fast is not None:
+        fast.bind(STORE)
     store = Tiered(
         durable,
         fast,
@@ -448,7 +450,9 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
 async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
     """A store that is closed refuses, and what was not started says so."""
     durable = CountingStore(memory)
-    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(durable, fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
     with pytest.raises(NotApplied):
         await store.apply(Hand().claim())
     await store.start()
@@ -471,7 +475,9 @@ async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, r
         hand = await complete(here.store)
     durable = LateStore(memory)
     durable.is_away = True
-    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(durable, fast, cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
     try:
         with pytest.raises(NotApplied):
             await store.start()
@@ -496,7 +502,9 @@ async def test_a_durable_store_that_starts_at_the_second_try(
                 raise failures.pop()
             await super().start()
 
-    store = Tiered(Late(memory), RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(Late(memory), fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
     with pytest.raises(error):
         await store.start()
     await store.start()

@@ -38,6 +38,24 @@ DEFECTS = (
         ("tests/store/test_redis.py::test_a_connection_that_outlived_a_failover_answers_nothing",),
     ),
     Defect(
+        "copies-of-any-store",
+        "a key is answered with what another durable store on the same Redis holds under it",
+        (Edit("store/redis.py", 'self._prefix = f"{KEY_PREFIX}{store}:"', "self._prefix = KEY_PREFIX"),),
+        ("tests/http/gateway/test_shared_redis.py::test_two_stores_on_one_redis_answer_for_themselves[new]",),
+    ),
+    Defect(
+        "copies-of-a-store-unmet",
+        "before Postgres was reached, a gateway answers from the copies of a store that its host served formerly",
+        (
+            Edit(
+                "store/front.py",
+                "if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):",
+                "if own is not None:",
+            ),
+        ),
+        ("tests/store/test_front.py::test_a_store_that_is_away_is_known_by_two_notes[disagree]",),
+    ),
+    Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
         (Edit("store/postgres.py", "self._dialer.fetch_compared(link, _READ, ", "link.fetch(_READ, "),),

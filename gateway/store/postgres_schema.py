@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Final
 
 from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
@@ -34,8 +35,14 @@ _MIGRATION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
     version    integer     NOT NULL PRIMARY KEY,
     name       text        NOT NULL,
+    checksum   text        NOT NULL DEFAULT '',
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
+"""
+
+# Also where the table has no such column yet.
+_APPLIED: Final = """
+SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
 """
 
 _EPOCH: Final = load("epoch")
@@ -101,9 +108,27 @@ async def _version(connection: Connection) -> int:
 
 
 async def is_up_to_date(connection: Connection) -> bool:
-    """Whether the schema is there and no migration is missing. Changes nothing."""
+    """Whether the schema is there and no migration is missing. Changes nothing.
+
+    Raises `StartRefused` for a schema that was made by other migrations of these numbers.
+    """
     (row,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
-    return bool(row["is_there"]) and await _version(connection) >= KNOWN_VERSION
+    if not row["is_there"]:
+        return False
+    applied = {row["version"]: row["checksum"] for row in await connection.fetch(_APPLIED)}
+    for version, _, script in migrations():
+        if applied.get(version, checksum(script)) != checksum(script):
+            raise StartRefused(
+                f"the schema idempotency_gateway is another one than this program's: its migration {version} was "
+                "changed since. Run the program that made it, or give this one a database of its own"
+            )
+    return max(applied, default=0) >= KNOWN_VERSION
+
+
+def checksum(script: str) -> str:
+    """Of what a migration does: lines of comment, and how its lines are broken, do not count."""
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return sha256(" ".join(" ".join(lines).split()).encode()).hexdigest()
 
 
 async def bring_up_to_date(connection: Connection) -> list[str]:
@@ -130,7 +155,10 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
                 continue
             await connection.execute(script)
             await connection.execute(
-                "INSERT INTO idempotency_gateway.migration (version, name) VALUES ($1, $2)", version, name
+                "INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3)",
+                version,
+                name,
+                checksum(script),
             )
             names.append(name)
         return names

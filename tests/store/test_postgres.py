@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,8 @@ import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
-from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.postgres import PostgresStore, is_migrated, migrate
+from gateway.store.postgres_schema import checksum
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
@@ -218,6 +220,31 @@ async def test_a_schema_one_ahead_serves_and_two_ahead_refuses(postgres_url: str
         await connection.execute(insert, 3)
     with pytest.raises(StartRefused, match="newer program"):
         await PostgresStore(postgres_url).start()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE idempotency_gateway.migration SET checksum = 'another'",
+        "ALTER TABLE idempotency_gateway.migration DROP COLUMN checksum",
+    ],
+    ids=["another", "unknown"],
+)
+async def test_another_schema_of_the_same_number_is_refused(change: str, postgres_url: str) -> None:
+    """A schema that another build has made is refused at the start with what to do, not at the first claim."""
+    await migrate(postgres_url)
+    async with session(postgres_url) as connection:
+        await connection.execute(change)
+    for ask in (PostgresStore(postgres_url).start, partial(migrate, postgres_url), partial(is_migrated, postgres_url)):
+        with pytest.raises(StartRefused, match="another one than this program's: its migration 1 was changed since"):
+            await ask()
+
+
+def test_a_checksum_is_of_what_a_migration_does() -> None:
+    """Comments and the breaks of lines may be mended in a release; a column may not."""
+    told = checksum("-- one\nCREATE TABLE t (\n    a int\n);\n")
+    assert told == checksum("-- two\n-- lines\nCREATE TABLE t ( a int );")
+    assert told != checksum("CREATE TABLE t ( a bigint );")
 
 
 @pytest.mark.parametrize("change", ["state = 'settling'", "version = 2"])

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store import sqlite_files
+from gateway.store import sqlite, sqlite_files
 from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
@@ -220,6 +220,24 @@ async def test_an_older_program_refuses_a_much_newer_schema(store: SqliteStore, 
     await store.close()
     tamper(path, f"PRAGMA user_version = {SCHEMA_VERSION + 2}")
     assert "newer program" in await refused(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE operation DROP COLUMN holder",
+        "ALTER TABLE operation ADD COLUMN holder_too TEXT",
+        "DROP TABLE audit",
+    ],
+    ids=["column-less", "column-more", "table-less"],
+)
+async def test_another_schema_of_the_same_number_is_refused(store: SqliteStore, path: Path, change: str) -> None:
+    """A file that another build has made is refused at the start with what to do, not at the first claim."""
+    await store.close()
+    tamper(path, change)
+    assert "has other tables than this program's schema 1. Run the program that made it" in await refused(path)
+    with pytest.raises(StartRefused, match="other tables"):
+        sqlite.is_migrated(path)
 
 
 @pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'"])

@@ -64,7 +64,9 @@ class Postgres:
             await connection.close(timeout=CLIENT_SECONDS)
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
+        # What is meant for the gateway would be taken for a setting of the server.
+        url = self.url.replace("?pgbouncer=true", "")
+        connection = await asyncpg.connect(url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
         try:
             await connection.execute(statement)
         finally:
@@ -164,7 +166,7 @@ class PostgresInstallation:
     def __init__(self, workspace: Path) -> None:
         """`workspace` is an empty directory that every user can reach; the caller removes it."""
         self._workspace = workspace
-        self._account = _unprivileged_account()
+        self._account = unprivileged_account()
         if self._account is not None:
             os.chown(workspace, self._account.uid, self._account.gid)
         self._programs = self._readable(programs.postgres().path.parent)
@@ -242,7 +244,7 @@ def _is_open(directory: Path) -> bool:
     return os.access(directory, os.W_OK) and (everyone or os.geteuid() != 0)
 
 
-def _unprivileged_account() -> Account | None:
+def unprivileged_account() -> Account | None:
     """The user for the server when we are root, else None: ourselves."""
     if os.geteuid() != 0:
         return None

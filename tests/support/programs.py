@@ -1,4 +1,4 @@
-"""Which programs the tests start as servers, and which else are there to be tested.
+"""Which programs the tests start as servers, and which others are there to be tested.
 
 By default it is what the requirements of the tests bring along, whatever else is installed: a run is the same on every
 machine. Another version is named by the environment:

@@ -665,7 +665,7 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         await theirs.drop(id_of(snapshot), record_of(snapshot).token)
         assert (await mine.get(id_of(snapshot)) is None) == is_shared
         # One that goes over to another store takes nothing along.
-        await mine.put(later, boot_seconds())
+        assert record_of(await get_anew(mine, later)) == record_of(later)
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared
 

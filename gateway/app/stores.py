@@ -20,6 +20,7 @@ from gateway.store.redis import RedisFastTier
 from gateway.store.redis_seen import RedisSeen
 from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
+from gateway.store.witness_files import WitnessFiles
 
 
 def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
@@ -28,8 +29,9 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
     fast = config.store.fast
+    witness_files = WitnessFiles(config.state_dir / "witness")
     return Front(
-        bare_store(config),
+        bare_store(config, witness_files),
         herald,
         config.service,
         recipes,
@@ -37,6 +39,7 @@ def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) 
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         amnesia_window_us=microseconds(window_seconds),
         shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),
+        witness_files=witness_files,
     )
 
 
@@ -72,13 +75,13 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config) -> Store:
-    """The durable record itself."""
+def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Store:
+    """The durable record itself, which notes in these files what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
-            return SqliteStore(path)
+            return SqliteStore(path, witness_files=witness_files)
         case PostgresUrl(dsn):
-            return PostgresStore(dsn.get_secret_value())
+            return PostgresStore(dsn.get_secret_value(), witness_files=witness_files)
         case url:
             assert_never(url)
 

@@ -8,6 +8,10 @@ Theory of operation
 *Atomic.* Each command is one atomic change, or none, and durable when `apply` returns. Commands on one operation are
 serialised by the store, wherever they come from; a token is drawn only after the record is locked, so tokens increase.
 
+*Witnesses.* Every change that a command makes raises, in its own transaction, the number of the link that it came over,
+the link's witness. Where the store was given files to note them in, the number is noted before `apply` returns
+`Applied`, also where the command was recognised as one that took effect before (`epoch` says what that proves).
+
 *The store's clock rules.* Leases and windows are set and judged by the store's clock. What it answers carries its own
 `now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never
 compares a store's time with a clock of its own. When the store's clock was set back, the next sweep sees to it that no
@@ -42,6 +46,8 @@ from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapsho
 
 # What was done by hand or by probe is kept so long after it was done, and on from there while there is a record.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
+# The witness of a link that raised nothing for so long may be removed; it is no earlier than that.
+WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # How many of them are shown of one operation.
 AUDITS_MAX: Final = 200
 # While more claims than this wait for a sweep, a lapse among them may be found only after it.
@@ -193,12 +199,14 @@ class Epoch:
 
     `identity` names it: it is another one after a failover or in a copy, and `token`, the last one drawn, is lower in
     an older state of the same. `memo` is what gateways wrote down about memories that were lost, empty if nothing.
+    `witnesses` are the numbers of those links that were asked for, as far as the store has them.
     """
 
     identity: str
     token: int
     now_us: int
     memo: bytes
+    witnesses: Mapping[UUID, int] = field(default_factory=dict)
 
 
 class Watch(Protocol):
@@ -283,8 +291,12 @@ class Store(Protocol):
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
 
-    async def look_epoch(self) -> Epoch:
-        """Which memory this is. A store that meets another one raises `EpochChanged`, until it is started anew."""
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        """Which memory this is, with the witnesses of these links.
+
+        A store that meets another one, or one that lacks what it acknowledged, raises `EpochChanged`, until it is
+        started anew.
+        """
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """Replace the memo, and let no token be drawn that is not higher than this one."""

@@ -45,6 +45,7 @@ from gateway.store.base import (
 )
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
 from gateway.store.recipes import what_would_be_lost
+from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
 # A verb's name, the verb and its arguments.
@@ -77,7 +78,9 @@ class Front:
         seen_file: SeenFile,
         amnesia_window_us: int,
         shared_note: SharedNote | None = None,
+        witness_files: WitnessFiles | None = None,
     ) -> None:
+        """`witness_files` are those that `store` notes in what it acknowledges, if it does."""
         self._store = store
         self._herald = herald
         self._service = service
@@ -85,6 +88,7 @@ class Front:
         self._accept = accept
         self._seen_file = seen_file
         self._shared_note = shared_note
+        self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
         # A shared note that was read for a meeting which then failed: it counts for the next one.
@@ -110,6 +114,8 @@ class Front:
         self._counting = asyncio.get_running_loop().create_task(self._warn_of_strays())
 
     async def _start(self) -> None:
+        if self._witness_files is not None:
+            await asyncio.to_thread(self._witness_files.open)
         await self._told("start", self._store.start)
         try:
             conflicts = await self._told(
@@ -150,7 +156,11 @@ class Front:
             await asyncio.gather(self._reopening, return_exceptions=True)
         await self._end_counting()
         await self._keep_seen()
-        await self._store.close()
+        try:
+            await self._store.close()
+        finally:
+            if self._witness_files is not None:
+                await self._write("acknowledged", self._witness_files.close)
 
     async def _end_counting(self) -> None:
         if self._counting is not None:
@@ -216,8 +226,8 @@ class Front:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked("audits", self._store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._asked("look_epoch", self._store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._asked("look_epoch", self._store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._asked("begin_epoch", self._store.begin_epoch, memo, beyond_token)
@@ -230,11 +240,11 @@ class Front:
 
     async def _meet(self, ask: _Ask) -> None:
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
-        # Both notes from before the store is asked: what is seen meanwhile is no loss.
-        own, (shared, is_read) = self._seen, await self._read_shared()
-        epoch = await ask("look_epoch", self._store.look_epoch)
+        # All notes from before the store is asked: what is seen meanwhile is no loss.
+        own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
+        epoch = await ask("look_epoch", self._store.look_epoch, [note.link for note in reading.notes])
         amnesia = amnesia_of(epoch)
-        why = loss(own, shared, epoch, amnesia)
+        why = loss(own, shared, epoch, amnesia, reading.notes)
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
@@ -259,6 +269,9 @@ class Front:
             return self._unjudged, False
         return self._unjudged, True
 
+    async def _read_witness_notes(self) -> Reading:
+        return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
+
     async def _keep_shared(self, held: Seen | None, seen: Seen) -> None:
         """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""
         if self._shared_note is None or (held is not None and replace(seen, is_compared=held.is_compared) == held):
@@ -275,6 +288,8 @@ class Front:
             self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
             self._memory_changes += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
+        if self._witness_files is not None:
+            self._witness_files.beyond = amnesia.beyond
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
         """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
@@ -291,16 +306,23 @@ class Front:
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
     async def _keep_seen(self) -> None:
-        """Note what was seen. A disk that does not take it is no reason to stop: the next time it may."""
+        """Note what was seen, and sync what was acknowledged."""
+        if self._witness_files is not None:
+            await self._write("acknowledged", self._witness_files.sync)
         seen = self._seen
         if seen is None or seen == self._noted:
             return
-        try:
-            await asyncio.to_thread(self._seen_file.write, seen)
-        except OSError as error:
-            _LOG.error("what was seen of the durable store could not be noted: %s", error)
-        else:
+        if await self._write("seen", self._seen_file.write, seen):
             self._noted = seen
+
+    async def _write(self, what: str, write: Callable[..., None], *arguments: Any) -> bool:
+        """Whether the disk took it. One that does not is no reason to stop: the next time it may."""
+        try:
+            await asyncio.to_thread(write, *arguments)
+        except OSError as error:
+            _LOG.error("what was %s of the durable store could not be noted: %s", what, error)
+            return False
+        return True
 
     def _reopen(self, why: str) -> None:
         """Behind the store's connections is another memory: let nothing through until it was met."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
@@ -54,7 +54,7 @@ from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.postgres_batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
 from gateway.store.postgres_dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
 from gateway.store.postgres_inquiry import Inquiry
-from gateway.store.postgres_link import Link, Refused
+from gateway.store.postgres_link import Connection, Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_schema import (
@@ -67,7 +67,9 @@ from gateway.store.postgres_schema import (
 )
 from gateway.store.postgres_statements import load
 from gateway.store.postgres_upkeep import Upkeep
+from gateway.store.postgres_witness import WitnessedLink
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
 
 _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies; the statement bounds how long they are together.
@@ -78,19 +80,27 @@ _READ: Final = load("read")
 
 
 @dataclass(frozen=True, slots=True)
+class _Queue:
+    """Commands that wait for their statement, and the link that it goes over."""
+
+    batcher: Batcher[Command, BatchAnswer]
+    link: WitnessedLink
+
+
+@dataclass(frozen=True, slots=True)
 class _Running:
     """What there is between start and close."""
 
     upkeep: Upkeep
     links: list[Link]
-    claims: Batcher[Command, BatchAnswer]
-    answers: Batcher[Command, BatchAnswer]
-    others: Batcher[Command, BatchAnswer]
+    claims: _Queue
+    answers: _Queue
+    others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
     news: News
 
-    def batcher_of(self, command: Command) -> Batcher[Command, BatchAnswer]:
+    def queue_of(self, command: Command) -> _Queue:
         match command:
             case Claim() | Takeover():
                 return self.claims
@@ -100,7 +110,7 @@ class _Running:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims, self.answers, self.others, self.reads):
+        for batcher in (self.claims.batcher, self.answers.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
         await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
@@ -116,9 +126,13 @@ class PostgresStore:
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
         clock_us: Callable[[], int] | None = None,
+        witness_files: WitnessFiles | None = None,
     ) -> None:
-        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests."""
-        self._dialer = Dialer(url, connect_seconds, command_seconds)
+        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests.
+
+        `witness_files` are open before `start` and stay so until `close`; without them no loss shows but by the epoch.
+        """
+        self._dialer = Dialer(url, connect_seconds, command_seconds, witness_files)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
@@ -147,19 +161,22 @@ class PostgresStore:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, answers, others, reads, inquiries = links = [dialer.link() for _ in range(5)]
+        claims, answers, others = (
+            WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
+        )
+        reads, inquiries = dialer.link(), dialer.link()
         self._running = _Running(
             upkeep,
-            links,
-            self._batcher(claims, grants=True),
-            self._batcher(answers),
-            self._batcher(others),
+            [claims.link, answers.link, others.link, reads, inquiries],
+            self._queue(claims),
+            self._queue(answers),
+            self._queue(others),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
             Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
-            news.start(dialer.link(news.listen))
+            news.start(dialer.link(lambda connection, _: news.listen(connection)))
 
     async def close(self) -> None:
         running, self._running = self._running, None
@@ -168,10 +185,13 @@ class PostgresStore:
 
     async def apply(self, command: Command) -> Result:
         running = self._started()
+        queue = running.queue_of(command)
         for _ in range(_TRIES):
-            answer: BatchAnswer = await running.batcher_of(command).submit(command)
+            answer: BatchAnswer = await queue.batcher.submit(command)
             if isinstance(answer, Unclear):
                 answer = result_of_read(await self._look_again(command), command, has_answer=True)
+                if isinstance(answer, Applied):
+                    await queue.link.touch()
             if not isinstance(answer, Unclear):
                 if isinstance(answer, Applied):
                     record, dialer = answer.snapshot.record, self._dialer
@@ -221,11 +241,19 @@ class PostgresStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._started().upkeep.look_epoch()
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        epoch = await self._started().upkeep.look_epoch(links)
+        self._know_memo(epoch.memo)
+        return epoch
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._started().upkeep.begin_epoch(memo, beyond_token)
+        self._know_memo(memo)
+
+    def _know_memo(self, memo: bytes) -> None:
+        """A connection that finds another one than this store gave or took is not used."""
+        if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
+            self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._running is None:
@@ -241,18 +269,25 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, BatchAnswer]:
+    def _queue(self, link: WitnessedLink) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
-            await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+            await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
 
-        fetch = partial(self._dialer.fetch_compared, link) if grants else link.fetch
-        executor = Executor(fetch, make_room, self._clock_us, self._windows)
+        executor = Executor(link.fetch, link.touch, make_room, self._clock_us, self._windows)
         # As integers operation ids have the same order, and are hashed and compared much faster.
-        return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
+        batcher: Batcher[Command, BatchAnswer] = Batcher(
+            executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+        )
+        return _Queue(batcher, link)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
         # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
-        rows = await self._dialer.fetch_compared(link, _READ, self._clock_us(), list(dict.fromkeys(operation_ids)))
+        asked = list(dict.fromkeys(operation_ids))
+
+        async def read(connection: Connection) -> Sequence[Any]:
+            return await connection.fetch(_READ, self._clock_us(), asked)
+
+        rows = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:

@@ -83,11 +83,14 @@ class Executor:
     def __init__(
         self,
         fetch: Fetch,
+        touch: Callable[[], Awaitable[None]],
         add_partitions: Callable[[Sequence[int]], Awaitable[None]],
         clock_us: Callable[[], int | None],
         windows: Windows,
     ) -> None:
+        """`fetch` adds the link to a statement's arguments, and notes its number; `touch` raises that by itself."""
         self._fetch = fetch
+        self._touch = touch
         self._add_partitions = add_partitions
         self._clock_us = clock_us
         self._windows = windows
@@ -146,20 +149,29 @@ class Executor:
 
     async def _say(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         kind = type(commands[0])
+        columns = claim_columns(commands, self._windows.due_in_us) if kind is Claim else COLUMNS[kind](commands)
+        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *columns)
         if kind is Claim:
-            columns = claim_columns(commands, self._windows.due_in_us)
-            return _granted(commands, await self._fetch(STATEMENTS[kind], self._clock_us(), *columns))
-        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *COLUMNS[kind](commands))
-        if kind is not Complete:
-            return _changed(commands, rows)
-        answers = _completed(commands, rows)
-        self._learn(commands, answers)
+            answers = _granted(commands, rows)
+        elif kind is Complete:
+            answers = _completed(commands, rows)
+            self._learn(commands, answers)
+        else:
+            answers = _changed(commands, rows)
+        if not _is_witnessed(rows) and any(isinstance(answer, Applied) for answer in answers):
+            # Done by an earlier statement, whose number was lost with its answer.
+            await self._touch()
         return answers
 
     def _learn(self, commands: Sequence[Complete], answers: Sequence[BatchAnswer | Exception]) -> None:
         for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+
+
+def _is_witnessed(rows: Rows) -> bool:
+    """Whether the statement has raised the witness of its link."""
+    return bool(rows) and rows[0][-1] is not None
 
 
 def _refusal(command: Command, refused: Refused) -> StoreError:
@@ -198,8 +210,8 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     for row in rows:
-        if row[0] is not None:
-            grants[row[0].int] = row
+        if row[1] is not None:
+            grants[row[1].int] = row
         else:
             seen[row[4].int] = row
     answers: list[BatchAnswer | Exception] = []
@@ -207,16 +219,16 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
         try:
-            before = None if there is None else record_of(there[4:])
+            before = None if there is None else record_of(there[4 : 4 + WIDTH])
         except Withheld as error:
             answers.append(error)
             continue
         if grant is not None:
-            answers.append(_grant(command, before, grant[1], grant[2], grant[3]))
+            answers.append(_grant(command, before, grant[2], grant[3], grant[0]))
         elif there is None:
             answers.append(Unclear())
         else:
-            now_us = there[3]
+            now_us = there[0]
             answers.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
     return answers
 
@@ -238,7 +250,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | E
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
-            record = record_of(row[2:]) if row is not None else command.granted if is_changed else None
+            record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
         except Withheld as error:
             answers.append(error)
             continue
@@ -263,8 +275,8 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exce
         except Withheld as error:
             answers.append(error)
             continue
-        # A takeover's row ends with the token that was drawn.
-        token = row[-1] if isinstance(command, Takeover) and row is not None else None
+        # In a takeover's row the token that was drawn is behind the record.
+        token = row[2 + WIDTH] if isinstance(command, Takeover) and row is not None else None
         result, after = step(settled, command, now_us, _drawing(token or 0))
         if after is not settled:
             changed += 1

@@ -231,6 +231,11 @@ class Link:
         self._pause_seconds = 0.0
         return self._connection
 
+    def drop(self) -> None:
+        """Go on over another connection: this one may lead elsewhere."""
+        if self._connection is not None:
+            self._connection.terminate()
+
     async def close(self) -> None:
         """Give the connection back. Whoever has a turn is waited for, as long as a command may take."""
         async with self._turn:

@@ -7,11 +7,13 @@ ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
+from uuid import UUID
 
 from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
+from gateway.store.epoch import WitnessNote, missing
 from gateway.store.postgres_link import Connection
 from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
 
@@ -158,18 +160,27 @@ def advice(role: str = "this_role", owner: str = "owner") -> str:
     )
 
 
-async def look_epoch(connection: Connection) -> Epoch:
-    """Which memory is behind the connection."""
-    (row,) = await connection.fetch(_EPOCH, None)
-    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"])
+async def look_epoch(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
+    """Which memory is behind the connection, with the witnesses of these links."""
+    (row,) = await connection.fetch(_EPOCH, None, list(links))
+    witnesses = dict(zip(row["links"], row["numbers"], strict=True))
+    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], witnesses)
 
 
-def check_epoch(found: Epoch, known: Epoch, seen_token: int) -> None:
-    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it."""
+def check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:
+    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it.
+
+    Also when another gateway wrote down meanwhile what became of it: that is to be heard first. `notes` and `beyond`
+    are those of `missing`.
+    """
     if found.identity != known.identity:
         raise EpochChanged("behind the address is another PostgreSQL than before, or one that was promoted")
     if found.token < max(known.token, seen_token):
         raise EpochChanged("PostgreSQL is in an older state than before")
+    if (why := missing(notes, found, beyond)) is not None:
+        raise EpochChanged(why)
+    if found.memo != known.memo:
+        raise EpochChanged("another gateway wrote down what became of the memory of PostgreSQL")
 
 
 def partition(drop_day: int) -> str:

@@ -2,8 +2,9 @@
 
 A statement is a file under `sql/postgres`, named after its verb. Where it asks for the time, its first argument is what
 to use instead of the server's clock (null, but for tests). The others of a command's statement are arrays with one
-element per operation; in those of `claim` and `complete` some are shorter, see `_once` and `_if_any`. Nothing here
-does I/O.
+element per operation; in those of `claim` and `complete` some are shorter, see `_once` and `_if_any`. The last one is
+the link whose witness the statement raises where it changes something, and the last column is then the witness's
+number. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gateway.core.operation import (
     Renew,
     Takeover,
 )
-from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
+from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
 from gateway.store.postgres_rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
 
 Columns = tuple[Any, ...]
@@ -57,6 +58,8 @@ _MARKS: Final = {
     "{now}": NOW,
     "{record}": RECORD,
     "{no_record}": NO_RECORD,
+    "{witness}": "(SELECT number FROM raised) AS witness",
+    "{witness_keep_us}": str(WITNESS_KEEP_US),
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
     "{audit_keep_us}": str(AUDIT_KEEP_US),
@@ -95,7 +98,10 @@ def _if_any(column: list[Any]) -> list[Any]:
 
 
 def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> Columns:
-    """The arguments of `claim`. `due_in_us` foretells by operation name after how long upkeep has to look."""
+    """The arguments of `claim` but for the link.
+
+    `due_in_us` foretells by operation name after how long upkeep has to look.
+    """
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
     probes = [command.probe for command in commands]
@@ -184,7 +190,7 @@ def _audits(commands: Sequence[Prove | Disprove | Purge | Erase]) -> Columns:
     )
 
 
-# The arguments of every verb but `claim`.
+# The arguments of every verb but `claim`, but for the link.
 COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
     Complete: lambda commands: (*_held(commands), *_completed(commands)),

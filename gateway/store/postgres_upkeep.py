@@ -103,8 +103,8 @@ class Upkeep:
             self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
         return row
 
-    async def look_epoch(self) -> Epoch:
-        return await self._link.run(look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._link.run(lambda connection: look_epoch(connection, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:

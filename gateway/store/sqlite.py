@@ -49,7 +49,9 @@ from gateway.store.base import (
 )
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.sqlite_connection import DATA_ERRORS, Looker, Reader, Writer, check_library
+from gateway.store.sqlite_witness import Witness
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
 from gateway.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
@@ -95,11 +97,17 @@ class SqliteStore:
         *,
         clock_us: Callable[[], int] = wall_clock_us,
         busy_seconds: float = BUSY_SECONDS,
+        witness_files: WitnessFiles | None = None,
     ) -> None:
+        """`witness_files` are open before `start` and stay so until `close`; without them a copy that was put back
+        shows by its epoch alone.
+        """
         self._path = Path(path).absolute()
         self._clock_us = clock_us
         self._writer = Writer(self._path, busy_seconds)
         self._reader = Reader(self._path, busy_seconds)
+        self._witness_files = witness_files
+        self._witness: Witness | None = None
         self._watchers = Watchers()
         self._sweeper_id = uuid4().bytes
         self._is_sweeping = False
@@ -109,6 +117,7 @@ class SqliteStore:
         if self._running is not None:
             return
         check_library()
+        self._witness = None if self._witness_files is None else Witness(self._witness_files)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             file_id = await writing.run(sqlite_files.prepare, self._path)
@@ -225,9 +234,9 @@ class SqliteStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
 
-    async def look_epoch(self) -> Epoch:
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(
-            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us())
+            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us(), links)
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
@@ -261,12 +270,29 @@ class SqliteStore:
         rejected: dict[int, Exception] = {}
         while True:
             try:
-                # The clock is read under the lock, so that of two processes the later one has the later time.
-                return self._writer.transact(
-                    lambda cursor: sql.apply_all(cursor, commands, rejected, self._clock_us(), DATA_ERRORS)
+                results, number, now_us = self._writer.transact(
+                    lambda cursor: self._execute(cursor, commands, rejected)
                 )
+                if number is not None and self._witness is not None:
+                    self._witness.acknowledge(number, now_us)
+                return results
             except sql.Misfit as misfit:
                 rejected[misfit.index] = Rejected(f"SQLite cannot keep this command: {type(misfit.__cause__).__name__}")
+
+    def _execute(
+        self, cursor: sql.Cursor, commands: Sequence[Command], rejected: Mapping[int, Exception]
+    ) -> tuple[list[Result | Exception], int | None, int]:
+        """Inside a transaction: the results, the number that stands for them if there is one to note, and the time."""
+        # Read under the lock, so that of two processes the later one has the later time.
+        now_us, witness = self._clock_us(), self._witness
+        if witness is not None:
+            witness.compare(cursor, now_us)
+        results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS)
+        number = None
+        # Also for a command that took effect before: the number that stood for it may have been lost with its answer.
+        if witness is not None and any(isinstance(result, Applied) for result in results):
+            number = witness.raise_(cursor, now_us)
+        return results, number, now_us
 
     def _read_batch(self, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
         records = self._reader.look(lambda cursor: sql.read_all(cursor, operation_ids))

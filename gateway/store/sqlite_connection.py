@@ -20,7 +20,7 @@ import apsw
 
 from gateway.store import sqlite_files
 from gateway.store import sqlite_statements as sql
-from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 
 T = TypeVar("T")
 
@@ -89,11 +89,14 @@ class Connection:
                 return
 
     def cursor(self) -> apsw.Cursor:
-        """A cursor on the file that was there at the start. Raises `NotApplied`."""
+        """A cursor on the file that was there at the start. Raises `NotApplied`, `EpochChanged` for another file."""
         if self.is_gone:
             # Going on in another file would be to forget everything, unnoticed.
             self.drop()
-            raise NotApplied(f"{self.path} was removed or replaced while in use; restart the gateway to accept that")
+            why = f"{self.path} was removed or replaced while in use"
+            if self.path.exists():
+                raise EpochChanged(f"{why}; what is there has to be compared first")
+            raise NotApplied(f"{why}; restart the gateway to begin a new one")
         if self._cursor is None:
             try:
                 return self._open()

@@ -249,8 +249,8 @@ class Tiered:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked(self._durable.audits(operation_id))
 
-    async def look_epoch(self) -> Epoch:
-        return await self._asked(self._durable.look_epoch())
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._asked(self._durable.look_epoch(links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._asked(self._durable.begin_epoch(memo, beyond_token))

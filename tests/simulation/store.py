@@ -300,8 +300,8 @@ class Durable:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._ask_model("look_epoch", self._database.store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._ask_model("look_epoch", self._database.store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._ask_model("begin_epoch", self._database.store.begin_epoch, memo, beyond_token)

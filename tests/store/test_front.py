@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from gateway.store.base import (
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.redis_seen import RedisSeen
+from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, refused
@@ -54,7 +55,13 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None) -> Front:
+def a_front(
+    store: Store,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    shared: SharedNote | None = None,
+    witness_files: WitnessFiles | None = None,
+) -> Front:
     """Not yet started."""
     return Front(
         store,
@@ -65,6 +72,7 @@ def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shar
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
         shared_note=shared,
+        witness_files=witness_files,
     )
 
 
@@ -651,8 +659,8 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
         assert not await is_refused(other, 1)
 
         class Overtaken(MemoryStore):
-            async def look_epoch(self) -> Epoch:
-                epoch = await super().look_epoch()
+            async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+                epoch = await super().look_epoch(links)
                 assert not await is_refused(other, 2 + memory.token)
                 await other.tally()
                 return epoch
@@ -765,3 +773,30 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
         assert len(asyncio.all_tasks()) == 1
         with pytest.raises(NotApplied):
             await front.apply(claim(1))
+
+
+async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path) -> None:
+    """Its last notes are enough, whatever the token says, and the loss is found once."""
+    memory, directory = Memory(), tmp_path / "witness"
+    killed = WitnessFiles(directory)
+    killed.open()
+    store = MemoryStore(memory, killed)
+    await store.start()
+    await do(store, Hand(), Hand.claim)
+    copy = dict(memory.records), dict(memory.witnesses)
+    await do(store, hand := Hand(), Hand.claim, Hand.complete)
+    memory.records, memory.witnesses = copy
+    killed.close()
+    until_us = memory.clock() + WINDOW_US
+    for _ in range(2):
+        files = WitnessFiles(directory)
+        front = a_front(MemoryStore(memory, files), tmp_path, witness_files=files)
+        await front.start()
+        try:
+            with pytest.raises(Amnesic):
+                await front.apply(hand.claim())
+            await front.tally()
+            assert amnesia_of(await front.look_epoch()).until_us == until_us
+        finally:
+            await front.close()
+        memory.clock.advance(1)

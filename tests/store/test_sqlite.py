@@ -6,12 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -24,11 +26,21 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
 from gateway.store import sqlite_files
-from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
+from gateway.store.base import (
+    EpochChanged,
+    Indefinite,
+    NotApplied,
+    Query,
+    RecipeConflict,
+    Rejected,
+    StartRefused,
+    Withheld,
+)
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
 from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
@@ -236,6 +248,31 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
         await store.read(strange.operation_id)
     tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim'")
     await do(store, strange, Hand.complete)
+
+
+@pytest.mark.parametrize("who", ["this-worker", "another-worker"])
+async def test_a_backup_that_is_restored_into_the_open_file(who: str, path: Path, tmp_path: Path) -> None:
+    """The file stays the same one and its connections go on; still nothing is granted that was acknowledged before."""
+    workers = [WitnessFiles(tmp_path / "witness") for _ in range(2)]
+    for worker in workers:
+        worker.open()
+    stores = [SqliteStore(path, witness_files=worker) for worker in workers]
+    try:
+        for store in stores:
+            await store.start()
+            await do(store, Hand(), Hand.claim)
+        lost = stores[0] if who == "this-worker" else stores[1]
+        with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(tmp_path / "copy.db")) as kept:
+            live.backup(kept)
+            await do(lost, hand := Hand(), Hand.claim)
+            kept.backup(live)
+        with pytest.raises(EpochChanged):
+            await stores[0].apply(hand.claim())
+        assert (await stores[0].read(hand.operation_id)).state is State.ABSENT
+    finally:
+        for store, worker in zip(stores, workers, strict=True):
+            await store.close()
+            worker.close()
 
 
 async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, path: Path) -> None:

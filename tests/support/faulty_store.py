@@ -160,8 +160,8 @@ class FaultyStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask("audits", self._store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._ask("look_epoch", self._store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._ask("look_epoch", self._store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._ask("begin_epoch", self._store.begin_epoch, memo, beyond_token)

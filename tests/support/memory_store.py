@@ -17,6 +17,7 @@ from gateway.core.lifecycle import settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
+    Applied,
     Command,
     Record,
     Result,
@@ -30,8 +31,10 @@ from gateway.store.base import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
+    WITNESS_KEEP_US,
     AuditEntry,
     Epoch,
+    EpochChanged,
     NotApplied,
     Query,
     RecipeConflict,
@@ -40,7 +43,9 @@ from gateway.store.base import (
     Tally,
     Watch,
 )
+from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import Reading, WitnessFiles
 
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
 EPOCH_US = 1_800_000_000 * MICROSECONDS
@@ -89,6 +94,9 @@ class Memory:
     recipes: dict[tuple[str, str], bytes] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
+    witnesses: dict[UUID, int] = field(default_factory=dict)
+    # The number at the last look at a witness, and when the next one is due.
+    witnesses_due_us: dict[UUID, tuple[int, int]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
 
     def draw_token(self) -> int:
@@ -109,11 +117,14 @@ class Memory:
 class MemoryStore:
     """The `Store` of the tests. Atomic because no verb awaits anything between reading and writing."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: Memory | None = None, witness_files: WitnessFiles | None = None) -> None:
         self.memory = Memory() if memory is None else memory
+        self._witness_files = witness_files
+        self._link = uuid4()
         self._started = False
 
     async def start(self) -> None:
+        self._link = uuid4()
         self._started = True
 
     async def close(self) -> None:
@@ -121,7 +132,31 @@ class MemoryStore:
 
     async def apply(self, command: Command) -> Result:
         self._check_started()
-        return self.apply_now(command)
+        reading = self._compared()
+        result = self.apply_now(command)
+        if isinstance(result, Applied):
+            self._witness(reading)
+        return result
+
+    def _compared(self) -> Reading:
+        """What is noted of this memory. Raises `EpochChanged` where it lacks some of that."""
+        files, memory = self._witness_files, self.memory
+        if files is None:
+            return Reading()
+        reading = files.read()
+        epoch = Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.witnesses)
+        if (why := missing(reading.notes, epoch, files.beyond)) is not None:
+            raise EpochChanged(why)
+        return reading
+
+    def _witness(self, reading: Reading) -> None:
+        files, memory = self._witness_files, self.memory
+        if files is None:
+            return
+        number = memory.witnesses[self._link] = memory.witnesses.get(self._link, 0) + 1
+        memory.witnesses_due_us.setdefault(self._link, (0, memory.clock() + WITNESS_KEEP_US))
+        files.write(0, WitnessNote(self._link, number, memory.clock(), files.beyond, memory_digest(memory.identity)))
+        files.cover(reading)
 
     def apply_now(self, command: Command) -> Result:
         """`apply`, for those who have no event loop."""
@@ -168,6 +203,13 @@ class MemoryStore:
             record = memory.records.get(operation_id)
             if record is None or record.token != lease.token or record.state is not State.IN_DOUBT:
                 del memory.recovery_leases[operation_id]
+        for link, (kept_number, due_us) in list(memory.witnesses_due_us.items()):
+            if due_us > now_us:
+                continue
+            if memory.witnesses[link] == kept_number:
+                del memory.witnesses[link], memory.witnesses_due_us[link]
+            else:
+                memory.witnesses_due_us[link] = (memory.witnesses[link], now_us + WITNESS_KEEP_US)
         for operation_id, audits in list(memory.audits.items()):
             for kept in [kept for kept in audits if kept.until_us <= now_us]:
                 if limit <= 0:
@@ -281,10 +323,11 @@ class MemoryStore:
         """`audits`, for those who have no event loop."""
         return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
 
-    async def look_epoch(self) -> Epoch:
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
         self._check_started()
         memory = self.memory
-        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo)
+        witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
+        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo, witnesses)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_started()

@@ -181,6 +181,30 @@ DEFECTS = (
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
+        "lower-witness-believed",
+        "a copy that was put back is believed as long as it knows the gateway, however much it lacks",
+        (Edit("store/epoch.py", "if held is None or held < note.number:", "if held is None:"),),
+        ("tests/store/test_epoch.py::test_a_witness[lower]",),
+    ),
+    Defect(
+        "witness-of-a-repeat-unraised",
+        "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
+        (Edit("store/postgres_batch.py", "            await self._touch()\n", "            pass\n"),),
+        ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
+    ),
+    Defect(
+        "notes-uncompared-on-a-new-connection",
+        "a Postgres that is replaced by an older copy under a running gateway grants what it has forgotten",
+        (
+            Edit(
+                "store/postgres_schema.py",
+                "if (why := missing(notes, found, beyond)) is not None:",
+                "if (why := None) is not None:",
+            ),
+        ),
+        ("tests/conformance/test_witness.py::test_a_store_that_lacks_what_it_acknowledged[postgres]",),
+    ),
+    Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
         (Edit("store/front.py", "if changes != self._memory_changes and", "if False and"),),

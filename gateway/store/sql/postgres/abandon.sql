@@ -25,6 +25,10 @@ WITH input AS MATERIALIZED (
         AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
         AND o.state IN ('claimed', 'in_doubt') AND o.last_event <> 'abandon'
     RETURNING o.operation_id
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $6::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

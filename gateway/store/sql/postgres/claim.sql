@@ -103,10 +103,14 @@ WITH clock AS MATERIALIZED (
                 )
         )
     RETURNING o.operation_id, o.token, o.attempts, o.claimed_us
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $19::uuid AND EXISTS (SELECT FROM granted)
+    RETURNING w.number
 )
-SELECT NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, c.now_us, {record}
+SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, {record}, {witness}
 FROM seen o CROSS JOIN clock c
 WHERE o.operation_id IS NOT NULL
 UNION ALL
-SELECT g.operation_id, g.token, g.attempts, g.claimed_us, {no_record}
+SELECT g.claimed_us, g.operation_id, g.token, g.attempts, {no_record}, {witness}
 FROM granted g

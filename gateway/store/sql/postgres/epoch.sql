@@ -6,5 +6,8 @@ SELECT
     e.identity::text || '/' || s.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS identity,
     t.last_value AS token,
     e.memo,
-    {now} AS now_us
+    {now} AS now_us,
+    -- Of the links that were asked for.
+    ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,
+    ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS numbers
 FROM idempotency_gateway.epoch e, idempotency_gateway.token t, pg_control_system() s

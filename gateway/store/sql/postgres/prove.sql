@@ -50,6 +50,10 @@ WITH input AS MATERIALIZED (
         ($12::text[])[ch.ordinal], ($13::text[])[ch.ordinal]
     FROM changed ch CROSS JOIN clock c
     WHERE ($12::text[])[ch.ordinal] IS NOT NULL
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $14::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

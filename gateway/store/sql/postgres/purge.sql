@@ -33,6 +33,10 @@ WITH input AS MATERIALIZED (
     SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'purge', ch.by_who, ch.by_why
     FROM changed ch CROSS JOIN clock c
     WHERE ch.by_who IS NOT NULL
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $5::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

@@ -36,6 +36,10 @@ WITH input AS MATERIALIZED (
         AND o.token = l.for_token AND NOT (o.last_event = 'takeover' AND o.attempt_id = l.new_attempt_id)
         AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
     RETURNING o.operation_id, o.token
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $7::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token, {witness}
 FROM clock c LEFT JOIN locked o ON true LEFT JOIN changed ch ON ch.operation_id = o.operation_id

@@ -111,3 +111,15 @@ CREATE TABLE epoch (
     memo BLOB NOT NULL
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');
+
+-- What each link of a gateway has acknowledged: a number that every transaction raises in which a command took effect. A note
+-- of it on the host that is higher shows that this is an older state. One that nobody raised between two looks at `check_us`
+-- is removed.
+CREATE TABLE witness (
+    link BLOB PRIMARY KEY,
+    number INTEGER NOT NULL,
+    kept_number INTEGER NOT NULL,
+    check_us INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX witness_check ON witness (check_us);

@@ -126,3 +126,14 @@ CREATE TABLE idempotency_gateway.epoch (
     memo     bytea   NOT NULL
 );
 INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
+
+-- What each link of a gateway has acknowledged: a number that every statement raises which changes an operation. A note of it
+-- on the gateway's host that is higher shows that this is an older state. One that nobody raised between two looks at
+-- `check_us` is removed. Raising changes no indexed column, and stays on its page.
+CREATE TABLE idempotency_gateway.witness (
+    link        uuid   NOT NULL PRIMARY KEY,
+    number      bigint NOT NULL,
+    kept_number bigint NOT NULL,
+    check_us    bigint NOT NULL
+) WITH (fillfactor = 20);
+CREATE INDEX witness_check ON idempotency_gateway.witness (check_us);

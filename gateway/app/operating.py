@@ -16,7 +16,7 @@ from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
 from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
-from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
+from gateway.app.stores import bare_store, fast_tier, is_migrated, journal_directory, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
@@ -50,8 +50,8 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
     )
 
 
-def _operations_on(config: Config, store: Tiered) -> Operations:
-    """What operators do, on a store with its copies."""
+def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
+    """What operators do, on a store with its copies and beside these journals."""
     # With a fast tier every gateway hears of a purge.
     unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(
@@ -59,7 +59,7 @@ def _operations_on(config: Config, store: Tiered) -> Operations:
         policies_of(config),
         drops_owed=lambda: store.drops_owed,
         cache_seconds=unheard_seconds,
-        journal=journal_look(config),
+        journal=journal,
     )
 
 
@@ -73,7 +73,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     if config.admin.token is None:
         return None
     return AdminApi(
-        _operations_on(config, store),
+        operations_on(config, store, journal_look(config)),
         config.admin.token.get_secret_value(),
         answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
@@ -94,8 +94,8 @@ async def operate(config: Config, job: Job) -> int:
                 f"{PROGRAM} migrate"
             )
         if job.needs is Needs.TIERS:
-            tiered = tiered_store(config, store, Herald())
-            store, operations = tiered, _operations_on(config, tiered)
+            tiered = tiered_store(config, store, fast_tier(config), Herald())
+            store, operations = tiered, operations_on(config, tiered, journal_look(config))
         try:
             await store.start()
             return await job.run(operations, desk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
@@ -12,8 +12,8 @@ from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
 from gateway.store import postgres, sqlite
-from gateway.store.base import Store
-from gateway.store.epoch import SeenFile
+from gateway.store.base import FastTier, Store, boot_seconds
+from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.front import Front
 from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
@@ -22,34 +22,63 @@ from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
 
 
-def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
+def durable_store(
+    config: Config,
+    store: Store,
+    herald: Herald,
+    recipes: Mapping[str, bytes],
+    seen_file: SeenFile,
+    shared_note: SharedNote | None,
+) -> Store:
     """The durable record, behind its front."""
     accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
-    fast = config.store.fast
     return Front(
-        bare_store(config),
+        store,
         herald,
         config.service,
         recipes,
         accepted,
-        seen_file=SeenFile(config.state_dir / "store-seen.json"),
+        seen_file=seen_file,
         amnesia_window_us=microseconds(window_seconds),
-        shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),
+        shared_note=shared_note,
     )
 
 
-def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
+def tiered_store(
+    config: Config,
+    durable: Store,
+    fast: FastTier | None,
+    herald: Herald,
+    clock: Callable[[], float] = boot_seconds,
+) -> Tiered:
     """The durable record with what stands before it."""
-    fast = config.store.fast
     return Tiered(
         durable,
-        None if fast is None else RedisFastTier(fast.url.get_secret_value()),
+        fast,
         cache_bytes=config.store.cache_bytes,
         cache_max_age_seconds=config.store.cache_max_age,
+        clock=clock,
         on_tier=lambda tier, up, why: herald.state(TierChanged(tier, up, why)),
     )
+
+
+def fast_tier(config: Config) -> RedisFastTier | None:
+    """The fast tier; None where there is none."""
+    fast = config.store.fast
+    return None if fast is None else RedisFastTier(fast.url.get_secret_value())
+
+
+def shared_note(config: Config) -> RedisSeen | None:
+    """What all gateways note of the durable store; None where there is no place for it."""
+    fast = config.store.fast
+    return None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config))
+
+
+def seen_file(config: Config) -> SeenFile:
+    """What this host notes of the durable store."""
+    return SeenFile(config.state_dir / "store-seen.json")
 
 
 def journal_directory(config: Config) -> Path:

@@ -137,6 +137,16 @@ def test_mistake_in_a_route(line: str, path: str, message: str) -> None:
     assert report(text) == [f"{ROUTE_LINE}:{column(line)}: routes[0].{path}: {message}"]
 
 
+@pytest.mark.parametrize("where", ["upstream: {key: none}", ""], ids=["of-the-route", "of-all"])
+def test_resend_to_an_upstream_that_gets_no_key(where: str) -> None:
+    """What is sent again must be recognised there, so the two are refused together, wherever each is written."""
+    text = with_route("recovery: resend", *([where] if where else []))
+    if not where:
+        text = text.replace("{url: http://127.0.0.1:9000}", "{url: http://127.0.0.1:9000, key: none}")
+    message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
+    assert report(text) == [f"{ROUTE_LINE}:15: routes[0].recovery: {message}"]
+
+
 REPLACED = [
     ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
     ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
@@ -352,6 +362,8 @@ LOOPS = [
     ("0.0.0.0:9000", "http://127.0.0.1:9000"),
     ("'[::]:9000'", "http://localhost:9000"),
     ("'[::1]:443'", "https://[::1]"),
+    ("'[::]:9000'", "http://[::1]:9000"),
+    ("0.0.0.0:9000", "http://[::1]:9000"),
     ("gateway.internal:80", "http://gateway.internal"),
 ]
 

@@ -337,7 +337,7 @@ async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
 
 
 async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
-    """A drop that Redis could not take is owed: its copy is not used here, and is dropped when Redis is back."""
+    """A drop that Redis could not take is owed, and made good when Redis is back."""
     async with gateway(memory, own_redis.url) as here:
         hand = await complete(here.store)
         await in_redis(own_redis.url, hand)
@@ -349,6 +349,42 @@ async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: Red
         await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
     async with fast_tier(own_redis.url) as tier:
         assert await tier.get(hand.operation_id) is None
+
+
+async def test_a_copy_that_is_owed_a_drop_is_not_used(
+    memory: Memory, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is there and still has it: whoever purged it here is not answered from there."""
+    async with gateway(memory, redis_url) as here:
+        hand = await complete(here.store)
+        await in_redis(redis_url, hand)
+        tier = here.store._fast
+        assert tier is not None
+
+        async def fail(*_: object) -> None:
+            raise Indefinite("the answer was lost")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(tier, "drop", fail)
+            await here.store.apply(Purge(hand.operation_id))
+            assert (here.store.fast_up, here.store.drops_owed) == (True, 1)
+            assert await tier.get(hand.operation_id) is not None
+            assert here.store.look(hand.operation_id) is None
+            assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
+        await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
+        assert await tier.get(hand.operation_id) is None
+
+
+async def test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache(memory: Memory) -> None:
+    """It may have been done, so the process forgets its copy whatever it hears."""
+    async with gateway(memory, None) as here:
+        hand = await complete(here.store)
+        assert here.store.recall(hand.operation_id) is not None
+        here.durable.loses_answers = True
+        with pytest.raises(Indefinite):
+            await here.store.apply(Purge(hand.operation_id))
+        here.durable.loses_answers = False
+        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, redis_url: str) -> None:

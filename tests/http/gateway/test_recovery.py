@@ -183,18 +183,6 @@ async def test_probe_that_knows_nothing_changes_nothing(store: Store, tmp_path: 
         assert len(charges(home)) == 1
 
 
-async def test_never_happened_too_early(store: Store, tmp_path: Path) -> None:
-    """That nothing is there yet is no proof while a request may still arrive."""
-    route = probed() | {"in_flight": {"wait": "1s"}}
-    async with house(store, tmp_path, route=route) as home:
-        home.upstream.on("/charges", LOST)
-        home.upstream.on(None, Answer(404, effect=False))
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-        assert status_of(await home.send("k1")) == (409, "in-doubt")
-        assert len(probes(home)) >= 1
-        assert len(charges(home)) == 1
-
-
 async def test_probe_follows(store: Store, tmp_path: Path) -> None:
     """Where the answer names another one, that is what is recorded; a name on another host is not followed."""
     async with house(store, tmp_path, route=probed(follow="/url") | {"in_flight": {"wait": "3s"}}) as home:
@@ -212,12 +200,11 @@ async def test_probe_follows(store: Store, tmp_path: Path) -> None:
         assert (status_of(again), again.body) == ((200, "recovered"), b"the charge")
 
 
-async def test_lapsed_claim_waits_for_its_owners_journal(store: Store, tmp_path: Path) -> None:
-    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
+async def test_doubt_that_its_holder_spoke_of_waits_for_no_journal(store: Store, tmp_path: Path) -> None:
+    """However long the outcomes of those who went silent are waited for, this one's is known: it may be sent again."""
     async with house(store, tmp_path, route={"recovery": "resend"}, store={"journal_grace": "1h"}) as home:
         home.upstream.on("/charges", LOST, Answer(200))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
-        # Said by its holder, it has nothing to wait for.
         assert status_of(await home.send("k1")) == (200, "stored")
 
 

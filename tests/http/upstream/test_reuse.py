@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown
+from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown, tls_context
 from gateway.proxy.upstream.idle_history import IdleHistory
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
+from tests.support.tls import Authority
 
 FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 
 
 @contextlib.contextmanager
 def in_a_thread(
-    *after_answer: bytes | None, go: threading.Event | None = None
+    *after_answer: bytes | None, go: threading.Event | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[int, list[threading.Event]]]:
     """A server that does something right after its n-th answer, with the loop standing still: bytes, or FIN for None.
 
@@ -34,6 +36,8 @@ def in_a_thread(
         with contextlib.suppress(OSError):
             for then, event in zip(after_answer, done, strict=True):
                 connection, _ = listener.accept()
+                if tls is not None:
+                    connection = tls.wrap_socket(connection, server_side=True)
                 connections.append(connection)
                 connection.recv(65536)
                 connection.sendall(DONE)
@@ -238,6 +242,20 @@ async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: by
     go = threading.Event()
     with in_a_thread(then, b"", go=go) as (port, done):
         async with upstream_to(port) as client:
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            go.set()
+            done[0].wait(10)
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            assert (client.stats.reused, client.stats.opened) == (0, 2)
+
+
+@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
+async def test_what_came_since_the_answer_over_tls(authority: Authority, then: bytes | None) -> None:
+    """Bytes that a fresh connection may have to read, its session tickets, condemn a used one."""
+    go = threading.Event()
+    tls = tls_context(ca=authority.ca_file)
+    with in_a_thread(then, b"", go=go, tls=authority.issue().server_context()) as (port, done):
+        async with upstream_to(port, tls=tls) as client:
             assert await (await answer(client)).body.read_all(10) == b"done"
             go.set()
             done[0].wait(10)

@@ -36,6 +36,8 @@ GRACE_SECONDS: Final = 12.0
 # What a gateway that is back needs to find the store and to flush its journal.
 _FLUSH_SECONDS: Final = 6.0
 CLIENTS: Final = 10
+# Of requests that are being worked on when the store goes.
+_AMID: Final = 5
 _HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
 # What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
@@ -83,24 +85,28 @@ class World:
 
     postgres: PostgresServer
     redis: RedisServer
+    upstream: StormUpstream
     gateways: Sequence[GatewayProcess]
     done: Counter[str] = field(default_factory=Counter)
-    absences: list[tuple[float, float]] = field(default_factory=list)
+    absences: list[tuple[int, float, float]] = field(default_factory=list)
 
     @asynccontextmanager
-    async def absence(self) -> AsyncIterator[None]:
+    async def absence(self, gateway: GatewayProcess) -> AsyncIterator[None]:
         """While a gateway is away, from its last step to its next."""
         begin = time.monotonic()
         try:
             yield
         finally:
-            self.absences.append((begin, time.monotonic()))
+            self.absences.append((gateway.port, begin, time.monotonic()))
 
     def was_superseded(self, call: Call) -> bool:
         """Whether a `journaled` answer need not have become the record: its gateway was away for so long that others
         had not to leave the operation alone any more. That is what `store.journal_grace` is said to mean.
         """
-        return any(end > call.end and end - begin > GRACE_SECONDS - _FLUSH_SECONDS for begin, end in self.absences)
+        return any(
+            port == call.gateway and end > call.end and end - begin > GRACE_SECONDS - _FLUSH_SECONDS
+            for port, begin, end in self.absences
+        )
 
 
 Deed = Callable[[World, random.Random], Awaitable[None]]
@@ -108,7 +114,7 @@ Deed = Callable[[World, random.Random], Awaitable[None]]
 
 async def _kill(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.kill()
         await asyncio.sleep(source.uniform(0.0, 2.0))
         await gateway.start()
@@ -116,7 +122,7 @@ async def _kill(world: World, source: random.Random) -> None:
 
 async def _restart(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.ask_to_stop()
         await gateway.wait_exit()
         await gateway.start()
@@ -124,7 +130,7 @@ async def _restart(world: World, source: random.Random) -> None:
 
 async def _freeze(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.pause()
         await asyncio.sleep(LEASE_SECONDS + source.uniform(0.5, 3.0))
         gateway.resume()
@@ -133,6 +139,17 @@ async def _freeze(world: World, source: random.Random) -> None:
 async def _crash_postgres(world: World, source: random.Random) -> None:
     world.postgres.crash()
     await asyncio.sleep(source.uniform(0.0, 3.0))
+    world.postgres.launch()
+    await eventually(world.postgres.is_ready, _HEAL_SECONDS, "Postgres is ready")
+
+
+async def _crash_postgres_amid(world: World, source: random.Random) -> None:
+    """Between claims and what is to be recorded of them, and for so long that it is journaled."""
+    with world.upstream.holding_back():
+        with suppress(AssertionError):
+            await eventually(lambda: world.upstream.held >= _AMID, 5.0, "requests are being worked on")
+        world.postgres.crash()
+    await asyncio.sleep(source.uniform(4.0, 5.0))
     world.postgres.launch()
     await eventually(world.postgres.is_ready, _HEAL_SECONDS, "Postgres is ready")
 
@@ -157,16 +174,26 @@ async def _freeze_redis(world: World, source: random.Random) -> None:
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
 _TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
-_TO_STORES: Final[tuple[Deed, ...]] = (_crash_postgres, _crash_postgres, _freeze_postgres, _kill_redis, _freeze_redis)
+_TO_STORES: Final[tuple[Deed, ...]] = (
+    _crash_postgres_amid,
+    _crash_postgres,
+    _freeze_postgres,
+    _kill_redis,
+    _freeze_redis,
+)
 
 
 async def _trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
-    """One fault after the other; each is over when the next begins, and all are when this returns."""
+    """One fault after the other; each is over when the next begins, and all are when this returns.
+
+    The first of them is done first, however short the storm is.
+    """
+    deed = deeds[0]
     while time.monotonic() < until:
         await asyncio.sleep(source.uniform(0.2, 2.0))
-        deed = source.choice(deeds)
         await deed(world, source)
         world.done[deed.__name__.strip("_").replace("_", " ")] += 1
+        deed = source.choice(deeds)
 
 
 async def _tell(clients: Clients, world: World) -> None:
@@ -187,7 +214,7 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
         configs = [(_config(postgres, redis, upstream, place), place) for place in places]
-        world = World(postgres, redis, await stack.enter_async_context(gateways(*configs)))
+        world = World(postgres, redis, upstream, await stack.enter_async_context(gateways(*configs)))
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -43,7 +42,7 @@ from gateway.store.base import (
 )
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
-from tests.simulation.history import Change, History, Jump, StoreCall, View
+from tests.simulation.history import Change, History, Jump, StoreCall, View, digest_of
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
@@ -216,7 +215,7 @@ def view(record: Record | None) -> View | None:
     if (response := record.response) is not None:
         nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
         has_body = response.body is not None
-        response_digest = sha256(repr((response.status, response.headers, response.body)).encode()).digest()[:8]
+        response_digest = digest_of(response.status, response.body or b"")
     return View(
         state=record.state.value,
         token=record.token,

@@ -549,6 +549,7 @@ _VERDICTS: Final = "tests/http/gateway/test_verdicts.py::"
 _RECOVERY: Final = "tests/http/gateway/test_recovery.py::"
 _TIMES: Final = "tests/http/gateway/test_times.py::"
 _TLS: Final = "tests/http/gateway/test_tls.py::"
+_UPSTREAM_TLS: Final = "tests/http/upstream/test_tls.py::"
 _LOGS: Final = "tests/observe/test_logs.py::"
 _KEYS: Final = "tests/core/test_identity_key.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
@@ -564,9 +565,9 @@ ELSEWHERE: Final = (
         "state_dir": "tests/app/test_gateway.py::test_the_name_of_its_directory_is_durable",
         "upstream.max_connections": _VERDICTS + "test_requests_without_protection_keep_no_operation_from_the_upstream",
         "upstream.tls.ca": _TLS + "test_upstream_with_a_strange_certificate",
-        "upstream.tls.cert": "tests/http/upstream/test_tls.py::test_a_client_certificate_is_shown",
-        "upstream.tls.key": "tests/http/upstream/test_tls.py::test_a_client_certificate_is_shown",
-        "upstream.tls.server_name": "tests/http/upstream/test_tls.py::test_a_certificate_for_somebody_else_sent_nothing",
+        "upstream.tls.cert": _UPSTREAM_TLS + "test_a_client_certificate_is_shown",
+        "upstream.tls.key": _UPSTREAM_TLS + "test_a_client_certificate_is_shown",
+        "upstream.tls.server_name": _UPSTREAM_TLS + "test_a_certificate_for_somebody_else_sent_nothing",
         "upstream.url": _VERDICTS + "test_rule_1_no_route",
         "store.durable": _VERDICTS + "test_rule_10_replayed",
         "store.fast": _VERDICTS + "test_rule_10_replayed",

@@ -181,10 +181,7 @@ async def of_what_is_in_flight_at_a_stop(place: Place, seconds: str) -> object:
     async with place.house(shutdown={"delay": "0s", "drain_timeout": seconds}) as home:
         task, hold = await home.begin()
         stopping = asyncio.create_task(home.gateway.stop())
-        if seconds == "0s":
-            await stopping
-        else:
-            assert not await is_over(stopping)
+        assert await is_over(stopping) == (seconds == "0s")
         hold.set()
         await stopping
         return status_of(await task)[1]

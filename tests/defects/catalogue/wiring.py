@@ -9,6 +9,7 @@ ROUTES = "app/routes.py"
 AGREEMENT = "config/agreement.py"
 _TIMES = "tests/http/gateway/test_times.py::"
 _MISTAKES = "tests/config/test_mistakes.py::"
+_SETTINGS = "tests/app/test_settings.py::test_a_setting_changes_what_is_seen["
 _TIERED = "tests/store/test_tiered.py::"
 
 DEFECTS = (
@@ -101,5 +102,87 @@ DEFECTS = (
             ),
         ),
         ("tests/store/test_postgres_tokens.py::test_the_sequence_is_moved_by_one_at_a_time",),
+    ),
+    Defect(
+        "claims-of-another-length",
+        "claims last as long as somebody thought, whatever the configuration says",
+        (
+            Edit(
+                PARTS,
+                "            lease_seconds=config.store.lease,\n            grace",
+                "            lease_seconds=30.0,\n            grace",
+            ),
+        ),
+        (_SETTINGS + "store.lease-10s]",),
+    ),
+    Defect(
+        "amnesia-for-as-long-as-the-default",
+        "after a loss absent keys are refused for another time than was asked for",
+        (
+            Edit(
+                "app/stores.py",
+                "longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window",
+                "longest_seconds",
+            ),
+        ),
+        (_SETTINGS + "store.amnesia_window-1m]",),
+    ),
+    Defect(
+        "identity-changes-accepted",
+        "a start that forgets living keys is let pass unasked",
+        (Edit("app/stores.py", 'if route.identity_change == "accept")', "if route.identity_change)"),),
+        (_SETTINGS + "routes.identity_change-refuse]",),
+    ),
+    Defect(
+        "forgotten-with-the-answer",
+        "a key is free again once its answer is gone",
+        (
+            Edit(
+                ROUTES,
+                "remember_us=microseconds(route.retention.remember),\n            expired",
+                "remember_us=microseconds(route.retention.replay),\n            expired",
+            ),
+        ),
+        (_SETTINGS + "routes.retention.remember-1h]",),
+    ),
+    Defect(
+        "always-forwarded",
+        "without the store every request goes on unprotected",
+        (Edit(ROUTES, 'route.store_unavailable == "forward"', "True"),),
+        (_SETTINGS + "routes.store_unavailable-refuse]",),
+    ),
+    Defect(
+        "anybody-names-the-caller",
+        "the field that names the caller is believed from everywhere",
+        (Edit(ROUTES, 'None if part.from_ == "any" else part.from_', "None"),),
+        (_SETTINGS + "routes.scope.from-['10.0.0.0/8']]",),
+    ),
+    Defect(
+        "settle-shorter-than-the-wire",
+        "a time to settle is taken in which a request may still arrive",
+        (
+            Edit(
+                AGREEMENT, "least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = whole.response_timeout"
+            ),
+        ),
+        (_MISTAKES + "test_mistake_in_a_route",),
+    ),
+    Defect(
+        "nobody-probes-in-the-background",
+        "what is in doubt stays so until somebody asks for it again",
+        (Edit(PARTS, "self._tally_taker.run(), self._recovery.run()]", "self._tally_taker.run()]"),),
+        ("tests/http/gateway/test_recovery.py::test_background_probe[sqlite]",),
+    ),
+    Defect(
+        "drained-for-another-time",
+        "what is in flight at a stop gets another time than was asked for",
+        (Edit(PARTS, "self._config.shutdown.drain_timeout", "30.0"),),
+        (_SETTINGS + "shutdown.drain_timeout-0s]",),
+    ),
+    Defect(
+        "nobody-renews",
+        "no lease is renewed, so that every slow operation comes into doubt",
+        (Edit("app/gateway.py", "            self._spawn(self._parts.leases.run())\n", ""),),
+        (_TIMES + "test_a_slow_operation_keeps_its_claim",),
     ),
 )

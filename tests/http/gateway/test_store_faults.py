@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from gateway import EXIT_OK
 from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove
@@ -130,3 +131,14 @@ async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: Postg
             relay.refuse()
             assert status_of(await two.send("k1")) == (503, "store-unavailable")
             assert len(upstream.requests) == 2
+
+
+async def test_a_stop_takes_the_journal_to_the_store(tmp_path: Path) -> None:
+    """What was kept while the store took nothing is recorded before the end, if it takes it by then."""
+    async with shaken(tmp_path) as (home, store):
+        store.break_("complete", fault=refused())
+        assert status_of(await home.send("k1")) == (200, "journaled")
+        store.mend()
+        assert await home.gateway.stop() == EXIT_OK
+        async with neighbour(sqlite_store(tmp_path), tmp_path / "n", home.upstream) as other:
+            assert status_of(await other.send("k1")) == (200, "replayed")

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from gateway.app.parts import Environment
+from gateway.core.operation import State
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -97,6 +99,26 @@ async def test_a_404_frees_no_key_after_a_step_of_the_store_s_clock(clocks: Cloc
         assert not await is_believed(home)
         clocks.pass_time(LEASE_SECONDS + settle_seconds + 1, home)
         assert await is_believed(home)
+
+
+async def test_a_slow_operation_keeps_its_claim(clocks: Clocks) -> None:
+    """For as long as the upstream works on it, the gateway renews its lease by itself."""
+    section = sqlite_store(clocks.directory)
+    async with house(section, clocks.directory, surround=clocks.surround, store={"lease": "3s"}) as home:
+        task, hold = await home.begin("k1", answer=Answer(201))
+        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
+        for _ in range(5):
+            clocks.pass_time(1)
+
+            async def is_renewed() -> bool:
+                snapshot = await home.gateway._store.read(operation_id)
+                assert snapshot.record is not None
+                assert snapshot.record.state is State.CLAIMED
+                return snapshot.record.lease_until_us > snapshot.now_us + 2_000_000
+
+            await eventually(is_renewed)
+        hold.set()
+        assert status_of(await task) == (201, "stored")
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import pytest
 from gateway import EXIT_OK
 from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Applied, Prove
+from gateway.core.operation import Abandon, Applied, Prove, Purge, State
 from gateway.store.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
@@ -142,3 +142,20 @@ async def test_a_stop_takes_the_journal_to_the_store(tmp_path: Path) -> None:
         assert await home.gateway.stop() == EXIT_OK
         async with neighbour(sqlite_store(tmp_path), tmp_path / "n", home.upstream) as other:
             assert status_of(await other.send("k1")) == (200, "replayed")
+
+
+async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path: Path) -> None:
+    """Once an outcome is recorded its record is what counts: purged by an operator, it is gone."""
+    async with shaken(tmp_path, route={"in_flight": {"wait": "0s"}}) as (home, store):
+        store.break_("complete", fault=refused())
+        assert status_of(await home.send("k1")) == (200, "journaled")
+        operation_id = operation_of(home)
+        store.mend()
+
+        async def is_recorded() -> bool:
+            return (await home.gateway._store.read(operation_id)).state is State.COMPLETED
+
+        await eventually(is_recorded)
+        await eventually(lambda: home.gateway._journal.tally.waiting == 0)
+        await home.gateway._store.apply(Purge(operation_id))
+        assert status_of(await home.send("k1")) == (410, "key-expired")

@@ -12,8 +12,11 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.journal import no_journal
+from gateway.admin.resolution import Changed, NothingHappened, Refusal, Refused
+from gateway.app.operating import operations_on
 from gateway.app.parts import Environment
-from gateway.core.operation import State
+from gateway.core.operation import Audit, State
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -89,6 +92,20 @@ async def test_a_404_frees_the_key_once_no_request_can_arrive(
         assert not await is_believed(home)
         clocks.pass_time(2, home)
         assert await is_believed(home)
+
+
+async def test_an_operator_waits_until_no_request_can_arrive(clocks: Clocks) -> None:
+    """That nothing happened is refused for as long as a probe's 404 is, unless it is forced."""
+    async with asked_about(clocks) as home:
+        config, ruling, audit = home.gateway._config, NothingHappened(), Audit("ann", "asked them")
+        operations = operations_on(config, home.gateway._store, no_journal)
+        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
+        clocks.pass_time(LEASE_SECONDS + RESPONSE_SECONDS + TCP_SECONDS - 1, home)
+        refusal = await operations.resolve(operation_id, ruling, audit, is_forced=False)
+        assert isinstance(refusal, Refused)
+        assert refusal.reason is Refusal.EARLY
+        clocks.pass_time(2, home)
+        assert isinstance(await operations.resolve(operation_id, ruling, audit, is_forced=False), Changed)
 
 
 async def test_a_404_frees_no_key_after_a_step_of_the_store_s_clock(clocks: Clocks) -> None:

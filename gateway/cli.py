@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +20,11 @@ from gateway.admin.arguments import NAMES as OPERATORS
 from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.app.life import StartError
-from gateway.app.operating import OperatingError, operate
+from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.serve import migrate, run, serve
 from gateway.app.share import worker_count
-from gateway.config import Config, ConfigError, load, notices
+from gateway.app.tls_files import tls_remarks
+from gateway.config import Config, ConfigError, Placeholders, load, notices
 
 CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "run":
                 return _run(chosen.config)
             case "check":
-                return _check(chosen.config)
+                return _check(chosen.config, _Checks.of(chosen))
             case "migrate":
                 return _migrate(chosen.config)
             case name if name in OPERATORS:
@@ -67,6 +69,16 @@ def parser() -> argparse.ArgumentParser:
 
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
+    check.add_argument("--strict", action="store_true", help="what is worth a note fails the check, too")
+    check.add_argument(
+        "--without-secrets",
+        action="store_true",
+        help="let placeholders stand for variables that are not set and secret files that cannot be read",
+    )
+    check.add_argument("--without-files", action="store_true", help="do not open the TLS files that are named")
+    check.add_argument(
+        "--store", action="store_true", help="also ask the configured store what a start would refuse; changes nothing"
+    )
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
@@ -89,23 +101,52 @@ def _port(text: str) -> int:
 
 def _run(path: Path) -> int:
     config = _load(path)
-    for notice in notices(config):
-        print(f"{PROGRAM}: {notice}", file=sys.stderr)
-    return run(serve(config))
+    try:
+        return run(serve(config))
+    except StartError:
+        return EXIT_FAILED  # it is in the log, in the form that the configuration says
 
 
-def _check(path: Path) -> int:
-    config = _load(path)
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """What `check` is asked for besides the configuration itself."""
+
+    is_strict: bool
+    without_secrets: bool
+    without_files: bool
+    asks_store: bool
+
+    @classmethod
+    def of(cls, chosen: argparse.Namespace) -> _Checks:
+        return cls(chosen.strict, chosen.without_secrets, chosen.without_files, chosen.store)
+
+
+def _check(path: Path, checks: _Checks) -> int:
+    placeholders = Placeholders()
+    config = _load(path, placeholders if checks.without_secrets else None)
     count = len(config.routes)
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
     for row in _route_rows(config):
         print(f"  {row}")
-    print("  everything else passes through untouched")
+    print("  everything else passes through untouched, but for these paths in other upper and lower case: refused")
     if config.workers != 1:
         print(f"workers here: {worker_count(config)}")
-    for notice in notices(config):
-        print(f"note: {notice}")
-    return EXIT_OK
+    if placeholders.names:
+        print(f"not checked, for want of their values: {', '.join(placeholders.names)}")
+    remarks = [] if checks.without_files else tls_remarks(config)
+    notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
+    if checks.asks_store:
+        notes += run(check_store(config))
+    for note in notes:
+        print(f"note: {note}")
+    if checks.asks_store:
+        print("the store: a start would not be refused")
+    faults = [remark for remark in remarks if remark.is_fault]
+    for fault in faults:
+        print(f"{path}: {fault}", file=sys.stderr)
+    if notes and checks.is_strict:
+        print(f"{PROGRAM}: with --strict, what is noted above fails the check", file=sys.stderr)
+    return EXIT_WRONG if faults or (notes and checks.is_strict) else EXIT_OK
 
 
 def _route_rows(config: Config) -> list[str]:
@@ -124,8 +165,12 @@ def _route_rows(config: Config) -> list[str]:
 
 
 def _migrate(path: Path) -> int:
-    for line in run(migrate(_load(path))) or ["The schema is up to date."]:
-        print(line)
+    applied = run(migrate(_load(path)))
+    if not applied:
+        print("The schema is up to date; nothing was changed.")
+    for name in applied:
+        number, _, what = name.partition("_")
+        print(f"Brought the schema up to version {int(number)} ({what.replace('_', ' ')}).")
     return EXIT_OK
 
 
@@ -157,7 +202,7 @@ def _demo(chosen: argparse.Namespace) -> int:
     )
 
 
-def _load(path: Path) -> Config:
+def _load(path: Path, stand_in: Placeholders | None = None) -> Config:
     if path == CONFIG_PATH and not path.exists():
         raise CommandWrong(f"there is no {path}; name the gateway's configuration with --config FILE")
-    return load(path, os.environ)
+    return load(path, os.environ, stand_in=stand_in)

@@ -7,17 +7,23 @@ import inspect
 import itertools
 import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support import programs
 from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
 _numbers = itertools.count(1)
+# For each of setup, test and teardown. No test needs this long; the run is ended where this does not help.
+PATIENCE_SECONDS = float(os.environ.get("GATEWAY_TEST_PATIENCE", "100"))
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +35,7 @@ def server_workspace() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_installation(server_workspace: Path) -> PostgresInstallation:
-    """The Postgres programs of this machine, or those of the wheel."""
+    """The programs of the Postgres that the tests start."""
     directory = server_workspace / "postgres"
     directory.mkdir()
     return PostgresInstallation(directory)
@@ -116,11 +122,79 @@ async def no_task_is_left() -> AsyncIterator[None]:
     assert not left, f"tasks left behind: {left}"
 
 
+def pytest_report_header() -> list[str]:
+    """Which servers judge the program."""
+    return programs.described()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the modules of the tests compiled also where nothing may be written beside them.
+
+    To compile them, with their assertions rewritten, is most of what collecting takes.
+    """
+    cache = getattr(config, "cache", None)
+    if sys.dont_write_bytecode and cache is not None:
+        sys.pycache_prefix = str(cache.mkdir("bytecode"))
+        sys.dont_write_bytecode = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the check first, so that it is torn down after everything else that the test used."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_task_is_left")
+
+
+class _Hung(BaseException):
+    """Raised where a test hangs. Nothing that the test or the product catches: it is to come out."""
+
+
+@contextmanager
+def _timed(item: pytest.Item, what: str) -> Iterator[None]:
+    """Let what takes too long fail, by name. Again in a while: it may have been raised where nobody passes it on."""
+    text = f"{item.nodeid}: the {what} did not end within {PATIENCE_SECONDS:g} s"
+    is_over = False
+
+    def give_up(*_: object) -> None:
+        nonlocal is_over
+        is_over = True
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, asyncio.BaseEventLoop | None):
+            raise _Hung(text)
+        # uvloop keeps what is raised here to itself.
+        for task in asyncio.all_tasks(loop):
+            loop.call_soon_threadsafe(task.cancel)
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS, min(PATIENCE_SECONDS, 5.0))
+    try:
+        yield
+    except BaseException as error:
+        if not is_over:
+            raise
+        # As a test that failed: the run goes on.
+        raise AssertionError(text) from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with _timed(item, "setup"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with _timed(item, "test"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with _timed(item, "teardown"):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

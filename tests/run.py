@@ -23,11 +23,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 
-# Every directory with tests is in one of them; `tests/docs/test_run.py` sees to that.
+# Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 HALVES: Final = (
-    ("admin", "app", "conformance", "core", "integration"),
+    ("admin", "app", "clients", "conformance", "core", "integration"),
     ("config", "defects", "docs", "http", "observe", "proxy", "simulation", "store", "support_tests", "upkeep"),
 )
+
+# What needs servers that nothing brings along: `python -m tests.servers` runs it.
+BESIDE: Final = ("servers",)
 
 MEMORY: Final = Path("/dev/shm")
 # Several times what both halves have in files at once.
@@ -36,7 +39,7 @@ ROOM_BYTES: Final = 8 << 30
 
 def main(arguments: list[str]) -> int:
     """Run the tests; returns the exit code, that of the first half that failed."""
-    with _temporary_files():
+    with temporary_files():
         return _run(arguments)
 
 
@@ -70,7 +73,7 @@ def _together(first: list[str], second: list[str]) -> int:
 
 
 @contextmanager
-def _temporary_files() -> Iterator[None]:
+def temporary_files() -> Iterator[None]:
     """Let the processes that are started meanwhile have theirs in memory, if they can be there."""
     if "TMPDIR" in os.environ or not _is_fit(MEMORY):
         yield

@@ -48,6 +48,12 @@ from gateway.admin.view import described
 from gateway.observe.side_port import SidePort
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld, boot_seconds
 
+# What overrules a refusal here, by its reason.
+_OVERRULE: Final[Mapping[Refusal, str]] = {
+    Refusal.EARLY: ' To overrule this, add "force": true.',
+    Refusal.ANSWER: ' To overrule this, add "force": true.',
+    Refusal.UNSURE: ' To confirm it, add "yes": true.',
+}
 _LOG = logging.getLogger("gateway")
 
 _REQUESTS_MAX: Final = 16
@@ -187,7 +193,9 @@ class AdminApi:
         operation = {"operation_id": str(operation_id), **described(outcome.snapshot, has_body=True)}
         if isinstance(outcome, Refused):
             status = 404 if outcome.reason is Refusal.UNKNOWN else 409
-            return problem(status, outcome.reason, outcome.text, operation=operation)
+            return problem(
+                status, outcome.reason, outcome.text + _OVERRULE.get(outcome.reason, ""), operation=operation
+            )
         audit = audit_of(asked)
         _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
         about = {"detail": outcome.text, "notes": list(outcome.notes), "drops_owed": outcome.drops_owed}

@@ -80,9 +80,11 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
         "resolve",
         help="end the doubt about an operation",
         description="Say what became of an operation in doubt. The same command given twice changes nothing more: "
-        "repeat it if you did not see its answer.",
+        "repeat it if you did not see its answer. With --from many are resolved by one command: each line of the file "
+        "is OPERATION_ID never-happened, or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused where "
+        "the token is another one. What is refused is listed, and the rest is done.",
     )
-    resolve.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    resolve.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
     ruling = resolve.add_mutually_exclusive_group(required=True)
     ruling.add_argument(
         "--completed",
@@ -90,6 +92,9 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
         help="it happened, and this is the service's answer as curl -i prints it; - reads standard input",
     )
     ruling.add_argument("--never-happened", action="store_true", help="it had no effect, and no longer can")
+    ruling.add_argument(
+        "--from", dest="list", metavar="FILE", help="resolve what this file lists; - reads standard input"
+    )
     _add_audit(resolve)
     resolve.add_argument(
         "--force",
@@ -97,6 +102,7 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
         help="even though a request may still arrive, or the answer's status settles nothing",
     )
     resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    resolve.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     return resolve
 
 

@@ -12,6 +12,7 @@ import argparse
 import os
 import pwd
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,6 +26,7 @@ from gateway.admin.arguments import EVERY_STATE, STATES
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, kept, notes
+from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.outcome import OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
@@ -142,6 +144,10 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
 
 def _resolve(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
+    if chosen.list is not None:
+        return _resolve_list(chosen, audit)
+    if chosen.operation is None:
+        raise CommandWrong("say which operation: its id, as inspect --list shows it; or --from FILE for many")
     ruling: Ruling = NothingHappened()
     if chosen.completed is not None:
         try:
@@ -150,10 +156,42 @@ def _resolve(chosen: argparse.Namespace) -> Job:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
     async def resolve(operations: Operations, _: JournalDesk) -> int:
-        outcome = await operations.resolve(chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token)
+        outcome = await operations.resolve(
+            chosen.operation,
+            ruling,
+            audit,
+            is_forced=chosen.force,
+            token=chosen.token,
+            is_dry_run=chosen.dry_run,
+        )
         return _tell(outcome)
 
-    return Job(resolve, Needs.TIERS, changes=True)
+    return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
+
+
+def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
+    _refuse({"an OPERATION_ID": chosen.operation, "--token": chosen.token}, "stands in the file of --from")
+    try:
+        lines = read_list(_read(chosen.list, LIST_BYTES_MAX), lambda name: _read(name, _FILE_BYTES_MAX))
+    except ListWrong as error:
+        raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
+
+    async def resolve(operations: Operations, _: JournalDesk) -> int:
+        ends: Counter[End] = Counter()
+        async for ended in resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run):
+            ends[ended.end] += 1
+            line = ended.line
+            if ended.end in (End.REFUSED, End.UNKNOWN):
+                _fail(f"{chosen.list}: line {line.number}: {line.operation_id}: {ended.text}")
+            else:
+                print(f"{line.operation_id}  {ended.end}", flush=True)
+        left = len(lines) - ends.total()
+        if ends[End.UNKNOWN]:
+            _fail(f"stopped there; {left} lines were not come to. Give the same command again")
+        print(", ".join(f"{count} {end}" for end, count in ends.items()))
+        return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else EXIT_OK
+
+    return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
 
 
 def _purge(chosen: argparse.Namespace) -> Job:
@@ -238,7 +276,8 @@ def _tell(outcome: Changed | Refused) -> int:
         if outcome.reason is Refusal.UNSURE:
             # What is missing is a word of the command line: --yes.
             raise CommandWrong(outcome.text)
-        return _fail(outcome.text)
+        hint = " To overrule this, add --force." if outcome.reason in (Refusal.EARLY, Refusal.ANSWER) else ""
+        return _fail(outcome.text + hint)
     print(outcome.text)
     for note in outcome.notes:
         print(f"note: {note}", file=sys.stderr)

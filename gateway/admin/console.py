@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from gateway.admin.inspection import Inspected, next_step
 from gateway.admin.journal import sentence, since_us, state_of, why_of
+from gateway.admin.recovery import recovery_rows
 from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
-from gateway.core.operation import Snapshot
+from gateway.core.operation import Record, RequestInfo, Snapshot
 from gateway.store.journal_base import JournalView
 
 Columns = tuple[tuple[str, int], ...]
@@ -109,33 +110,51 @@ def full_text(inspected: Inspected) -> Iterator[str]:
     yield _line("operation", str(inspected.operation_id))
     yield _line("state", inspected.snapshot.state.value)
     if record is not None:
-        yield _line("route", record.identity.route)
-        if record.identity.operation != record.identity.route:
-            yield _line("operation name", record.identity.operation)
-        if record.identity.key is not None:
-            yield _line("key", record.identity.key)
-        yield _line("token", str(record.token))
-        yield _line("attempts", str(record.attempts))
-        yield _line("holder", record.holder)
-        yield _line("last event", record.last_event.value)
-        if record.doubt is not None:
-            yield _line("in doubt because", record.doubt)
-        if record.carries_doubt:
-            yield _line("carries doubt", "yes: an earlier attempt may have had its effect")
-        for name, at_us in times_of(record):
-            yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
-        if record.response is not None:
-            about = described(inspected.snapshot, has_body=True)["response"]
-            size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
-            yield _line("answer", f"{about['status']}, body {about['body']}{size}")
-            if (location := location_of(record.response)) is not None:
-                yield _line("location", location)
+        yield from _record_text(inspected, record)
     yield _line("store's now", moment(now_us))
     for entry in inspected.audits:
         yield _line("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}")
     for kept_entry in inspected.journal.entries:
         yield _line("journal here", sentence(kept_entry, inspected.journal.now_us))
     yield _line("what to do", next_step(inspected))
+
+
+def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
+    now_us = inspected.snapshot.now_us
+    yield _line("route", record.identity.route)
+    if record.identity.operation != record.identity.route:
+        yield _line("operation name", record.identity.operation)
+    if record.identity.key is not None:
+        yield _line("key", record.identity.key)
+    yield _line("token", str(record.token))
+    yield _line("attempts", str(record.attempts))
+    yield _line("holder", record.holder)
+    if record.request is not None:
+        yield from _request_text(record.request)
+    yield _line("last event", record.last_event.value)
+    if record.doubt is not None:
+        yield _line("in doubt because", record.doubt)
+    if inspected.doubt is not None:
+        for label, text in recovery_rows(inspected.doubt):
+            yield _line(label, text)
+    if record.carries_doubt:
+        yield _line("carries doubt", "yes: an earlier attempt may have had its effect")
+    for name, at_us in times_of(record):
+        yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
+    if record.response is not None:
+        about = described(inspected.snapshot, has_body=True)["response"]
+        size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
+        yield _line("answer", f"{about['status']}, body {about['body']}{size}")
+        if (location := location_of(record.response)) is not None:
+            yield _line("location", location)
+
+
+def _request_text(request: RequestInfo) -> Iterator[str]:
+    yield _line("request", f"{request.method} {request.host}{request.path}")
+    if request.request_id is not None:
+        yield _line("request id", request.request_id)
+    if request.trace_id is not None:
+        yield _line("trace id", request.trace_id)
 
 
 def _line(label: str, text: str) -> str:

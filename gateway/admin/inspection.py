@@ -9,9 +9,10 @@ from uuid import UUID
 from gateway.admin.journal import advice_of, kept
 from gateway.admin.memory import MemoryState
 from gateway.admin.policy import Treatment
+from gateway.admin.recovery import Doubt, recovery_json, recovery_step
 from gateway.admin.view import advice, audited, described, foreign
-from gateway.core.operation import Snapshot
-from gateway.store.base import AuditEntry
+from gateway.core.operation import Snapshot, State
+from gateway.store.base import AuditEntry, RecoveryState
 from gateway.store.journal_base import JournalView
 
 
@@ -28,12 +29,24 @@ class Inspected:
     """What the journals of this host hold of it."""
     memory: MemoryState | None = None
     """What the store says of its memory, where the next request with this key is refused for what was lost of it."""
+    probes: RecoveryState | None = None
+    """What is kept of its probes, where it is in doubt and there were any."""
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """What gateways do about the doubt; None where there is none, or it is another service's."""
+        record = self.snapshot.record
+        if record is None or record.state is not State.IN_DOUBT or self.treatment is None:
+            return None
+        return Doubt(self.treatment.recovery, record, self.probes, self.snapshot.now_us)
 
 
 def full_json(inspected: Inspected) -> dict[str, Any]:
     """It as JSON values."""
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
-    journal = inspected.journal
+    doubt, journal = inspected.doubt, inspected.journal
+    if doubt is not None:
+        about["recovery"] = recovery_json(doubt)
     if journal.entries:
         about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
     return {**about, "audits": audited(inspected.audits), "next": next_step(inspected)}
@@ -49,4 +62,5 @@ def next_step(inspected: Inspected) -> str:
     if inspected.snapshot.record is not None and inspected.treatment is None:
         return foreign()
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
-    return advice(inspected.operation_id, inspected.snapshot, settle_us)
+    text = advice(inspected.operation_id, inspected.snapshot, settle_us)
+    return text if inspected.doubt is None else f"{recovery_step(inspected.doubt)} {text}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.admin.view import moment, span
-from gateway.core.operation import Audit, Record, State
+from gateway.core.operation import Audit, Record
 from gateway.store.base import Store
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
 
@@ -27,9 +27,7 @@ class MemoryState:
 
     def refuses(self, record: Record | None) -> bool:
         """Whether a first request with the key of this record, None for an absent one, is refused for the loss."""
-        if not self.is_lost:
-            return False
-        return record is None or (record.state is State.RELEASED and record.token <= self.amnesia.beyond)
+        return self.amnesia.refuses(record, self.now_us)
 
     @property
     def text(self) -> str:

@@ -26,9 +26,12 @@ from gateway.admin.memory import MemoryState, accept_loss, look
 from gateway.admin.policy import Policies, without_peer
 from gateway.admin.resolution import (
     Changed,
+    NothingHappened,
     Refusal,
     Refused,
     Ruling,
+    forced,
+    is_said_by,
     moved,
     nothing_to_resolve,
     objection,
@@ -36,6 +39,7 @@ from gateway.admin.resolution import (
     resolved,
     unknown,
     when,
+    would_resolve,
 )
 from gateway.admin.view import foreign, moment
 from gateway.core.identity import derive_operation_id
@@ -132,7 +136,10 @@ class Operations:
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
         memory = await self.memory()
         lost = memory if memory.refuses(snapshot.record) else None
-        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost)
+        probes = None
+        if record is not None and record.state is State.IN_DOUBT:
+            probes = await _bounded(self._store.recovery(operation_id))
+        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes)
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -160,9 +167,17 @@ class Operations:
     # -- resolving ----------------------------------------------------------------------------------------------------
 
     async def resolve(
-        self, operation_id: UUID, ruling: Ruling, audit: Audit, *, is_forced: bool = False, token: int | None = None
+        self,
+        operation_id: UUID,
+        ruling: Ruling,
+        audit: Audit,
+        *,
+        is_forced: bool = False,
+        token: int | None = None,
+        is_dry_run: bool = False,
     ) -> Changed | Refused:
-        """End the doubt about an operation. `token`: only if it is still this one that is in doubt.
+        """End the doubt about an operation. `token`: only if it is still this one that is in doubt. `is_dry_run`: say
+        what would become of it, and change nothing.
 
         Raises `NotApplied`, `Withheld`, `Indefinite` (give the same command again), `Rejected`.
         """
@@ -175,7 +190,7 @@ class Operations:
         treatment = self.policies.treatment_of(record)
         command = resolution(record, ruling, audit, treatment)
         if record.resolution_id == command.resolution_id:
-            return Changed(f"The same command has resolved it already, {when(snapshot)}.", snapshot)
+            return Changed(f"The same command has resolved it already, {when(snapshot)}.", snapshot, is_repeat=True)
         if token is not None and token != record.token:
             return moved(token, snapshot)
         if record.state is not State.IN_DOUBT:
@@ -184,7 +199,9 @@ class Operations:
         if against is not None:
             if not is_forced:
                 return against
-            command = replace(command, audit=Audit(audit.who, f"{audit.why} [forced: {against.reason}]"))
+            command = replace(command, audit=forced(audit, against.reason))
+        if is_dry_run:
+            return Changed(would_resolve(command), snapshot)
         result, _ = await self._say(command)
         if isinstance(result, Applied):
             return Changed(resolved(command, result.snapshot), result.snapshot, self._notes_on(record, command))
@@ -194,6 +211,33 @@ class Operations:
         if after.state is State.IN_DOUBT:
             return moved(record.token, result.snapshot)
         return nothing_to_resolve(result.snapshot)
+
+    async def resolve_listed(
+        self,
+        operation_id: UUID,
+        ruling: Ruling,
+        audit: Audit,
+        *,
+        is_forced: bool = False,
+        token: int | None = None,
+        is_dry_run: bool = False,
+    ) -> Changed | Refused:
+        """As `resolve`, for one of a list that may be given again, long after it was written.
+
+        That nothing happened frees the key, so that since then it may have run: what the list said is done then. And
+        should it be in doubt anew, the list was not about this attempt, and only naming its token resolves it.
+        """
+        if isinstance(ruling, NothingHappened):
+            audits = await _bounded(self._store.audits(operation_id))
+            earlier = next((entry for entry in reversed(audits) if is_said_by(entry, audit)), None)
+            if earlier is not None:
+                snapshot = await self._read(operation_id)
+                record = snapshot.record
+                if record is None or record.state is not State.IN_DOUBT or token == earlier.token:
+                    return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
+                if token is None:
+                    return moved(earlier.token, snapshot)
+        return await self.resolve(operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=is_dry_run)
 
     def _notes_on(self, record: Record, command: Prove | Disprove) -> tuple[str, ...]:
         notes = []
@@ -335,8 +379,10 @@ _ERASING: Final = (
 def audit_by(who: str, why: str) -> Audit:
     """Who acts and why, as it is written down. Raises ValueError with what is wrong."""
     who, why = who.strip(), why.strip()
-    if not who or not why:
-        raise ValueError("say who acts and why; both are written down")
+    if not why:
+        raise ValueError("say why; it is written down")
+    if not who:
+        raise ValueError("say who acts, or leave it out; it is written down")
     for name, text, characters_max in (("who", who, _WHO_CHARACTERS_MAX), ("why", why, _WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
             raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")

@@ -13,6 +13,7 @@ from gateway.core.identity import is_of
 from gateway.core.key import KeySpec
 from gateway.core.operation import Record
 from gateway.core.outcome import StatusPolicy
+from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ComposedScope, HeaderScope, ScopeSpec
 
@@ -21,7 +22,7 @@ from gateway.core.scope import ComposedScope, HeaderScope, ScopeSpec
 class Treatment:
     """How an operation is treated. `settle_us` counts from the end of its last lease: no request arrives later.
 
-    `status` is None where it is not known which route it was.
+    `status` is None where it is not known which route it was; then nothing recovers it but somebody.
     """
 
     keep: KeepPolicy
@@ -29,6 +30,7 @@ class Treatment:
     remember_us: int
     settle_us: int
     status: StatusPolicy | None
+    recovery: Recovery = Hold()  # noqa: RUF009  a value without state
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from gateway.core.message import ResponseHead
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State
 from gateway.core.outcome import Meaning, meaning_of, windows_us
 from gateway.core.replay import stored_response
+from gateway.store.base import AuditEntry
+
+_FORCED: Final = " [forced: "
 
 
 class Refusal(StrEnum):
@@ -47,13 +50,15 @@ class Refused:
 class Changed:
     """It is in the record, by this command or by the same one given before. `notes` are what else there is to know.
 
-    `drops_owed` are purged operations of which the fast tier could not be told.
+    `drops_owed` are purged operations of which the fast tier could not be told. `is_repeat`: by the same one given
+    before.
     """
 
     text: str
     snapshot: Snapshot
     notes: tuple[str, ...] = ()
     drops_owed: int = 0
+    is_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,24 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
             return Refused(Refusal.ANSWER, text, snapshot)
         case _:
             assert_never(ruling)
+
+
+def forced(audit: Audit, reason: Refusal) -> Audit:
+    """The same, for what was done in spite of this."""
+    return Audit(audit.who, f"{audit.why}{_FORCED}{reason}]")
+
+
+def is_said_by(entry: AuditEntry, audit: Audit) -> bool:
+    """Whether this is what is left of "nothing happened", said by the same for the same reason."""
+    is_same = entry.why == audit.why or entry.why.startswith(f"{audit.why}{_FORCED}")
+    return entry.event is Event.DISPROVE and entry.who == audit.who and is_same
+
+
+def would_resolve(command: Prove | Disprove) -> str:
+    """What to say of a doubt that this command would end."""
+    if isinstance(command, Disprove):
+        return "It would be resolved: nothing happened."
+    return f"It would be resolved: it completed with status {command.response.status}."
 
 
 def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import StoredResponse, field_values
-from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Record, RequestInfo, Snapshot, State
+from gateway.core.recovery import doubted_status
 from gateway.store.base import AuditEntry
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
@@ -66,11 +67,24 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "holder": record.holder,
         "last_event": record.last_event.value,
         "doubt": record.doubt,
+        "upstream_status": doubted_status(record.doubt),
+        "request": None if record.request is None else _request(record.request),
         "carries_doubt": record.carries_doubt,
         "age_seconds": (now_us - record.first_claimed_us) // MICROSECONDS,
         **{name: moment(at_us) for name, at_us in times_of(record)},
         "response": None if record.response is None else _response(record.response, record.state, has_body=has_body),
         "now": moment(now_us),
+    }
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def _request(request: RequestInfo) -> dict[str, str]:
+    about = {
+        "method": request.method,
+        "host": request.host or None,
+        "path": request.path,
+        "request_id": request.request_id,
+        "trace_id": request.trace_id,
     }
     return {name: value for name, value in about.items() if value is not None}
 

@@ -1,6 +1,6 @@
 """One gateway process: start and shutdown.
 
-Owns which objects there are and the order in which they come and go. Nothing is decided here about a request.
+Owns the listeners, and the order in which everything comes and goes. Nothing is decided here about a request.
 
 The order of starting: first what can be wrong with this machine (directories, certificates, the journal), then the
 stores, which get what the journal has kept for them, then the listeners. A durable store that cannot be reached does
@@ -29,43 +29,32 @@ from gateway.app.descriptors import client_connections_max
 from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.routes import recipes, route_of, target_of
+from gateway.app.parts import Environment, Parts
 from gateway.app.seats import Handed, Seating
-from gateway.app.stores import durable_store, journal_directory, name_of, tiered_store
+from gateway.app.stores import (
+    bare_store,
+    journal_directory,
+    make_fast_tier,
+    name_of,
+    seen_file,
+    shared_note,
+    witness_files,
+)
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
-from gateway.core.key import key_fields
 from gateway.core.routing import RouteTable
 from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
-from gateway.proxy.claiming import Claiming
-from gateway.proxy.coordinator import Coordinator
 from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.identifying import Identifying
-from gateway.proxy.journaling import Journaling
-from gateway.proxy.leases import Leases
 from gateway.proxy.listening import ListenError, listen_fault
-from gateway.proxy.passthrough import Passthrough
-from gateway.proxy.probing import Prober
 from gateway.proxy.route import Route
 from gateway.proxy.server import Edge
-from gateway.proxy.spool import Spool
-from gateway.proxy.waiting import Waiting
-from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
+from gateway.store.base import NotApplied, StartRefused
 from gateway.store.journal import SqliteJournal
-from gateway.upkeep.flusher import Flusher
-from gateway.upkeep.recovery import RecoveryWorker
-from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import TallyTaker
 
 _LOG = logging.getLogger("gateway")
 
-_STORE_PAUSE_SECONDS_MIN: Final = 0.2
-_STORE_PAUSE_SECONDS_MAX: Final = 5.0
-# How long a start and a stop wait for what is in the journal. It is flushed in the background, too.
-_FIRST_FLUSH_SECONDS: Final = 10.0
-_LAST_FLUSH_SECONDS: Final = 3.0
 _EDGE_GRACE_SECONDS: Final = 1.0
 # For what is under way to a store: nobody is left to hear what it comes to.
 _STORE_CLOSE_SECONDS: Final = 1.0
@@ -80,11 +69,13 @@ class Gateway:
         observers: tuple[Observer, ...] = (),
         lines_dropped: Callable[[], int] = lambda: 0,
         handed: Handed | None = None,
+        environment: Environment | None = None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
         `observers` are told every fact; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
-        listens on what it is `handed`, and has no status port: that is its supervisor's.
+        listens on what it is `handed`, and has no status port: that is its supervisor's. `environment` is that of this
+        machine unless another one is given.
         """
         self._config = config
         self._lines_dropped = lines_dropped
@@ -97,55 +88,17 @@ class Gateway:
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
         self.herald = Herald(self.metrics, self.health, *observers)
-        self._store = tiered_store(config, durable_store(config, self.herald, recipes(config)), self.herald)
-        holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        claiming = Claiming(
-            self._store,
-            holder=holder,
-            lease_seconds=config.store.lease,
-            grace_seconds=config.store.journal_grace,
-            # What this gateway has not flushed yet may be what became of a record in doubt.
-            reachable_seconds=lambda: self._store.durable_reachable_seconds if self._flusher.is_done else 0.0,
-        )
-        self._journal = SqliteJournal(journal_directory(config), name_of(config))
-        journaling = Journaling(self._journal, self.herald)
-        self._flusher = Flusher(self._store, self._journal, self.herald, on_flushed=journaling.flushed)
-        prober = Prober(
-            self._store,
-            self.herald,
-            service=config.service,
-            may_recover=claiming.may_recover,
-            who=f"probe by {holder}",
-            steady_seconds=lambda: self._store.durable_steady_seconds,
-        )
-        self._leases = Leases(self._store, self.herald, lease_seconds=config.store.lease)
-        self.coordinator = Coordinator(
-            identifying=Identifying(
-                config.service, Spool(config.state_dir / "spool"), keeps_clear_keys=config.store.clear_keys
-            ),
-            store=self._store,
-            journaling=journaling,
-            claiming=claiming,
-            leases=self._leases,
-            waiting=Waiting(self._store),
-            prober=prober,
-            herald=self.herald,
-            in_flight_max=config.limits.max_in_flight,
-            recall=self._store.recall,
-            look=self._store.look,
-        )
         self._upstreams = Upstreams(config, self.herald)
-        routes = [
-            route_of(config, route, self._upstreams.client_for(config.upstream_for(route))) for route in config.routes
-        ]
-        self._edge = self._edge_before(routes)
+        environment = environment or environment_of(config)
+        self._journal = environment.journal
+        self._parts = Parts(config, environment, self.herald, self._upstreams.client_for)
+        self._store = self._parts.store
+        self.coordinator = self._parts.coordinator
+        self._edge = self._edge_before(self._parts)
         self.metrics.read_with(self._readings)
         self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
         self._status = StatusServer(self.health, self.metrics.render)
         self._admin = admin_api(config, self._store)
-        self._sweeper = Sweeper(self._store, self.herald)
-        self._tally_taker = TallyTaker(self._store, self.herald)
-        self._recovery = RecoveryWorker(self._store, prober, {route.name: route for route in routes})
         self._tasks: list[asyncio.Task[None]] = []
         self._hurried = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -159,10 +112,8 @@ class Gateway:
         try:
             await self._start_journal()
             is_store_there = await self._start_store()
-            if is_store_there:
-                await self._flush(_FIRST_FLUSH_SECONDS)
             # Before the first request, which is refused while the loop is not known to run.
-            self._spawn(self._leases.run())
+            self._spawn(self._parts.leases.run())
             self.address = await self._listen(self._config.listen.address)
             if self.seating is None:
                 self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
@@ -171,10 +122,8 @@ class Gateway:
         except BaseException:
             await self._close()
             raise
-        self._spawn(self._flusher.run())
-        self._spawn(self._sweeper.run())
-        self._spawn(self._tally_taker.run())
-        self._spawn(self._recovery.run())
+        for work in self._parts.upkeep():
+            self._spawn(work)
         if not is_store_there:
             self._spawn(self._keep_trying())
         self.health.serving = True
@@ -205,16 +154,12 @@ class Gateway:
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.delay):
                     await self._hurried.wait()
-            self._sweeper.stop()
-            self._tally_taker.stop()
-            self._recovery.stop()
+            self._parts.stop_upkeep()
             self._edge.stop_listening()
             if self.seating is not None:
                 self.seating.close()
             until = loop.time() + config.drain_timeout
-            drained = await self.coordinator.drain(config.drain_timeout)
-            await self._flush(_LAST_FLUSH_SECONDS)
-            waiting = self._journal.tally.waiting
+            drained, waiting = await self._parts.drain()
             # What nothing protects is in flight too.
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
         finally:
@@ -284,16 +229,14 @@ class Gateway:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _edge_before(self, routes: list[Route]) -> Edge[Route]:
-        """What callers meet, before these routes and before what none of them protects."""
+    def _edge_before(self, parts: Parts) -> Edge[Route]:
+        """What callers meet, before the routes and before what none of them protects."""
         config = self._config
         rules = [route.rule for route in config.routes]
-        key_names = frozenset(name for route in routes for name in key_fields(route.key)) | {b"idempotency-key"}
-        target = target_of(config, config.upstream, self._upstreams.client_for(config.upstream))
         return Edge(
-            routes=RouteTable(zip(rules, routes, strict=True), config.upstream.default_host),
-            protect=self.coordinator.answer,
-            forward=Passthrough(target, self.herald, key_names),
+            routes=RouteTable(zip(rules, parts.routes, strict=True), config.upstream.default_host),
+            protect=parts.coordinator.answer,
+            forward=parts.forward,
             herald=self.herald,
             settings=EdgeSettings(
                 header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
@@ -306,37 +249,17 @@ class Gateway:
         except (StartRefused, NotApplied) as error:
             raise StartError(f"the journal in state_dir cannot be used: {error}") from error
 
-    async def _flush(self, seconds: float) -> None:
-        """Flush the journal as far as that goes in so many seconds; the flusher's own task does the rest."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._flusher.run_once()
-        except (TimeoutError, StoreError) as error:
-            _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
-
     async def _start_store(self) -> bool:
         try:
-            await self._store.start()
+            return await self._parts.start_store()
         except StartRefused as error:
-            raise StartError(f"the durable store must not be used: {error}") from error
-        except (NotApplied, Indefinite):
-            return False
-        return True
+            raise _must_not_be_used(error) from error
 
     async def _keep_trying(self) -> None:
-        """Until the durable store is there. What it then refuses is no passing fault."""
-        pause = _STORE_PAUSE_SECONDS_MIN
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                await self._store.start()
-            except (NotApplied, Indefinite):
-                pause = min(pause * 2, _STORE_PAUSE_SECONDS_MAX)
-            except StartRefused as error:
-                self.failed.set_result(StartError(f"the durable store must not be used: {error}"))
-                return
-            else:
-                return
+        try:
+            await self._parts.keep_starting()
+        except StartRefused as error:
+            self.failed.set_result(_must_not_be_used(error))
 
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
@@ -357,6 +280,24 @@ class Gateway:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(_report)
         self._tasks.append(task)
+
+
+def environment_of(config: Config) -> Environment:
+    """This machine, and the stores that the configuration names."""
+    witness = witness_files(config)
+    return Environment(
+        holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
+        durable=bare_store(config, witness),
+        fast=make_fast_tier(config),
+        seen_file=seen_file(config),
+        shared_note=shared_note(config),
+        witness_files=witness,
+        journal=SqliteJournal(journal_directory(config), name_of(config)),
+    )
+
+
+def _must_not_be_used(error: StartRefused) -> StartError:
+    return StartError(f"the durable store must not be used: {error}")
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gateway import EXIT_OK
-from gateway.config import Config
+from gateway.config import Config, notices
 from gateway.observe.logs import Logs
 
 _LOG = logging.getLogger("gateway")
@@ -46,9 +46,9 @@ class Server(Protocol):
 
 
 async def live(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
-    """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`.
+    """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`, and logs it.
 
-    `worker` is the number of this process among several; its supervisor says when it is to hurry.
+    `worker` is the number of this process among several; its supervisor says when it is to hurry, and what failed.
     """
     logs = Logs(
         level=config.log.level,
@@ -71,6 +71,8 @@ async def live(config: Config, build: Callable[[Logs], Server], *, worker: int |
         loop.add_signal_handler(number, tell)
     loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
     try:
+        for notice in notices(config) if worker is None else ():
+            _LOG.warning("%s", notice)
         server = build(logs)
         asked = loop.create_task(told.wait())
         if not await _started(server, asked):
@@ -86,6 +88,10 @@ async def live(config: Config, build: Callable[[Logs], Server], *, worker: int |
         # Without it, an end in order looks in the log like one that was cut short.
         _LOG.info("stopped with exit code %d", code)
         return code
+    except StartError as error:
+        if worker is None:
+            _LOG.error("it cannot serve: %s", error)
+        raise
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)

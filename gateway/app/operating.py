@@ -1,7 +1,7 @@
 """What operators' commands and the admin API are made of: the routes' policies, and the configured store.
 
 The store is opened as it is. Commands migrate nothing, because that is a decision of its own, and remember no identity
-recipes, because they claim nothing.
+recipes, because they claim nothing. `check_store` compares them, as a start would.
 """
 
 from __future__ import annotations
@@ -15,13 +15,22 @@ from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
-from gateway.app.routes import keep_policy, key_spec, scope_spec, settle_seconds, status_policy
-from gateway.app.stores import bare_store, is_migrated, journal_directory, name_of, tiered_store
+from gateway.app.routes import (
+    keep_policy,
+    key_spec,
+    recovery_policy,
+    scope_spec,
+    serving_of,
+    settle_seconds,
+    status_policy,
+)
+from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import Indefinite, Store, StoreError
+from gateway.store.base import Indefinite, StartRefused, Store, StoreError
 from gateway.store.journal_view import Desk, look
+from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.tiered import Tiered
 
 
@@ -46,12 +55,13 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
             remember_us=microseconds(route.retention.remember),
             settle_us=microseconds(settle_seconds(config, route)),
             status=status_policy(route),
+            recovery=recovery_policy(config, route),
         ),
     )
 
 
-def _operations_on(config: Config, store: Tiered) -> Operations:
-    """What operators do, on a store with its copies."""
+def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
+    """What operators do, on a store with its copies and beside these journals."""
     # With a fast tier every gateway hears of a purge.
     unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(
@@ -59,7 +69,7 @@ def _operations_on(config: Config, store: Tiered) -> Operations:
         policies_of(config),
         drops_owed=lambda: store.drops_owed,
         cache_seconds=unheard_seconds,
-        journal=journal_look(config),
+        journal=journal,
     )
 
 
@@ -73,7 +83,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     if config.admin.token is None:
         return None
     return AdminApi(
-        _operations_on(config, store),
+        operations_on(config, store, journal_look(config)),
         config.admin.token.get_secret_value(),
         answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
@@ -93,11 +103,14 @@ async def operate(config: Config, job: Job) -> int:
                 "configuration, and run as the gateway's user. To bring an older schema up to date: "
                 f"{PROGRAM} migrate"
             )
+        fast_tier = make_fast_tier(config) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
-            tiered = tiered_store(config, store, Herald())
-            store, operations = tiered, _operations_on(config, tiered)
+            tiered = tiered_store(config, store, fast_tier, Herald())
+            store, operations = tiered, operations_on(config, tiered, journal_look(config))
         try:
             await store.start()
+            if fast_tier is not None:
+                fast_tier.bind((await store.look_epoch()).identity)
             return await job.run(operations, desk)
         finally:
             await store.close()
@@ -107,3 +120,30 @@ async def operate(config: Config, job: Job) -> int:
         # Without an answer it is not known.
         known = "" if isinstance(error, Indefinite) else "nothing was changed: "
         raise OperatingError(f"{known}{error}") from error
+
+
+async def check_store(config: Config) -> list[str]:
+    """What a start with this configuration would warn of; changes nothing.
+
+    Raises `OperatingError` in the words in which the start would be refused, or because the store cannot be asked.
+    """
+    store, serving = bare_store(config), serving_of(config)
+    try:
+        if not await is_migrated(config):
+            return ["the store holds nothing that this program could compare: a start prepares its schema"]
+        try:
+            await store.start()
+            agreement = await store.agree_recipes(serving, is_trial=True)
+            if agreement.conflicts:
+                raise StartRefused(what_would_be_lost(serving, agreement.conflicts))
+            strays = await store.strays(serving.service, serving.recipes)
+        finally:
+            await store.close()
+    except StartRefused as error:
+        raise OperatingError(f"the durable store must not be used: {error}") from error
+    except StoreError as error:
+        raise OperatingError(f"the store could not be read: {error}") from error
+    return [
+        *(beside(serving, neighbour) for neighbour in agreement.neighbours),
+        *(without_route(operation, alive) for operation, alive in sorted(strays.items())),
+    ]

@@ -6,6 +6,7 @@ A translation and nothing more: each word of the file has one place here where i
 from __future__ import annotations
 
 from typing import Literal, assert_never
+from uuid import uuid4
 
 from gateway import config as asked
 from gateway.core.fingerprint import (
@@ -25,10 +26,12 @@ from gateway.core.pointer import Pointer, parse_pointer
 from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
+from gateway.core.succession import ServedRoute
 from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.proxy.probing import PROBES_MAX
 from gateway.proxy.route import InFlightPolicy, Retention, Route, Target
 from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
+from gateway.store.base import Serving
 
 
 def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:
@@ -66,7 +69,7 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         forwards_unprotected=route.store_unavailable == "forward",
         target=target_of(config, config.upstream_for(route), upstream, route),
         path=route.match.path,
-        recovery=_recovery(config, route),
+        recovery=recovery_policy(config, route),
     )
 
 
@@ -93,20 +96,25 @@ def target_of(
     config: asked.Config, asked_upstream: asked.Upstream, upstream: Upstream, route: asked.Route | None = None
 ) -> Target:
     """Where requests of a route go; without one, requests that match none."""
-    authority = asked_upstream.url.authority.encode()
-    hosts = {"preserve": None, "upstream": authority}
     names = () if route is None or isinstance(route.key, asked.ComposedKey) else route.key.header_names
     return Target(
         upstream=upstream,
         forwarding=ForwardingPolicy(
-            authority=authority,
-            host=hosts.get(asked_upstream.host, asked_upstream.host.encode()),
+            authority=asked_upstream.url.authority.encode(),
+            host=target_host(asked_upstream),
             trusted_proxies=config.trusted_proxies,
         ),
         key=UpstreamKey(_upstream_key(config, asked_upstream, route)),
         key_headers=tuple(name.encode() for name in names),
         answer_within_seconds=asked_upstream.answer_within,
     )
+
+
+def target_host(upstream: asked.Upstream) -> bytes | None:
+    """What stands in place of the caller's `Host`; None preserves it."""
+    if upstream.host == "preserve":
+        return None
+    return (upstream.url.authority if upstream.host == "upstream" else upstream.host).encode()
 
 
 def _upstream_key(config: asked.Config, upstream: asked.Upstream, route: asked.Route | None) -> str:
@@ -125,7 +133,8 @@ def settle_seconds(config: asked.Config, route: asked.Route) -> float:
     return config.upstream_for(route).response_timeout + asked.TCP_USER_TIMEOUT_SECONDS
 
 
-def _recovery(config: asked.Config, route: asked.Route) -> Recovery:
+def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
+    """How an operation in doubt is resolved."""
     match route.recovery:
         case "hold":
             return Hold()
@@ -142,6 +151,8 @@ def _recovery(config: asked.Config, route: asked.Route) -> Recovery:
                 never_happened=tuple(_answer_rule(rule) for rule in probe.never_happened),
                 settle_us=microseconds(settle_seconds(config, route)),
                 follow=_follow(probe.follow),
+                pattern=route.match.path,
+                host=target_host(config.upstream_for(route)),
             )
         case _:
             assert_never(route.recovery)
@@ -176,7 +187,18 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
     )
 
 
-def recipes(config: asked.Config) -> dict[str, bytes]:
+def serving_of(config: asked.Config) -> Serving:
+    """What a gateway with this configuration serves, for the agreement with its store."""
+    return Serving(
+        gateway_id=uuid4(),
+        service=config.service,
+        recipes=_recipes(config),
+        routes=tuple(ServedRoute(config.service, route.operation, route.rule) for route in config.routes),
+        accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
+    )
+
+
+def _recipes(config: asked.Config) -> dict[str, bytes]:
     """How the identities of each operation name are made, over all routes that share it."""
     found: dict[str, set[bytes]] = {}
     for route in config.routes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
@@ -12,44 +12,80 @@ from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
 from gateway.store import postgres, sqlite
-from gateway.store.base import Store
-from gateway.store.epoch import SeenFile
+from gateway.store.base import FastTier, Serving, Store, boot_seconds
+from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.front import Front
 from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
 from gateway.store.redis_seen import RedisSeen
 from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
+from gateway.store.witness_files import WitnessFiles
 
 
-def durable_store(config: Config, herald: Herald, recipes: Mapping[str, bytes]) -> Store:
-    """The durable record, behind its front."""
-    accepted = frozenset(route.operation for route in config.routes if route.identity_change == "accept")
+def durable_store(
+    config: Config,
+    store: Store,
+    herald: Herald,
+    serving: Serving,
+    seen_file: SeenFile,
+    shared_note: SharedNote | None,
+    witness_files: WitnessFiles | None,
+    fast: FastTier | None,
+) -> Store:
+    """The durable record, behind its front, which tells the fast tier whose copies it keeps."""
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
-    fast = config.store.fast
     return Front(
-        bare_store(config),
+        store,
         herald,
-        config.service,
-        recipes,
-        accepted,
-        seen_file=SeenFile(config.state_dir / "store-seen.json"),
+        serving,
+        seen_file=seen_file,
         amnesia_window_us=microseconds(window_seconds),
-        shared_note=None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config)),
+        shared_note=shared_note,
+        witness_files=witness_files,
+        on_met=(lambda _identity: None) if fast is None else fast.bind,
     )
 
 
-def tiered_store(config: Config, durable: Store, herald: Herald) -> Tiered:
+def tiered_store(
+    config: Config,
+    durable: Store,
+    fast: FastTier | None,
+    herald: Herald,
+    clock: Callable[[], float] = boot_seconds,
+) -> Tiered:
     """The durable record with what stands before it."""
-    fast = config.store.fast
     return Tiered(
         durable,
-        None if fast is None else RedisFastTier(fast.url.get_secret_value()),
+        fast,
         cache_bytes=config.store.cache_bytes,
         cache_max_age_seconds=config.store.cache_max_age,
+        clock=clock,
         on_tier=lambda tier, up, why: herald.state(TierChanged(tier, up, why)),
     )
+
+
+def make_fast_tier(config: Config) -> RedisFastTier | None:
+    """What may answer before the durable record, once it is bound to that; None where there is none."""
+    fast = config.store.fast
+    return None if fast is None else RedisFastTier(fast.url.get_secret_value())
+
+
+def shared_note(config: Config) -> RedisSeen | None:
+    """What all gateways note of the durable store; None where there is no place for it."""
+    fast = config.store.fast
+    return None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config))
+
+
+def seen_file(config: Config) -> SeenFile:
+    """What this host notes of the durable store."""
+    return SeenFile(config.state_dir / "store-seen.json")
+
+
+def witness_files(config: Config) -> WitnessFiles:
+    """What the durable store acknowledged to the processes of this host."""
+    return WitnessFiles(config.state_dir / "witness")
 
 
 def journal_directory(config: Config) -> Path:
@@ -72,13 +108,18 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config) -> Store:
-    """The durable record itself."""
+def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Store:
+    """The durable record itself, which notes in these files what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
-            return SqliteStore(path)
+            return SqliteStore(path, witness_files=witness_files)
         case PostgresUrl(dsn):
-            return PostgresStore(dsn.get_secret_value())
+            return PostgresStore(
+                dsn.get_secret_value(),
+                accepts_off=config.store.accept_server_settings,
+                replay_us={microseconds(route.retention.replay) for route in config.routes},
+                witness_files=witness_files,
+            )
         case url:
             assert_never(url)
 
@@ -89,7 +130,7 @@ async def is_migrated(config: Config) -> bool:
         case SqliteUrl(path):
             return await asyncio.to_thread(sqlite.is_migrated, path)
         case PostgresUrl(dsn):
-            return await postgres.is_migrated(dsn.get_secret_value())
+            return await postgres.is_migrated(dsn.get_secret_value(), config.store.accept_server_settings)
         case url:
             assert_never(url)
 
@@ -103,6 +144,6 @@ async def migrate_store(config: Config) -> list[str]:
             await store.close()
             return []
         case PostgresUrl(dsn):
-            return await postgres.migrate(dsn.get_secret_value())
+            return await postgres.migrate(dsn.get_secret_value(), config.store.accept_server_settings)
         case url:
             assert_never(url)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gateway.config.address import Address, PostgresUrl, UpstreamUrl
 from gateway.config.document import Document
@@ -30,7 +29,7 @@ from gateway.config.route import (
     Retention,
     Route,
 )
-from gateway.config.section import Section
+from gateway.config.section import Section, adapter
 from gateway.config.unit import duration_text, size_text
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
 from gateway.core.recovery import probe_placeholders
@@ -68,6 +67,7 @@ def disagreements(document: Document) -> Iterator[Mistake]:
     items = written if isinstance(written, list) else []
     routes = [_draft(Route, document, ("routes", index)) for index in range(len(items))]
     yield from _shared_service(config)
+    yield from _server_settings(config)
     yield from _listeners(config)
     yield from _secrets(config)
     yield from _names(routes)
@@ -89,22 +89,15 @@ def _draft(model: type[BaseModel], document: Document, path: Path) -> _Draft:
         key = field.alias or name
         if key in given:
             try:
-                values[name] = _adapter(model, name).validate_python(given[key])
+                values[name] = adapter(model, name).validate_python(given[key])
             except ValidationError:
                 continue
         elif field.default_factory is not None:
             if not field.default_factory_takes_validated_data:
                 values[name] = field.get_default(call_default_factory=True)
         elif not field.is_required():
-            values[name] = _adapter(model, name).validate_python(field.default)
+            values[name] = adapter(model, name).validate_python(field.default)
     return _Draft(document, path, values)
-
-
-@cache
-def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
-    field = model.model_fields[name]
-    kind: Any = field.annotation
-    return TypeAdapter(Annotated[kind, *field.metadata] if field.metadata else kind)
 
 
 def _shared_service(config: _Draft) -> Iterator[Mistake]:
@@ -113,6 +106,16 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
         return
     if isinstance(store.durable, PostgresUrl) or store.fast is not None:
         yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
+
+
+def _server_settings(config: _Draft) -> Iterator[Mistake]:
+    store = config.part(Store)
+    if store is None or not store.accept_server_settings:
+        return
+    place = ("store", "accept_server_settings")
+    if not isinstance(store.durable, PostgresUrl):
+        yield config.mistake(place, "only a postgresql:// store has a server with settings")
+    yield from _twice(config, place, store.accept_server_settings)
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
@@ -184,7 +187,7 @@ def _repeated(items: Iterable[object]) -> list[int]:
 
 
 def _upstream(upstream: Upstream, place: _Draft, config: _Draft) -> Iterator[Mistake]:
-    yield from _longer(place, "upstream", upstream, "answer_within", "response_timeout")
+    yield from _longer(place, "upstream", upstream)
     if place.writes("upstream", "tls") and upstream.tls and (upstream.tls.cert is None) != (upstream.tls.key is None):
         yield place.mistake(("upstream", "tls"), "cert and key must be given together")
     if place is not config and place.writes("upstream", "tls") and upstream.url.scheme != "https":
@@ -200,14 +203,14 @@ def _tls_without_https(upstream: Upstream, config: _Draft, routes: list[_Draft])
 
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     if in_flight := route.part(InFlight):
-        yield from _longer(route, "in_flight", in_flight, "wait", "max_wait")
+        yield from _longer(route, "in_flight", in_flight)
     body = route.part(Body)
-    if body and body.spool_over > body.max_bytes and route.writes("body", "spool_over"):
+    if body and body.spool_over > body.max_bytes and {"spool_over", "max_bytes"} <= body.model_fields_set:
         limits = f"{size_text(body.spool_over)} is more than {size_text(body.max_bytes)}"
         yield route.mistake(("body", "spool_over"), f"spool_over must be at most max_bytes; {limits}")
     upstream, change = config.part(Upstream), route.part(RouteUpstream)
     if upstream and change:
-        yield from _upstream(change.over(upstream), route, config)
+        yield from _upstream(change.over(upstream, _settle(route)), route, config)
     yield from _retention(route)
     yield from _recovery(route, config)
     yield from _outcome(route, config)
@@ -222,7 +225,7 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
     retention = route.part(Retention)
     if retention is None:
         return
-    yield from _longer(route, "retention", retention, "replay", "remember")
+    yield from _longer(route, "retention", retention)
     if _WEBHOOK_KEYS & _key_headers(route) and not route.writes("retention", "expired_status"):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake(("retention", "expired_status"), message)
@@ -232,7 +235,7 @@ def _recovery(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     recovery, upstream, change = route.values.get("recovery"), config.part(Upstream), route.part(RouteUpstream)
     if upstream is None or change is None:
         return
-    whole = change.over(upstream)
+    whole = change.over(upstream, _settle(route))
     if recovery == "resend" and whole.key == "none":
         message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
         yield route.mistake(("recovery",), message)
@@ -307,18 +310,25 @@ def _headers(route: _Draft) -> Iterator[Mistake]:
         yield from _twice(route, ("scope", "compose"), names)
 
 
-def _longer(place: _Draft, section: str, values: Section, short: str, long: str) -> Iterator[Mistake]:
-    """Where one duration of a section is longer than another that bounds it: a mistake of the one that is written."""
-    value, bound = getattr(values, short), getattr(values, long)
-    written = [key for key in (short, long) if place.writes(section, key)]
-    if value > bound and written:
-        limits = f"{duration_text(value)} is longer than {duration_text(bound)}"
-        yield place.mistake((section, written[0]), f"{short} must be at most {long}; {limits}")
+def _settle(route: _Draft) -> float | None:
+    """As `Route.settle`, of a route that may be wrong elsewhere."""
+    recovery = route.values.get("recovery")
+    return recovery.probe.settle if isinstance(recovery, ProbeRecovery) else None
 
 
-def _twice(route: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:
+def _longer(place: _Draft, section: str, values: Section) -> Iterator[Mistake]:
+    """Where one duration of a section is longer than another that bounds it, and both are written, here or above."""
+    for short, long in values.ORDERED:
+        value, bound = getattr(values, short), getattr(values, long)
+        written = [key for key in (short, long) if place.writes(section, key)]
+        if value > bound and written:
+            limits = f"{duration_text(value)} is longer than {duration_text(bound)}"
+            yield place.mistake((section, written[0]), f"{short} must be at most {long}; {limits}")
+
+
+def _twice(place: _Draft, keys: Path, names: Iterable[str]) -> Iterator[Mistake]:
     for index in _repeated(name.lower() for name in names):
-        yield route.mistake((*keys, index), "this is listed already")
+        yield place.mistake((*keys, index), "this is listed already")
 
 
 def _key_headers(route: _Draft) -> frozenset[str]:

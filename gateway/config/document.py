@@ -8,9 +8,10 @@ so that an alias that names itself or multiplies is a mistake like any other.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
@@ -40,6 +41,8 @@ _HINTS = {
 _LITERAL_HINT = "write $${ for a literal ${"
 
 Position = tuple[int, int]
+StandIn = Callable[[Path, str, bool], str]
+"""What stands for a reference that leads nowhere: from the path of its value, its name, and whether it is all of it."""
 
 
 @dataclass
@@ -78,12 +81,17 @@ class _Unusable(Exception):
         self.mistake = mistake
 
 
-def read_document(text: str | bytes, file: str, environ: Mapping[str, str]) -> Document:
-    """Never raises for what is in the file: what is wrong is in `mistakes`, and the tree holds the rest."""
+def read_document(
+    text: str | bytes, file: str, environ: Mapping[str, str], stand_in: StandIn | None = None
+) -> Document:
+    """Never raises for what is in the file: what is wrong is in `mistakes`, and the tree holds the rest.
+
+    Without `stand_in` a reference to what is not there is a mistake.
+    """
     document = Document(file)
     try:
         root = _compose(_decode(text, file), file)
-        document.tree = _Reader(document, environ).read(root, ())
+        document.tree = _Reader(document, environ, stand_in).read(root, ())
     except _Unusable as unusable:
         document.tree = None
         document.mistakes.append(unusable.mistake)
@@ -160,9 +168,10 @@ def _shown_quote(quoted: re.Match[str]) -> str:
 
 
 class _Reader:
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+    def __init__(self, document: Document, environ: Mapping[str, str], stand_in: StandIn | None) -> None:
         self._document = document
         self._environ = environ
+        self._stand_in = stand_in
         self._values_left = _VALUES_MAX
 
     def read(self, node: yaml.Node, path: Path) -> Tree:
@@ -236,11 +245,17 @@ class _Reader:
         name = found[1]
         if name is None:
             return self._broken(path, "${ is not closed", _LITERAL_HINT)
+        is_whole = found[0] == found.string
         if name.startswith("file:"):
-            return self._file(name.removeprefix("file:"), path)
+            file = name.removeprefix("file:")
+            if self._stand_in is not None and file.startswith("/") and not os.access(file, os.R_OK):
+                return self._stand_in(path, name, is_whole)
+            return self._file(file, path)
         if not _VARIABLE.match(name):
             return self._broken(path, "expected ${NAME} or ${file:/path}", _LITERAL_HINT)
         value = self._environ.get(name)
+        if value is None and self._stand_in is not None:
+            return self._stand_in(path, name, is_whole)
         if value is None:
             return self._broken(path, f"the environment variable {name} is not set")
         return value

@@ -17,11 +17,12 @@ from pydantic_core import ErrorDetails
 from gateway.config.document import Document, Tree
 from gateway.config.model import Config
 from gateway.config.report import Mistake, Path, alternatives, nearest
-from gateway.config.section import FORM_ERROR, form_tag
+from gateway.config.section import FORM_ERROR, INSTEAD, form_tag
 
 _SHOWN_CHARS_MAX = 60
 # Sections that secrets are written into.
 _HOLDERS = frozenset(("secrets", "store", "admin"))
+_KEY_CHARS_MAX = 40
 _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
 
@@ -96,6 +97,9 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
                 pass
             case "too_short" if _is_long_enough(details):
                 pass
+            case kind if kind == FORM_ERROR and (key := _unsupported_key(place, details["input"])) is not None:
+                message = f"this is not supported here; {details['msg']}"
+                yield document.mistake((*place.path, key), message, INSTEAD.get(key, ""), at_key=True)
             case _ if details["input"] is not None and place.path not in document.broken:
                 yield _wrong_value(place, details, document)
 
@@ -121,6 +125,13 @@ def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mis
         yield from _empty_values(value, place.below(part), document)
 
 
+def _unsupported_key(place: _Place, given: object) -> str | None:
+    """The first key of a mapping that no form of the value has, unless it may be a secret that slipped there."""
+    unknown = [str(key) for key in given if key not in place.keys] if isinstance(given, Mapping) else []
+    is_shown = bool(unknown) and unknown[0].isidentifier() and len(unknown[0]) <= _KEY_CHARS_MAX
+    return unknown[0] if is_shown else None
+
+
 def _place(loc: tuple[str | int, ...]) -> _Place:
     place = _ROOT
     for part in loc:
@@ -142,7 +153,7 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
     mistake = document.mistake(place.path, "unknown key", hint, at_key=True)
     # A value that slipped into the place of a key may be a secret.
-    if near or (key.isidentifier() and len(key) <= 40 and not _HOLDERS.intersection(place.path)):
+    if near or (key.isidentifier() and len(key) <= _KEY_CHARS_MAX and not _HOLDERS.intersection(place.path)):
         return mistake
     shown = document.mistake(place.path[:-1], "unknown key", hint)
     return Mistake(document.file, mistake.line, mistake.column, shown.path, shown.message, shown.hint)

@@ -106,6 +106,10 @@ class Store(Section):
     """How long absent keys are refused after the store lost its memory: the longest `remember` if left out."""
     journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
+    accept_server_settings: Annotated[tuple[Literal["fsync", "full_page_writes"], ...], Field(max_length=2)] = ()
+    """Which settings of the Postgres server may be off because its storage does their work: full_page_writes where it
+    never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
+    Where that is not so, a crash forgets acknowledged responses, and their keys run again."""
     clear_keys: Annotated[bool, Flag()] = False
     """Whether keys are kept in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
@@ -137,7 +141,7 @@ def _key_bytes(value: object) -> bytes:
     key = value.encode() if isinstance(value, str) else b""
     if len(key) < _FINGERPRINT_KEY_BYTES_MIN:
         message = f"expected a secret of at least {_FINGERPRINT_KEY_BYTES_MIN} bytes"
-        raise wrong(message, "make one with: openssl rand -base64 32", is_secret=True)
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
     return key
 
 
@@ -225,4 +229,4 @@ class Config(Section):
 
     def upstream_for(self, route: Route) -> Upstream:
         """The service of a route: the global upstream with the route's own keys in place of its."""
-        return route.upstream.over(self.upstream)
+        return route.upstream.over(self.upstream, route.settle)

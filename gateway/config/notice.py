@@ -17,6 +17,10 @@ from gateway.core.routing import unreachable
 from gateway.core.scope import Network
 
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
+_STORAGE = {
+    "fsync": "itself keeps every acknowledged commit",
+    "full_page_writes": "never leaves a page half written",
+}
 _OWN_SEMANTICS = {
     "PUT": "PUT is idempotent by definition; protecting it pays where a repeat would act again or answer differently",
     "DELETE": "DELETE is idempotent by definition; protecting it pays where a repeat would answer 404 to a success",
@@ -55,6 +59,12 @@ def _of_admin(admin: Admin) -> Iterator[Notice]:
 
 
 def _of_store(store: Store) -> Iterator[Notice]:
+    for setting in store.accept_server_settings:
+        yield Notice(
+            "store.accept_server_settings",
+            f"{setting} = off is accepted: unless the storage of the server {_STORAGE[setting]}, a crash of it forgets "
+            "acknowledged responses, and their keys run again",
+        )
     # Nothing in Redis says whether another host uses it, unless their files are of the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
         yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")

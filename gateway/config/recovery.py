@@ -59,8 +59,9 @@ class Probe(Section):
     """Answers that say that it happened; the answer is recorded as the response."""
     never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
     """Answers that say that nothing happened, once `settle` is over. After any other answer it asks again."""
-    settle: Annotated[float, Duration("1s", "7d")] | None = None
-    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less."""
+    settle: Annotated[float, Duration("31s", "7d")] | None = None
+    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.
+    Where no response_timeout is written, its default becomes 30s less than this."""
     follow: Annotated[str, ProbeFollow()] | None = None
     """Where an answer that says it happened names the one to record: `location`, or a JSON pointer into its body."""
 

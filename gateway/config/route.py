@@ -14,7 +14,7 @@ from pydantic import Field
 from gateway.config.address import HostName
 from gateway.config.identity import KEY_FORMS, SCOPE_FORMS, Key, Scope
 from gateway.config.message import HeaderName, JsonPointer, Method, RoutePath, StatusChoice, StatusSet
-from gateway.config.recovery import RECOVERY_FORMS, Recovery
+from gateway.config.recovery import RECOVERY_FORMS, ProbeRecovery, Recovery
 from gateway.config.section import Section, written
 from gateway.config.unit import Count, Duration, Flag, Name, Size
 from gateway.config.upstream import RouteUpstream
@@ -52,8 +52,10 @@ class Fingerprint(Section):
 class InFlight(Section):
     """What a duplicate gets while the first request is still running."""
 
+    ORDERED = (("wait", "max_wait"),)
+
     wait: Annotated[float, Duration("0s", "10m")] = written("5s")
-    """How long a duplicate waits for the first request, unless it asks for a time itself."""
+    """How long a duplicate waits for the first request, unless it asks for a time itself. At most max_wait."""
     max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
     status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
@@ -111,8 +113,10 @@ class ResponsePolicy(Section):
 class Retention(Section):
     """How long an operation is remembered."""
 
+    ORDERED = (("replay", "remember"),)
+
     replay: Annotated[float, Duration("1s", "3650d")] = written("24h")
-    """How long the response is kept."""
+    """How long the response is kept. At most as long as the key."""
     remember: Annotated[float, Duration("1s", "3650d")] = written("7d")
     """How long the key is kept; a key that is no longer remembered runs again."""
     expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
@@ -166,6 +170,11 @@ class Route(Section):
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
     identity_change: Literal["refuse", "accept"] = "refuse"
     """Whether the gateway starts when a change of the file would make it forget keys that are still remembered."""
+
+    @property
+    def settle(self) -> float | None:
+        """The `settle` of its probe, in seconds, where there is one and it is written."""
+        return self.recovery.probe.settle if isinstance(self.recovery, ProbeRecovery) else None
 
     @property
     def rule(self) -> Rule:

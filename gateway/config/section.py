@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, TypeAdapter, model_validator
 
 from gateway.config.leaf import wrong
 from gateway.config.report import nearest
 
+# What to write instead of forms that other programs have, by their key. None of them is a misspelling.
+INSTEAD = {
+    "jwt": "let whoever verifies the token name the caller in a header: {header: X-Subject, from: [10.0.0.0/8]}",
+    "query": "the query ends up in logs, and nothing is read from it; let the caller send a header",
+    "cookie": "cookies change while the caller stays the same; let the caller send a header",
+}
 FORM_ERROR = "config_form"
 """The type of the error when no form fits; its text is ready to be shown."""
 
 
 class Section(BaseModel):
     """A mapping of the file. Immutable; an unknown key is a mistake; its docstrings are the schema's descriptions."""
+
+    ORDERED: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Pairs of durations of which the first must not be longer than the second. Where only one of them is written, the
+    default of the other follows it, so that no value is refused because of a default."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -25,6 +36,41 @@ class Section(BaseModel):
         validate_by_name=False,
         validate_by_alias=True,
     )
+
+    @model_validator(mode="after")
+    def _follow(self) -> Self:
+        follow(self, {})
+        return self
+
+
+def follow(section: Section, longest: Mapping[str, float]) -> None:
+    """Sets the defaults of `ORDERED` durations anew. `longest` bounds defaults that something else bounds, by name.
+
+    To be called before anybody else has the section, since it is immutable for them.
+    """
+    written, values = section.model_fields_set, section.__dict__
+    for short, long in type(section).ORDERED:
+        for name in (short, long):
+            if name not in written:
+                values[name] = min(_default(type(section), name), longest.get(name, float("inf")))
+        if values[short] > values[long] and short not in written:
+            values[short] = values[long]
+        elif values[short] > values[long] and long not in written:
+            values[long] = values[short]
+
+
+@cache
+def _default(model: type[Section], name: str) -> float:
+    value: float = adapter(model, name).validate_python(model.model_fields[name].default)
+    return value
+
+
+@cache
+def adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    """What reads one field of a model by itself."""
+    field = model.model_fields[name]
+    kind: Any = field.annotation
+    return TypeAdapter(Annotated[kind, *field.metadata] if field.metadata else kind)
 
 
 def written(text: str) -> Any:
@@ -49,7 +95,7 @@ def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
         if not isinstance(value, Mapping):
             return None
         present = [key for key in keys if key in value]
-        meant = present or [close for key in value if (close := nearest(str(key), keys))]
+        meant = present or [close for key in value if key not in INSTEAD and (close := nearest(str(key), keys))]
         return form_tag(meant[0]) if meant else None
 
     return _discriminator(choose, expected)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
-from gateway.config.section import Section, written
+from gateway.config.section import Section, follow, written
 from gateway.config.unit import Count, Duration
 
 # How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
@@ -27,16 +27,18 @@ class UpstreamTls(Section):
 
 
 class _UpstreamSettings(Section):
+    ORDERED = (("answer_within", "response_timeout"),)
+
     host: Annotated[str, HostName(may_have_port=True)] = "preserve"
     """What the service gets as Host: `preserve` what the caller sent, `upstream` for the host of the URL, or a name."""
     connect_timeout: Annotated[float, Duration("1ms", "5m")] = written("2s")
     """How long a connection may take to be made."""
     answer_within: Annotated[float, Duration("1ms", "1h")] = written("30s")
-    """How long a caller is kept waiting for the service."""
+    """How long a caller is kept waiting for the service. At most response_timeout."""
     response_timeout: Annotated[float, Duration("1ms", "24h")] = written("10m")
     """How long an attempt may take before it is given up and in doubt."""
     keepalive: Annotated[float, Duration("0s", "10m")] = written("2s")
-    """How long a connection may have been idle and still be used for a protected request."""
+    """How long a connection may have been idle and still be used. A shorter time that the service announces counts."""
     max_connections: Annotated[int, Count(1, 1_000_000)] = 1024
     """How many connections there may be at once for requests that are not protected, streams and sockets included;
     operations in flight have their own besides. Workers share them out evenly."""
@@ -64,6 +66,12 @@ class RouteUpstream(_UpstreamSettings):
     url: Annotated[UpstreamUrl, ServiceUrl()] | None = None
     """Where the service of this route is."""
 
-    def over(self, upstream: Upstream) -> Upstream:
-        """The upstream with what is written here in place of its own, key by key; `tls` counts as one."""
-        return upstream.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+    def over(self, upstream: Upstream, settle: float | None = None) -> Upstream:
+        """The upstream with what is written here in place of its own, key by key; `tls` counts as one.
+
+        `settle` is that of the route's probe, which no attempt may outlast: the default of `response_timeout` follows
+        it too. All in seconds.
+        """
+        whole = upstream.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+        follow(whole, {} if settle is None else {"response_timeout": settle - TCP_USER_TIMEOUT_SECONDS})
+        return whole

@@ -8,7 +8,7 @@ the same, by the canonical forms of their bodies: `canonical` (JSON and forms), 
 types and `pointer` for JSON Pointers.
 
 *HTTP as values.* `message` has heads and fields, `replay` what is kept of an answer, `routing` which route a path
-meets.
+meets, `succession` which operations lose requests when routes change.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another.
 """

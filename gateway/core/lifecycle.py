@@ -158,25 +158,26 @@ TABLE: Final[tuple[Row, ...]] = (
 ROWS: Final[dict[tuple[State, Event], Row]] = {(state, row.event): row for row in TABLE for state in row.states}
 
 
+# The time of a record that each row of the clock waits for; by the event, and by the state that it ends.
+_TIME_OF: Final = {_E.LAPSE: "lease_until_us", _E.RETIRE: "replay_until_us", _E.COLLECT: "remember_until_us"}
+CLOCK_ROWS: Final[dict[State, Row]] = {state: row for row in TABLE if row.fence is _F.CLOCK for state in row.states}
+DUE_TIMES: Final[dict[State, str]] = {state: _TIME_OF[row.event] for state, row in CLOCK_ROWS.items()}
+
+
 def settle(record: Record | None, now_us: int) -> Record | None:
     """The record as it is at `now_us` of the store's clock: the clock's rows applied until none is due."""
     while record is not None:
-        due = _due(record, now_us)
-        if due is None:
+        due = due_us(record)
+        if due is None or due > now_us:
             return record
-        record = _after_time(record, due)
+        record = _after_time(record)
     return None
 
 
-def _due(record: Record, now_us: int) -> Event | None:
-    state = record.state
-    if state is _CLAIMED:
-        return Event.LAPSE if record.lease_until_us <= now_us else None
-    if state is _COMPLETED:
-        return Event.RETIRE if record.replay_until_us <= now_us else None
-    if state in (State.RELEASED, State.TOMBSTONE) and record.remember_until_us <= now_us:
-        return Event.COLLECT
-    return None
+def due_us(record: Record) -> int | None:
+    """When the clock's next row is due; None where time changes nothing."""
+    time = DUE_TIMES.get(record.state)
+    return None if time is None else int(getattr(record, time))
 
 
 def leading_to(states: frozenset[State]) -> frozenset[State]:
@@ -195,8 +196,8 @@ def leading_to(states: frozenset[State]) -> frozenset[State]:
         found |= more
 
 
-def _after_time(record: Record, event: Event) -> Record | None:
-    row = ROWS[record.state, event]
+def _after_time(record: Record) -> Record | None:
+    row = CLOCK_ROWS[record.state]
     if row.next is State.IN_DOUBT:
         return replace(record, state=row.next, doubt=LAPSED_DOUBT)
     if row.next is State.TOMBSTONE:
@@ -372,6 +373,7 @@ def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
         now_us,  # claimed_us
         now_us + claim.lease_us,
         probe=claim.probe,
+        request=claim.request,
     )
 
 
@@ -396,6 +398,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
         command.resolution_id if isinstance(command, Prove) else None,
         command.response,
         record.probe,
+        record.request,
     )
 
 
@@ -414,6 +417,7 @@ def _claimed_again(row: Row, record: Record, command: Claim | Takeover, now_us: 
         fingerprint=fingerprint,
         attempts=record.attempts + 1,
         probe=command.probe if isinstance(command, Claim) else record.probe,
+        request=command.request,
         claimed_us=now_us,
         lease_until_us=now_us + command.lease_us,
         remember_until_us=0,

@@ -6,12 +6,16 @@ splits a field that is to be forwarded. This module knows names and syntax only,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final, Self, TypeVar
 
 from gateway.core.immutable import immutable
 
 V = TypeVar("V")
+
+# W3C Trace Context section 3.2: version, trace id, parent id, flags.
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -112,6 +116,12 @@ class StoredResponse:
     reason: bytes
     headers: Headers
     body: bytes | None
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The id of the trace, where the field is well-formed."""
+    found = None if traceparent is None else _TRACEPARENT.match(traceparent)
+    return None if found is None else found[1]
 
 
 def field_values(headers: Headers, name: bytes) -> list[bytes]:

@@ -18,6 +18,10 @@ from gateway.core.message import StoredResponse
 MICROSECONDS: Final = 1_000_000
 
 
+CUT: Final = "\u2026"
+"""What a text ends in that was cut to its bound."""
+
+
 def microseconds(seconds: float) -> int:
     """A duration of the configuration as a duration of a store."""
     return round(seconds * MICROSECONDS)
@@ -99,6 +103,22 @@ class ProbeTarget:
 
 
 @immutable
+class RequestInfo:
+    """What of the request of an attempt is kept for people: enough to find it in the logs of others.
+
+    `host` and `path` are as they were sent, in printable ASCII (other octets as `%XX`), without the query, which may
+    hold secrets; what was too long ends in `CUT`. `host` is empty where there was none. Both ids are None where the
+    caller sent none.
+    """
+
+    method: str
+    host: str
+    path: str
+    request_id: str | None = None
+    trace_id: str | None = None
+
+
+@immutable
 class Audit:
     """Who did something to an operation by hand or by probe, and why; outlives the record by a bounded time."""
 
@@ -115,7 +135,8 @@ class Record:
     disprove that ended a doubt. `lease_until_us` means something in `claimed` and, as the end of the last lease, in
     `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
     elsewhere. `response` is set in `completed` (its body None when it was not kept) and, with status and `Location`
-    alone, in `tombstone`. `doubt` says why the record came into doubt. `probe` is the last claim's.
+    alone, in `tombstone`. `doubt` says why the record came into doubt. `probe` is the last claim's, `request` the last
+    attempt's; it is None in a copy, which people are not shown.
     """
 
     identity: Identity
@@ -137,6 +158,7 @@ class Record:
     resolution_id: UUID | None = None
     response: StoredResponse | None = None
     probe: ProbeTarget | None = None
+    request: RequestInfo | None = field(default=None, compare=False)
 
 
 @immutable
@@ -169,6 +191,7 @@ class Claim:
     lease_us: int
     read_token: int | None = None
     probe: ProbeTarget | None = None
+    request: RequestInfo | None = None
 
 
 @immutable
@@ -230,6 +253,7 @@ class Takeover:
     attempt_id: UUID
     holder: str
     lease_us: int
+    request: RequestInfo | None = None
 
 
 @immutable

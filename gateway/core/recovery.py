@@ -13,21 +13,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, Literal
+from uuid import UUID
 
 from gateway.core.canonical import number_lexeme, parse_json
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, field_values
-from gateway.core.operation import MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
+from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
 from gateway.core.pointer import MISSING, Pointer, resolve
+from gateway.core.routing import PathPattern, normalise_path
 
 _PAUSE_SECONDS_MIN: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 600.0
+_RETRY_SECONDS_MAX: Final = 10
 _TARGET_BYTES_MAX: Final = 8 * 1024
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _UNRESERVED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 # RFC 3986 section 2.1: each octet as it stands in a place where nothing is reserved.
 _ESCAPED: Final = [bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in range(256)]
+_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+_DOUBTED_STATUS: Final = re.compile(r"(?:\banswered|_after)_([1-9][0-9]{2})\Z")
 _FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
 
 
@@ -52,7 +58,9 @@ class AnswerRule:
 class Probe:
     """Ask the upstream. `path` is a template of `{operation_id}`, `{key}` and the variables of the route's path.
 
-    `follow` says where an answer that is done names the one to record: in its `Location`, or in its body.
+    `follow` says where an answer that is done names the one to record: in its `Location`, or in its body. `pattern` is
+    the route's, and `host` what it sends as `Host` in place of the caller's: from these and what is kept of its request
+    an operation can be asked about that was claimed before there was a probe.
     """
 
     path: str
@@ -62,6 +70,8 @@ class Probe:
     never_happened: tuple[AnswerRule, ...] = ()
     settle_us: int = 0
     follow: Literal["location"] | Pointer | None = None
+    pattern: PathPattern | None = None
+    host: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,17 @@ class AskAgain:
 Finding = Done | NeverHappened | AskAgain
 
 
+def answered_doubt(status: int, lost: str | None = None) -> str:
+    """Why an operation is in doubt of which the service said this status; `lost`, how that answer was cut short."""
+    return f"answered_{status}" if lost is None else f"{lost}_after_{status}"
+
+
+def doubted_status(doubt: str | None) -> int | None:
+    """The status in such a reason."""
+    found = None if doubt is None else _DOUBTED_STATUS.search(doubt)
+    return None if found is None else int(found[1])
+
+
 def may_recover(snapshot: Snapshot, *, grace_us: int, reachable_us: int) -> bool:
     """Whether a record in doubt may be taken over or probed now.
 
@@ -112,6 +133,37 @@ def may_recover(snapshot: Snapshot, *, grace_us: int, reachable_us: int) -> bool
     if record.doubt != LAPSED_DOUBT:
         return True
     return snapshot.now_us - record.lease_until_us >= grace_us and reachable_us >= grace_us
+
+
+def for_repeats(recovery: Recovery, record: Record, *, is_same: bool) -> Recovery:
+    """What recovery does for a repeat of a request in doubt: that of its route, or `Hold` where that cannot act.
+
+    `is_same` as in `verdict.Doubt`: what may be another request is not sent again.
+    """
+    match recovery:
+        case Probe() if probe_target(recovery, record) is None:
+            return Hold()
+        case Resend() if not is_same:
+            return Hold()
+        case _:
+            return recovery
+
+
+def retry_after_seconds(recovery: Recovery, snapshot: Snapshot) -> int | None:
+    """When a repeat may get another answer than that its operation is in doubt; None where only somebody ends that.
+
+    One that is sent again does at once, unless it waits for a gateway that died. Else as long again as it has lasted,
+    within a few seconds and, where a probe may find that nothing happened, no later than that may count.
+    """
+    record = snapshot.record
+    if record is None or isinstance(recovery, Hold):
+        return None
+    if isinstance(recovery, Resend) and record.doubt != LAPSED_DOUBT:
+        return 1
+    wait_us = snapshot.now_us - record.claimed_us
+    if isinstance(recovery, Probe) and (left_us := record.lease_until_us + recovery.settle_us - snapshot.now_us) > 0:
+        wait_us = min(wait_us, left_us)
+    return max(1, min(ceil(wait_us / MICROSECONDS), _RETRY_SECONDS_MAX))
 
 
 def probe_placeholders(path: str) -> list[str]:
@@ -139,6 +191,37 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
     if len(target) > _TARGET_BYTES_MAX or _FORBIDDEN.search(target) or b"." in segments or b".." in segments:
         return None
     return ProbeTarget(target, host)
+
+
+def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | None) -> dict[str, bytes]:
+    """What the placeholders stand for, as raw octets. Without `key` that one is missing."""
+    variables = {} if policy.pattern is None else policy.pattern.variables(normalise_path(target))
+    values = {name: _ESCAPE.sub(_octet, value) for name, value in variables.items()}
+    values["operation_id"] = str(operation_id).encode()
+    if key is not None:
+        values["key"] = key.encode("utf-8", "surrogatepass")
+    return values
+
+
+def _octet(escape: re.Match[bytes]) -> bytes:
+    return bytes((int(escape[1], 16),))
+
+
+def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:
+    """What to ask about this operation: as its claim said or, where that said nothing, by what is kept of its request.
+
+    None where too little is kept: the key is a digest, or the host or the path is not known as a whole. A guess could
+    be answered with "not found", which may free the key.
+    """
+    if record.probe is not None:
+        return record.probe
+    request, identity = record.request, record.identity
+    if request is None or request.path.endswith(CUT) or request.host.endswith(CUT):
+        return None
+    host = policy.host or request.host.encode()
+    if not host:
+        return None
+    return render_probe(policy, probe_values(policy, request.path.encode(), identity.operation_id, identity.key), host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +256,8 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
 
 
 def pause_us(tries: int) -> int:
-    """How long to leave an operation alone after so many probes before this one: growing, and bounded."""
+    """How long the background leaves an operation alone after so many probes of its own before this one: growing, and
+    bounded."""
     return microseconds(min(_PAUSE_SECONDS_MIN * float(2 ** min(tries, 16)), _PAUSE_SECONDS_MAX))
 
 

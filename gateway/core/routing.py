@@ -126,6 +126,20 @@ class _Segment:
             return len(literal) > around and literal.startswith(self.prefix) and literal.endswith(self.suffix)
         return other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
+    def common(self, other: _Segment) -> _Segment | None:
+        """The texts that fit both, or None where there are none; but for those in which the prefix of one runs into the
+        suffix of the other (`aa` for `a{x}` and `{x}a`).
+        """
+        if not self.is_variable and not other.is_variable:
+            return self if self.prefix == other.prefix else None
+        if not self.is_variable:
+            return self if other.covers(self) else None
+        if not other.is_variable:
+            return other if self.covers(other) else None
+        prefix, suffix = max(self.prefix, other.prefix, key=len), max(self.suffix, other.suffix, key=len)
+        found = _Segment(prefix, True, suffix)
+        return found if self.covers(found) and other.covers(found) else None
+
 
 @dataclass(frozen=True, slots=True)
 class PathPattern:
@@ -185,6 +199,20 @@ class PathPattern:
             return False
         return all(mine.covers(theirs) for mine, theirs in zip(self.segments, other.segments, strict=False))
 
+    def common(self, other: PathPattern) -> PathPattern | None:
+        """The paths that fit both, or None where there are none."""
+        shorter, longer = (self, other) if len(self.segments) <= len(other.segments) else (other, self)
+        if len(shorter.segments) < len(longer.segments) and not shorter.takes_rest:
+            return None
+        segments = []
+        for mine, theirs in zip(shorter.segments, longer.segments, strict=False):
+            segment = mine.common(theirs)
+            if segment is None:
+                return None
+            segments.append(segment)
+        segments.extend(longer.segments[len(segments) :])
+        return PathPattern(f"{self.text} and {other.text}", tuple(segments), self.takes_rest and other.takes_rest)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -197,6 +225,14 @@ class Rule:
     def covers(self, other: Rule, method: bytes) -> bool:
         """Whether every request of this method that fits `other` fits this one."""
         return method in self.methods and self.host in (None, other.host) and self.path.covers(other.path)
+
+    def common(self, other: Rule) -> Rule | None:
+        """The requests that fit both, or None where there are none."""
+        methods = self.methods & other.methods
+        if not methods or (self.host != other.host and None not in (self.host, other.host)):
+            return None
+        path = self.path.common(other.path)
+        return None if path is None else Rule(methods, path, other.host if self.host is None else self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +304,16 @@ class RouteTable(Generic[Value]):
         """
         known = [method for method in methods if method in self._methods]
         return self._match(self._folded, known, target, {*map(self._name_of, hosts)}) if known else None
+
+    def path_in_other_case(self, method: bytes, target: bytes, host: bytes | None) -> str | None:
+        """The path of the route that this request would match if upper and lower case were the same, as it is written
+        in the file. For a request that matches none.
+        """
+        for path in _paths(target):
+            found = self._folded.first(method, path, self._name_of(host))
+            if found is not None:
+                return found.rule.path.text
+        return None
 
     def _match(
         self, index: _Index[Value], methods: Sequence[bytes], target: bytes, names: Collection[bytes]

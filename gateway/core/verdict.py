@@ -107,7 +107,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         14,
         "something was sent, and what became of it is not known",
-        "by the route's recovery; 409 while it stays so",
+        "by the route's recovery: sent again, asked about, or held; 409 while it stays so, with `Retry-After` where a "
+        "repeat may end it",
         (_W.IN_DOUBT,),
     ),
     Rule(

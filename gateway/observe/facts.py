@@ -14,7 +14,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import Event
+from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Word
 
 
@@ -77,6 +77,35 @@ class OperationClaimed:
     token: int
     attempt: int
     is_takeover: bool = False
+
+
+@immutable
+class OperationTakenOver:
+    """An operation in doubt is sent again under a new claim. `request` is what is kept of the repeat."""
+
+    route: str
+    operation_id: UUID
+    token: int
+    attempt: int
+    request: RequestInfo
+
+
+@immutable
+class EndedUnanswered:
+    """An attempt ended when its caller waited no longer: it was answered before, with a 504 say, or is gone.
+
+    `word` and `status` are what it would have got; `duration_seconds` is from the claim to the end. `upstream_status`
+    as in `RequestAnswered`.
+    """
+
+    route: str
+    word: Word
+    status: int
+    duration_seconds: float
+    operation_id: UUID
+    upstream_status: int | None
+    attempt: int
+    request: RequestInfo
 
 
 class ProbeFinding(StrEnum):
@@ -248,6 +277,8 @@ Fact = (
     RequestAnswered
     | RequestPassed
     | OperationClaimed
+    | OperationTakenOver
+    | EndedUnanswered
     | OperationSettled
     | ProbeMade
     | WriteRefused

@@ -10,7 +10,6 @@ through: what a library says of its inner life may hold what callers sent.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +17,10 @@ from functools import partial
 from typing import Final, Literal, assert_never
 
 from gateway import PROGRAM
+from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    EndedUnanswered,
     Fact,
     FlushRefused,
     JournalFailed,
@@ -28,6 +29,7 @@ from gateway.observe.facts import (
     MemoryChanged,
     OperationClaimed,
     OperationSettled,
+    OperationTakenOver,
     OutcomeJournaled,
     ProbeMade,
     RequestAnswered,
@@ -51,8 +53,6 @@ _OURS: Final = "gateway"
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
-# W3C Trace Context section 3.2: version, trace id, parent id, flags.
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
 
 class Logs:
@@ -105,7 +105,7 @@ class Logs:
         self._pipe.close()
 
     def wants(self, kind: type[Fact]) -> bool:
-        if kind is RequestAnswered:
+        if kind is RequestAnswered or kind is EndedUnanswered:
             return self._requests != "none" and self._rank <= _RANKS["info"]
         return kind not in (OperationClaimed, StoreCalled) or self._rank <= _RANKS["debug"]
 
@@ -122,6 +122,12 @@ class Logs:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
                 self._say("debug", "claimed", **_claim(fact), attempt=fact.attempt)
+            case OperationTakenOver():
+                ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
+                text = "in doubt, and sent again"
+                self._say("info", text, **_claim(fact), attempt=fact.attempt, **ids)
+            case EndedUnanswered():
+                self._write(self._clock(), _ended(fact))
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade(route, operation_id, finding, why):
@@ -250,14 +256,31 @@ def _answered(fact: RequestAnswered) -> Entry:
             "operation_id": None if fact.operation_id is None else str(fact.operation_id),
             "why": fact.why,
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
-            "trace_id": _trace_id(fact.trace_id),
+            "trace_id": trace_id_of(fact.trace_id),
         },
         {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
     )
 
 
+def _ended(fact: EndedUnanswered) -> Entry:
+    request = fact.request
+    return Entry(
+        "info",
+        f"{request.method} {fact.route} {fact.status} {fact.word}, when its caller waited no longer",
+        {
+            "upstream_status": fact.upstream_status,
+            "duration_ms": _milliseconds(fact.duration_seconds),
+            "attempt": fact.attempt,
+            "operation_id": str(fact.operation_id),
+            "request_id": request.request_id,
+            "trace_id": request.trace_id,
+        },
+        {"method": request.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
+    )
+
+
 def _claim(
-    fact: OperationClaimed | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
+    fact: OperationClaimed | OperationTakenOver | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
 ) -> dict[str, str | float | None]:
     """Which claim a fact is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
@@ -270,12 +293,6 @@ def _passed(fact: RequestPassed) -> dict[str, str | float | None]:
         "duration_ms": _milliseconds(fact.duration_seconds),
         "why": fact.why,
     }
-
-
-def _trace_id(traceparent: str | None) -> str | None:
-    """The trace's id, where the field is well-formed."""
-    found = None if traceparent is None else _TRACEPARENT.match(traceparent)
-    return None if found is None else found[1]
 
 
 def _milliseconds(seconds: float) -> float:

@@ -18,6 +18,7 @@ from gateway.core.operation import Event
 from gateway.observe.catalogue import Catalogue
 from gateway.observe.exposition import Exposition, encode
 from gateway.observe.facts import (
+    EndedUnanswered,
     Fact,
     FlushRefused,
     JournalFailed,
@@ -26,6 +27,7 @@ from gateway.observe.facts import (
     MemoryChanged,
     OperationClaimed,
     OperationSettled,
+    OperationTakenOver,
     OutcomeJournaled,
     ProbeMade,
     RequestAnswered,
@@ -120,8 +122,8 @@ class Metrics:
                 metric.store_amnesia.put((), float(fact.is_lost))
             case TierChanged():
                 metric.store_up.put((fact.tier,), float(fact.up))
-            case UpstreamChanged():
-                # The client counts each exchange that came to nothing.
+            case UpstreamChanged() | OperationTakenOver() | EndedUnanswered():
+                # Counted by the client of the upstream, as a claim, and as what its caller was answered.
                 pass
             case SweepDone():
                 metric.swept.add((Event.LAPSE,), fact.lapsed)

@@ -19,7 +19,7 @@ Then `runs` executes it: `claiming` gets the claim, `leases` keeps it, `attempt`
 says what came of that, and `journaling` keeps it when the store does not. `leading` answers the first caller,
 `duplicates` everybody else: `waiting` for another gateway, or `probing` the upstream, for as long as their `preference`
 says. `compose` makes the replies, and `decoding` undoes a coding that a client does not accept. `story` gathers what is
-told of a request, and `timing` has the waits that every request meets.
+told of a request, `request_info` what is kept of it for people, and `timing` has the waits that every request meets.
 
 *The upstream.* `forwarding` decides which fields cross, `upstream` is the client, `answer_stream` passes a long answer
 on. The files for TLS, with either side, are read by `certificates`.

@@ -34,7 +34,7 @@ from gateway.core.operation import (
 )
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
-from gateway.observe.facts import Herald, OperationSettled, WriteRefused
+from gateway.observe.facts import EndedUnanswered, Herald, OperationSettled, WriteRefused
 from gateway.proxy.answer_stream import AnswerStream
 from gateway.proxy.compose import by_record, expires_field
 from gateway.proxy.conclusion import ClaimedRequest, Conclusion, without_answer
@@ -42,7 +42,8 @@ from gateway.proxy.forwarding import Execution, protected_request
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Lease
 from gateway.proxy.reply import Reply
-from gateway.proxy.timing import TimeLimit, wait_done
+from gateway.proxy.request_info import request_info
+from gateway.proxy.timing import Stopwatch, TimeLimit, wait_done
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 
@@ -89,6 +90,7 @@ class Attempt:
         self._journaling = journaling
         self._herald = herald
         self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
         self._tell_first: Callable[[Ending], bool] | None = tell_first
         self.last_word: LastWord | None = claimed.release()
@@ -133,7 +135,7 @@ class Attempt:
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
         target = request.route.target
-        started = self._loop.time()
+        stopwatch = Stopwatch()
         execution = Execution(
             request.identity.operation_id, self.record.token, target.key, target.key_headers, request.canonical_key
         )
@@ -148,9 +150,9 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    return self._claimed.unknown(reason, detail, self._loop.time() - started)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds)
                 case Answer():
-                    return await self._take(result, started)
+                    return await self._take(result, stopwatch)
                 case _:
                     assert_never(result)
         finally:
@@ -162,7 +164,7 @@ class Attempt:
         self.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _take(self, answer: Answer, started: float) -> Conclusion:
+    async def _take(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(answer.head.headers):
@@ -173,16 +175,16 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), self._loop.time() - started)
+                    return self._claimed.answered(answer.head, body, len(body), stopwatch.seconds)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, self._loop.time() - started, answer.head.status)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds, answer.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
         answer.body.allow_to_outlast()
         stream = AnswerStream(answer, prefix)
-        return self._claimed.answered(answer.head, stream, answer.length, self._loop.time() - started)
+        return self._claimed.answered(answer.head, stream, answer.length, stopwatch.seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.
@@ -256,14 +258,33 @@ class Attempt:
         """
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._publish(Ending(reply, reply))
+        self._publish(Ending(reply, reply), is_last=False)
         self._ending = self._loop.create_future()
         _abort_stream(conclusion.reply)
 
-    def _publish(self, ending: Ending) -> None:
+    def _state_unanswered(self, ending: Ending) -> None:
+        """The line that the request's own would have been."""
+        request, reply = self._claimed.request, ending.reply
+        if reply.word is not None:
+            self._herald.state(
+                EndedUnanswered(
+                    route=request.route.name,
+                    word=reply.word,
+                    status=reply.status,
+                    duration_seconds=self._loop.time() - self._started,
+                    operation_id=request.identity.operation_id,
+                    upstream_status=ending.upstream_status,
+                    attempt=self.record.attempts,
+                    request=request_info(request.head),
+                )
+            )
+
+    def _publish(self, ending: Ending, *, is_last: bool = True) -> None:
         tell_first, self._tell_first = self._tell_first, None
         if tell_first is None or not tell_first(ending):
             _abort_stream(ending.reply)
+            if is_last:
+                self._state_unanswered(ending)
         self._ending.set_result(ending)
 
     def _ending_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> Ending:

@@ -11,6 +11,8 @@ from typing import Final
 
 _CERTIFICATE: Final = b"CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
+# X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+_OUT_OF_DATE: Final = frozenset((9, 10))
 
 
 class PemError(OSError):
@@ -32,6 +34,30 @@ def load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise PemError(f"{key} is the key of another certificate than {cert}") from None
         raise PemError(f"{cert} with {key}: {_reason(error)}") from None
+
+
+def check_dates(cert: Path, key: Path) -> None:
+    """Raises `PemError` where a peer would refuse this certificate today for its dates; also what `load_chain` does.
+
+    A peer that trusts just this certificate is made to look at it, in memory.
+    """
+    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_chain(shown, cert, key)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trusting.load_verify_locations(cert)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(back, there), shown.wrap_bio(there, back, server_side=True)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code in _OUT_OF_DATE:
+                raise PemError(f"{cert}: {error.verify_message}") from None
+            return
 
 
 def believing(ca: Path | None) -> ssl.SSLContext:

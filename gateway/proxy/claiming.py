@@ -32,6 +32,7 @@ from gateway.core.operation import (
     ProbeTarget,
     Record,
     Release,
+    RequestInfo,
     Result,
     Snapshot,
     Takeover,
@@ -105,7 +106,8 @@ class Terms:
     """What a route says of claiming.
 
     `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: in doubt,
-    it may be sent again. `probe` is where to ask, should this claim come into doubt. `patience_seconds` is how long the
+    it may be sent again. `probe` is where to ask, should this claim come into doubt, and `request` what is kept of the
+    request for people. `patience_seconds` is how long the
     caller can wait at all; claiming takes as many of them, but one at least and five at most.
     """
 
@@ -114,6 +116,7 @@ class Terms:
     is_executed_anyway: bool = False
     takes_over: bool = False
     probe: ProbeTarget | None = None
+    request: RequestInfo | None = None
     patience_seconds: float = math.inf
 
 
@@ -181,7 +184,9 @@ class Claiming:
         patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
         until = self._loop.time() + patience_seconds
         for _ in range(_STATEMENTS_MAX):
-            command = Claim(identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe)
+            command = Claim(
+                identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe, terms.request
+            )
             answer = await self._say(_Pursuit(command, terms, until))
             if isinstance(answer, Unavailable) and terms.is_executed_anyway and not answer.is_refused:
                 answer = await self._unless_known(answer, identity.operation_id, ours, terms, until)
@@ -233,7 +238,7 @@ class Claiming:
 
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
-        command = Takeover(operation_id, record.token, uuid4(), self._holder, self._lease_us)
+        command = Takeover(operation_id, record.token, uuid4(), self._holder, self._lease_us, terms.request)
         return await self._say(_Pursuit(command, terms, until))
 
     async def _say(self, pursuit: _Pursuit) -> Admission:

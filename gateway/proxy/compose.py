@@ -12,6 +12,7 @@ from uuid import UUID
 
 from gateway.core.message import Headers, field_values
 from gateway.core.operation import MICROSECONDS, Event, Fingerprint, Record, Snapshot
+from gateway.core.recovery import for_repeats, retry_after_seconds
 from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word, judge
 from gateway.proxy.decoding import is_unaccepted
 from gateway.proxy.problem import refuse
@@ -71,12 +72,13 @@ def by_record(
             return replay_of(record, request_headers)
         case Refuse(word, record):
             return refuse_by(word, record, route)
-        case Doubt(record):
-            return refuse_by(Word.IN_DOUBT, record, route)
+        case Doubt(record, is_same):
+            return in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
             return in_flight_at(snapshot, record, route)
         case Claimable():
             if free_word is Word.IN_DOUBT:
+                # The store has forgotten the attempt, and with it what a repeat could be sent again for.
                 return refuse(Word.IN_DOUBT, shape=route.shape, status=502, operation_id=operation_id)
             return refuse(Word.RELEASED, shape=route.shape, operation_id=operation_id)
         case judgement:
@@ -84,7 +86,7 @@ def by_record(
 
 
 def refuse_by(word: Word, record: Record, route: Route) -> Reply:
-    """Rules 9, 11, 12 and 14 with the statuses that the route chose."""
+    """Rules 9, 11 and 12 with the statuses that the route chose."""
     status, why = None, None
     if word is Word.KEY_REUSED:
         status, why = route.mismatch_status, _why_incomparable(record, route)
@@ -92,6 +94,19 @@ def refuse_by(word: Word, record: Record, route: Route) -> Reply:
         status = route.retention.expired_status
     reply = refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
     return reply if why is None else replace(reply, why=why)
+
+
+def in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
+    """Rule 14, with what a repeat can do about it. `is_same`: as in `Doubt`."""
+    recovery = for_repeats(route.recovery, record, is_same=is_same)
+    return refuse(
+        Word.IN_DOUBT,
+        shape=route.shape,
+        operation_id=record.identity.operation_id,
+        record=record,
+        recovery=recovery,
+        retry_after_seconds=retry_after_seconds(recovery, snapshot),
+    )
 
 
 def _why_incomparable(record: Record, route: Route) -> str | None:

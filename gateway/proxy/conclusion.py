@@ -27,6 +27,7 @@ from gateway.core.outcome import (
     conclude_unknown,
     windows_us,
 )
+from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word
 from gateway.proxy.forwarding import response_fields
@@ -78,7 +79,7 @@ class ClaimedRequest:
         reply = self.refuse(outcome.word, status_of(reason))
         return Conclusion(
             outcome,
-            self._command(outcome, reason),
+            self._command(outcome, reason if upstream_status is None else answered_doubt(upstream_status, reason)),
             reply,
             reply,
             f"{reason}: {detail}",
@@ -106,7 +107,7 @@ class ClaimedRequest:
             shared = Reply(head.status, head.reason, kept_fields(method, head, route.keep), body, outcome.word, length)
         return Conclusion(
             outcome,
-            self._command(outcome, f"answered_{head.status}", stored, head.headers),
+            self._command(outcome, answered_doubt(head.status), stored, head.headers),
             Reply(head.status, head.reason, response_fields(head.headers), body, outcome.word, length),
             shared,
             f"answered {head.status}",
@@ -132,6 +133,7 @@ class ClaimedRequest:
             status=status,
             operation_id=self.request.identity.operation_id,
             record=self.record,
+            recovery=for_repeats(self.request.route.recovery, self.record, is_same=True),
         )
 
     @property

@@ -167,7 +167,7 @@ class Coordinator:
     def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
         """State how a request is answered, and hand the answer on."""
         if isinstance(answer, Reply) and answer.word is not None:
-            self._herald.state(story.answered(answer.word, answer.status, self._loop.time(), answer.why))
+            self._herald.state(story.answered(answer.word, answer.status, answer.why))
         return answer
 
     # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------

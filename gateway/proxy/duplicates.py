@@ -16,11 +16,11 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
-from gateway.core.recovery import Probe
+from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
 from gateway.proxy.attempt import Ending
 from gateway.proxy.claiming import Granted
-from gateway.proxy.compose import by_record, in_flight, in_flight_at, refuse_by, replay_of, shared_with
+from gateway.proxy.compose import by_record, in_doubt, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
@@ -200,13 +200,13 @@ class Duplicates:
                 return refuse_by(word, record, route)
             case Doubt(record, is_same):
                 found = None
-                if is_same and isinstance(route.recovery, Probe):
+                if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
                     wait_seconds = self._patience_seconds(request, story)
                     with self._place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                 if found is None:
-                    return refuse_by(Word.IN_DOUBT, record, route)
+                    return in_doubt(snapshot, record, route, is_same=is_same)
                 return await self._by_sight(found, request, story)
             case Wait(record):
                 wait_seconds = self._patience_seconds(request, story)

@@ -71,8 +71,15 @@ def examine(
     for target, hosts in _readings(targets, host):
         route = routes.match_in_any_case(methods, target, hosts)
         if route is not None:
-            return route, Fault(400, "The request can be read as one for another operation.")
+            return route, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
     return None, None
+
+
+def _other_reading(path: str | None) -> str:
+    """`path` is that of a route which differs in upper and lower case alone."""
+    if path is None:
+        return "The request can be read as one for another operation."
+    return f"Upper and lower case differ in paths. The protected path is written {path}; nothing was sent."
 
 
 def _readings(targets: Sequence[bytes], host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:

@@ -9,7 +9,6 @@ Invariant: a field that is not named here or by `Connection` keeps its bytes, it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
@@ -28,6 +27,7 @@ from gateway.core.message import (
 )
 from gateway.core.replay import GATEWAY_FIELDS
 from gateway.proxy.hop import Hop, Peer
+from gateway.proxy.preference import without_wait
 
 # What the gateway tells the upstream and the client. CGI-like servers read `_` and `-` alike, so both spellings go.
 SPOKEN_BY_GATEWAY: Final = frozenset(
@@ -40,9 +40,6 @@ _ENVOY_PREFIX: Final = b"x-envoy-"
 # What a field is to forwarding, by its name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
 
-_WAIT_PREFERENCE: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
-# A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
-_PREFERENCE: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 
 
@@ -189,7 +186,7 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
         elif kind == _DROPPED or (kind == _ENVOY and is_protected) or (options and name.lower() in options):
             continue
         elif kind == _PREFER and is_protected:
-            if kept := _without_wait(value):
+            if kept := without_wait(value):
                 fields.append((name, kept))
         elif trusted or kind != _FORWARDING:
             fields.append(field)
@@ -219,10 +216,3 @@ def _append_forwarded(fields: list[tuple[bytes, bytes]], hop: Hop, caller_host: 
 def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:
     """Whether the peer may speak for others. A peer without an address (a Unix socket) is in no network."""
     return peer is not None and any(peer in network for network in networks)
-
-
-def _without_wait(value: bytes) -> bytes:
-    """The preferences but `wait`, which was meant for the gateway (RFC 7240); unchanged bytes if it is not there."""
-    preferences = [preference.strip(b" \t") for preference in _PREFERENCE.findall(value)]
-    kept = [preference for preference in preferences if not _WAIT_PREFERENCE.match(preference)]
-    return value if len(kept) == len(preferences) else b", ".join(kept)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
-from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from gateway.core.fingerprint import Digests
@@ -19,8 +18,7 @@ from gateway.core.immutable import immutable
 from gateway.core.key import Key, KeyFault, find_key, key_places, needs_body
 from gateway.core.message import RequestHead, field_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget
-from gateway.core.recovery import Probe, Resend, render_probe
-from gateway.core.routing import normalise_path
+from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.verdict import Word
 from gateway.proxy.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
@@ -201,10 +199,7 @@ def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key)
     """What a probe of this operation will ask, rendered now: later the request is gone."""
     if not isinstance(route.recovery, Probe):
         return None
-    values = {
-        name: unquote_to_bytes(value) for name, value in route.path.variables(normalise_path(head.target)).items()
-    }
-    values |= {"operation_id": str(operation_id).encode(), "key": key.text.encode("utf-8", "surrogatepass")}
+    values = probe_values(route.recovery, head.target, operation_id, key.text)
     hosts = field_values(head.headers, b"host")
     forwarding = route.target.forwarding
     return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))

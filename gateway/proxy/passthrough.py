@@ -27,6 +27,7 @@ from gateway.proxy.forwarding import response_fields, unprotected_request
 from gateway.proxy.problem import plain
 from gateway.proxy.reply import Coming, Incoming, Later, Reply, RequestBody
 from gateway.proxy.route import Route, Target
+from gateway.proxy.timing import Stopwatch
 from gateway.proxy.tunnel import relay
 from gateway.proxy.upstream import (
     Answer,
@@ -63,17 +64,17 @@ class Passthrough:
 
         `word` says why a route's request is not protected.
         """
-        since = self._loop.time()
+        stopwatch = Stopwatch()
         target = self._target if route is None else route.target
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         whole = None if incoming.body.length is None else incoming.body.whole()
         if whole is None or incoming.upgrades:
-            return self._walk(incoming, client, route, word, head, whole, since)
+            return self._walk(incoming, client, route, word, head, whole, stopwatch)
         on_interim = partial(_pass_on, client)
         begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
         if begun is None:
-            return self._walk(incoming, client, route, word, head, whole, since)
-        tell = partial(self._tell, incoming, route, word, since)
+            return self._walk(incoming, client, route, word, head, whole, stopwatch)
+        tell = partial(self._tell, incoming, route, word, stopwatch)
         if isinstance(begun, UnderWay):
             return _Passing(self._loop, begun, client, route, tell)
         tell(begun)
@@ -89,18 +90,20 @@ class Passthrough:
         word: Word | None,
         head: RequestHead,
         whole: bytes | None,
-        since: float,
+        stopwatch: Stopwatch,
     ) -> Reply | None:
         """The rest of the way, where something has to be waited for. `whole` is the body, if it is here."""
         target = self._target if route is None else route.target
         result = await _exchange(target, head, incoming.body, whole, client)
-        self._tell(incoming, route, word, since, result)
+        self._tell(incoming, route, word, stopwatch, result)
         if isinstance(result, Answer) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
 
-    def _tell(self, incoming: Incoming, route: Route | None, word: Word | None, since: float, result: Result) -> None:
+    def _tell(
+        self, incoming: Incoming, route: Route | None, word: Word | None, stopwatch: Stopwatch, result: Result
+    ) -> None:
         key_field: str | None = None
         path: str | None = None
         if word is None:
@@ -113,7 +116,7 @@ class Passthrough:
                 word,
                 incoming.head.method.decode("latin-1"),
                 _status_of(result),
-                self._loop.time() - since,
+                stopwatch.seconds,
                 key_field,
                 path,
                 None if route is None else route.name,
@@ -223,7 +226,7 @@ def _always() -> bool:
 
 
 async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
-    """The chunks; what cuts them short is noted, since the upstream client tells only that something did."""
+    """The chunks; what cuts them short is noted, stopwatch the upstream client tells only that something did."""
     try:
         async for data in chunks:
             yield data

@@ -1,4 +1,8 @@
-"""How long a caller is willing to wait: `Prefer: wait=N` (RFC 7240 section 4.3)."""
+"""How long a caller is willing to wait: `Prefer: wait=N` (RFC 7240 section 4.3).
+
+The one reader of the field: the gateway waits by it, and removes from a protected request what it read. A field is a
+list whose members may hold quoted strings (RFC 9110 sections 5.6.1 and 5.6.4): a comma in one separates nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,52 @@ from typing import Final
 
 from gateway.core.message import Headers, field_values
 
-_WAIT: Final = re.compile(rb'[ \t]*wait[ \t]*=[ \t]*"?([0-9]{1,9})"?[ \t]*(?:;.*)?\Z', re.IGNORECASE)
+# A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
+_MEMBER: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
+_WAIT: Final = re.compile(
+    rb"""wait[ \t]*+                              # the name; upper and lower case are equal
+    (?:=[ \t]*+ (?: (?P<bare>[^";\t ]++) | "(?P<quoted>(?:[^"\\]++|\\.)*+)" )?+ [ \t]*+)?+
+    (?P<rest>;.*)?+\Z""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_IS_WAIT: Final = re.compile(rb"wait[ \t]*(?:[=;]|\Z)", re.IGNORECASE)
+_DIGITS: Final = re.compile(rb"0*([0-9]+)\Z")
+_SECONDS_MAX: Final = 10**9
 
 
 def wait_preference(headers: Headers) -> int | None:
-    """The seconds of the first `wait` preference that can be read, or None."""
+    """The seconds that the caller prefers to wait, or None. Of several `wait` the first counts (section 2)."""
     for value in field_values(headers, b"prefer"):
-        for member in value.split(b","):
-            if (found := _WAIT.match(member)) is not None:
-                return int(found[1])
+        for member in _members(value):
+            if _IS_WAIT.match(member):
+                return _seconds(member)
     return None
+
+
+def without_wait(value: bytes) -> bytes:
+    """The preferences of one field line but `wait`; unchanged bytes if it is not there."""
+    members = _members(value)
+    kept = [member for member in members if not _IS_WAIT.match(member)]
+    return value if len(kept) == len(members) else b", ".join(member for member in kept if member)
 
 
 def preference_applied(seconds: int) -> tuple[bytes, bytes]:
     """What tells the caller that its preference decided (RFC 7240 section 3)."""
     return b"Preference-Applied", b"wait=%d" % seconds
+
+
+def _members(value: bytes) -> list[bytes]:
+    return [member.strip(b" \t") for member in _MEMBER.findall(value)]
+
+
+def _seconds(member: bytes) -> int | None:
+    """The number in a `wait`, quoted or not, capped. None where it has none, or anything else."""
+    found = _WAIT.match(member)
+    if found is None:
+        return None
+    quoted = found["quoted"]
+    text = found["bare"] if quoted is None else re.sub(rb"\\(.)", rb"\1", quoted)
+    digits = None if text is None else _DIGITS.match(text)
+    if digits is None:
+        return None
+    return _SECONDS_MAX if len(digits[1]) > 9 else int(digits[1])

@@ -5,12 +5,16 @@ probe takes no token and claims nothing: it holds a recovery lease beside the re
 and its finding is fenced on the token that it read, so that a late answer of the holder wins.
 
 A probe is a safe request with the configuration's own credentials, never the caller's. What it cannot find out changes
-nothing: the operation stays in doubt, and is asked about again after a growing pause.
+nothing: the operation stays in doubt, and is asked about again. In the background that is after a growing pause, which
+grows with the background's own probes alone: one for a request that waits never lengthens it, and is followed by one of
+the background soon, in case that nobody comes again. No operation is asked about more often than every
+`PROBE_FLOOR_US`, by all gateways together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -19,6 +23,7 @@ from uuid import UUID, uuid4
 from gateway.core.identity import is_of
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.core.operation import (
+    MICROSECONDS,
     Audit,
     Disprove,
     ProbeTarget,
@@ -29,12 +34,24 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.outcome import windows_us
-from gateway.core.recovery import AskAgain, Began, Done, Finding, NeverHappened, Probe, conclude_probe, pause_us
+from gateway.core.recovery import (
+    AskAgain,
+    Began,
+    Done,
+    Finding,
+    NeverHappened,
+    Probe,
+    conclude_probe,
+    pause_us,
+    probe_target,
+)
 from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
 from gateway.proxy.route import Route
 from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, TooLong
-from gateway.store.base import RecoveryLease, Store, StoreError
+from gateway.store.base import PROBE_FLOOR_US, Store, StoreError
+
+_LOG = logging.getLogger("gateway")
 
 # A probe reads; one that is slower than this is asked again later.
 PROBE_SECONDS_MAX: Final = 30.0
@@ -42,7 +59,9 @@ PROBE_SECONDS_MAX: Final = 30.0
 _BODY_BYTES_MIN: Final = 1024 * 1024
 # Of probes at once in this process, over all operations.
 PROBES_MAX: Final = 64
-_URGENT_PAUSE_SECONDS: Final = 1.0
+_URGENT_PAUSE_SECONDS: Final = PROBE_FLOOR_US / MICROSECONDS
+# Of operations that are warned about because they cannot be probed.
+_UNASKABLE_MAX: Final = 1000
 _WRITE_TRIES: Final = 4
 _WRITE_PAUSE_SECONDS: Final = 0.2
 
@@ -88,6 +107,7 @@ class Prober:
         self._steady_seconds = steady_seconds
         self._who = who
         self._inquiries: dict[UUID, _Inquiry] = {}
+        self._unaskable: set[UUID] = set()
         self._places = asyncio.Semaphore(PROBES_MAX)
         self._is_closed = False
 
@@ -134,7 +154,13 @@ class Prober:
         if not is_of(record.identity, self._service, route.operation):
             return None
         policy = route.recovery
-        if not isinstance(policy, Probe) or record.probe is None or not self._may_recover(snapshot):
+        if not isinstance(policy, Probe):
+            return None
+        target = probe_target(policy, record)
+        if target is None:
+            self._warn_unaskable(route, record)
+            return None
+        if not self._may_recover(snapshot):
             return None
         operation_id = record.identity.operation_id
         async with self._places:
@@ -147,11 +173,35 @@ class Prober:
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
             began = Began(before.now_us, self._steady_seconds())
-            return await self._ask(route, policy, before.record, began, record.probe, lease)
+            finding, heard = await self._ask(route, policy, before.record, began, target)
+            match finding:
+                case Done() if isinstance(heard, _Heard):
+                    return await self._write(self._prove(route, before.record, heard))
+                case NeverHappened():
+                    return await self._write(self._disprove(route, before.record))
+                case _:
+                    # Who waits brings the next probe nearer: where it is urgent, the pause begins anew and is short.
+                    pause = PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)
+                    await self._store.put_off(lease, pause, _why(finding))
+                    return None
+
+    def _warn_unaskable(self, route: Route, record: Record) -> None:
+        """Once for each operation, and for so many."""
+        operation_id = record.identity.operation_id
+        if operation_id in self._unaskable or len(self._unaskable) >= _UNASKABLE_MAX:
+            return
+        self._unaskable.add(operation_id)
+        _LOG.warning(
+            "operation %s of route %s is in doubt and cannot be probed, because what the probe asks by is not kept; "
+            "resolve it by hand",
+            operation_id,
+            route.name,
+        )
 
     async def _ask(
-        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget, lease: RecoveryLease
-    ) -> Snapshot | None:
+        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget
+    ) -> tuple[Finding, _Heard | str]:
+        """What the upstream says, and what it said that by."""
         heard = await self._hear(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
         if isinstance(heard, _Heard):
@@ -165,14 +215,7 @@ class Prober:
         else:
             finding = AskAgain(heard)
         self._herald.state(ProbeMade(route.name, record.identity.operation_id, _word(finding), _why(finding)))
-        match finding:
-            case Done() if isinstance(heard, _Heard):
-                return await self._write(self._prove(route, record, heard))
-            case NeverHappened():
-                return await self._write(self._disprove(route, record))
-            case _:
-                await self._store.put_off(lease, pause_us(lease.tries))
-                return None
+        return finding, heard
 
     async def _hear(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Heard | str:
         """The upstream's answer, or why there is none."""

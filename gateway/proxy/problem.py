@@ -16,6 +16,7 @@ from uuid import UUID
 
 from gateway.core.message import Headers, field_values
 from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Word
 from gateway.proxy.reply import Reply
 from gateway.proxy.writer import reason_phrase
@@ -35,8 +36,9 @@ DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi
 
 _COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
 _DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
-# SDKs repeat every 409, 429 and 5xx unless they are told not to.
+# SDKs repeat every 409, 429 and 5xx unless they are told not to; others do where they are told to.
 _NO_RETRY: Final[Headers] = ((b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false"))
+_RETRY: Final[Headers] = ((b"x-should-retry", b"true"), (b"Stripe-Should-Retry", b"true"))
 
 _IDEMPOTENCY: Final = "idempotency_error"
 _INVALID: Final = "invalid_request_error"
@@ -48,8 +50,9 @@ class Case:
     """One row of the error table.
 
     `detail` may name {time}, {status}, {location} and {id}. `retryable`: the same request under the same key can come
-    to another answer. `is_terminal`: repeating it is useless, and SDKs are told so. `retry_after_seconds` is what is
-    said when the caller of `refuse` says nothing.
+    to another answer. `is_terminal`: repeating it is useless, and SDKs are told so. `ends_by_retry`: nothing else may
+    end it, and SDKs are told to repeat it. `retry_after_seconds` is what is said when the caller of `refuse` says
+    nothing.
     """
 
     status: int
@@ -58,10 +61,41 @@ class Case:
     retryable: bool
     stripe_type: str
     is_terminal: bool = False
+    ends_by_retry: bool = False
     retry_after_seconds: int | None = None
     stripe_status: int | None = None
     stripe_code: str | None = None
 
+
+_IN_DOUBT: Final = (
+    "Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key. "
+)
+_DOUBT_TITLE: Final = "The result of this operation is unknown"
+
+# `in-doubt` by what the route's recovery does for a repeat.
+DOUBTS: Final[Mapping[type[Recovery], Case]] = {
+    Hold: Case(
+        409, _DOUBT_TITLE, f"{_IN_DOUBT}Ask the operator about operation {{id}}.", False, _API, is_terminal=True
+    ),
+    Resend: Case(
+        409,
+        _DOUBT_TITLE,
+        f"{_IN_DOUBT}Send it again with the same key: the service knows it by that, and does it once.",
+        True,
+        _API,
+        ends_by_retry=True,
+        retry_after_seconds=1,
+    ),
+    Probe: Case(
+        409,
+        _DOUBT_TITLE,
+        f"{_IN_DOUBT}Send it again with the same key: the service is asked what became of it, and you get the answer.",
+        True,
+        _API,
+        ends_by_retry=True,
+        retry_after_seconds=1,
+    ),
+}
 
 CASES: Final[Mapping[Word, Case]] = {
     Word.REQUEST_INVALID: Case(
@@ -159,15 +193,7 @@ CASES: Final[Mapping[Word, Case]] = {
         retry_after_seconds=1,
         stripe_code="idempotency_key_in_use",
     ),
-    Word.IN_DOUBT: Case(
-        409,
-        "The result of this operation is unknown",
-        "Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new "
-        "key. Ask the operator about operation {id}.",
-        False,
-        _API,
-        is_terminal=True,
-    ),
+    Word.IN_DOUBT: DOUBTS[Hold],
     Word.RELEASED: Case(
         503,
         "The first request had no effect",
@@ -207,15 +233,19 @@ def refuse(
     detail: str | None = None,
     retry_after_seconds: int | None = None,
     authenticate: bytes | None = None,
+    recovery: Recovery | None = None,
 ) -> Reply:
     """The reply for a verdict that is not an answer of the service.
 
     `status` None is the table's. `record` gives the detail its time, status and location. `detail` is
     put before what the table says to do (a fault of the request). `authenticate` is a `WWW-Authenticate` value and
     makes it a 401. `in-doubt` is the record's with 409, this request's own attempt's with 502 or 504, and an answer
-    that nothing durable took with 503. Raises ValueError for a word that is said beside an answer only.
+    that nothing durable took with 503; `recovery` says what a repeat does about it, None: nothing. Raises ValueError
+    for a word that is said beside an answer only.
     """
     case = CASES.get(word)
+    if word is Word.IN_DOUBT and recovery is not None:
+        case = DOUBTS[type(recovery)]
     if case is None:
         raise ValueError(f"{word} is said beside an answer of the service and makes no problem")
     if status is None:
@@ -236,7 +266,8 @@ def refuse(
         text = f"{detail} {text}"
     if retry_after_seconds is None and retryable:
         retry_after_seconds = case.retry_after_seconds
-    headers = _headers(retry_after_seconds=retry_after_seconds, is_terminal=is_terminal, authenticate=authenticate)
+    advice = _RETRY if case.ends_by_retry else _NO_RETRY if is_terminal else ()
+    headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", word)
     return _reply(word, case, shape, status, headers, text, retryable, operation_id)
@@ -288,12 +319,11 @@ def _reply(
     return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *headers), _json(document), word)
 
 
-def _headers(*, retry_after_seconds: int | None, is_terminal: bool, authenticate: bytes | None) -> Headers:
+def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: bytes | None) -> Headers:
     fields = [*_COMMON, _DESCRIBED_BY]
     if retry_after_seconds is not None:
         fields.append((b"Retry-After", b"%d" % retry_after_seconds))
-    if is_terminal:
-        fields.extend(_NO_RETRY)
+    fields.extend(advice)
     if authenticate is not None:
         fields.append((b"WWW-Authenticate", authenticate))
     return tuple(fields)

@@ -18,13 +18,14 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record
 from gateway.core.recovery import Resend
-from gateway.observe.facts import Herald, OperationClaimed, OperationSettled
+from gateway.observe.facts import Herald, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.proxy.attempt import Attempt, Ending
 from gateway.proxy.claiming import Admission, Claiming, Granted, Terms, Unavailable
 from gateway.proxy.conclusion import ClaimedRequest
 from gateway.proxy.identifying import KeyedRequest
 from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
+from gateway.proxy.request_info import request_info
 from gateway.proxy.timing import Announcement
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
@@ -140,6 +141,7 @@ class Runs:
                 is_executed_anyway=route.forwards_unprotected,
                 takes_over=isinstance(route.recovery, Resend),
                 probe=request.probe,
+                request=request_info(request.head),
                 patience_seconds=route.target.answer_within_seconds,
             )
             admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
@@ -155,6 +157,10 @@ class Runs:
         self._herald.state(
             OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
+        if record.carries_doubt and terms.request is not None:
+            self._herald.state(
+                OperationTakenOver(route.name, operation_id, record.token, record.attempts, terms.request)
+            )
         attempt = run.attempt = Attempt(
             ClaimedRequest(request, record, admission.is_first),
             lease,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from gateway.core.message import RequestHead
 from gateway.core.verdict import Word
 from gateway.observe.facts import RequestAnswered
 from gateway.proxy.route import Route
+from gateway.proxy.timing import Stopwatch
 
 
 @dataclass(slots=True)
@@ -26,15 +27,16 @@ class Story:
     """Until when it waits for others, in all; None while it has not begun to."""
     preferred: int | None = None
     """The caller's preference, in seconds, where that decided how long."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def answered(self, word: Word, status: int, now: float, why: str | None) -> RequestAnswered:
-        """The fact that it was answered so, at `now` on the loop's clock."""
+    def answered(self, word: Word, status: int, why: str | None) -> RequestAnswered:
+        """The fact that it was answered so, at this moment."""
         head = self.head
         return RequestAnswered(
             route=self.route.name,
             word=word,
             status=status,
-            duration_seconds=now - self.arrived,
+            duration_seconds=self.stopwatch.seconds,
             method=head.method.decode("latin-1"),
             operation_id=self.operation_id,
             upstream_status=self.upstream_status,

@@ -8,6 +8,10 @@ Theory of operation
 *Atomic.* Each command is one atomic change, or none, and durable when `apply` returns. Commands on one operation are
 serialised by the store, wherever they come from; a token is drawn only after the record is locked, so tokens increase.
 
+*Witnesses.* Every change that a command makes raises, in its own transaction, the number of the link that it came over,
+the link's witness. Where the store was given files to note them in, the number is noted before `apply` returns
+`Applied`, also where the command was recognised as one that took effect before (`epoch` says what that proves).
+
 *The store's clock rules.* Leases and windows are set and judged by the store's clock. What it answers carries its own
 `now_us`; a caller measures what has passed since on its boot-time clock, from the *start* of the call, and never
 compares a store's time with a clock of its own. When the store's clock was set back, the next sweep sees to it that no
@@ -39,11 +43,16 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Command, Event, Result, Snapshot, State
+from gateway.core.succession import ServedRoute
 
 # What was done by hand or by probe is kept so long after it was done, and on from there while there is a record.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
+# The witness of a link that raised nothing for so long may be removed; it is no earlier than that.
+WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # How many of them are shown of one operation.
 AUDITS_MAX: Final = 200
+# How long after a probe of an operation nobody asks again, not even for somebody who waits.
+PROBE_FLOOR_US: Final = MICROSECONDS
 # While more claims than this wait for a sweep, a lapse among them may be found only after it.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
 # How many of those that lapsed a sweep names.
@@ -135,15 +144,62 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeConflict:
-    """An operation name whose identity is made otherwise than before, with `alive` keys of the old making.
+class Serving:
+    """What a gateway serves, as it tells the store at its start.
 
-    Where the service had no operation of this name, `others` are those that have one.
+    `recipes` say by operation name how identities are made; `routes` are in routing order; `accepted` are the
+    operation names whose routes accept that keys are lost. `gateway_id` is of one process.
     """
 
+    gateway_id: UUID
+    service: str
+    recipes: Mapping[str, bytes]
+    routes: tuple[ServedRoute, ...] = ()
+    accepted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """How many keys of an operation name are remembered, and until when (microseconds of the store's clock).
+
+    `until_us` is None where one of them is claimed or in doubt: that one is kept until it is resolved.
+    """
+
+    keys: int = 0
+    until_us: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeConflict:
+    """An operation whose keys a configuration would not find any more.
+
+    `heirs` are the operation names of the new configuration that its requests lead to; empty where it has its requests,
+    and its identities are made in another way. `is_served` says that another running gateway serves it.
+    """
+
+    service: str
     operation: str
-    alive: int
-    others: tuple[str, ...] = ()
+    living: Living
+    heirs: tuple[str, ...] = ()
+    is_served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An operation of another service that runs, with requests that this service has under `heirs`: two services, not
+    one under two names."""
+
+    service: str
+    operation: str
+    heirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What became of an agreement on identities: with any conflict nothing was remembered."""
+
+    conflicts: tuple[RecipeConflict, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +224,30 @@ class RecoveryLease:
     """The right to find out what became of an operation in doubt, for one prober at a time.
 
     It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
-    those before this one in the same doubt; a takeover begins another.
+    those before this one in the same doubt, and `background_tries` of them those that were not urgent; a takeover
+    begins another doubt.
     """
 
     operation_id: UUID
     token: int
     tries: int
+    background_tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryState:
+    """What is kept of the probes of an operation in doubt under this token; under another it means nothing.
+
+    `tries` counts the leases. Until `held_until_us` somebody asks; before `put_off_until_us` nobody does in the
+    background. `asked_us` is when the last one came to its end, 0 before the first, and `finding` what it came to.
+    """
+
+    token: int
+    tries: int
+    held_until_us: int
+    put_off_until_us: int
+    asked_us: int
+    finding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +267,14 @@ class Epoch:
 
     `identity` names it: it is another one after a failover or in a copy, and `token`, the last one drawn, is lower in
     an older state of the same. `memo` is what gateways wrote down about memories that were lost, empty if nothing.
+    `witnesses` are the numbers of those links that were asked for, as far as the store has them.
     """
 
     identity: str
     token: int
     now_us: int
     memo: bytes
+    witnesses: Mapping[UUID, int] = field(default_factory=dict)
 
 
 class Watch(Protocol):
@@ -240,15 +316,17 @@ class Store(Protocol):
     async def tally(self) -> Tally:
         """Count what is in doubt, settled as of now."""
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        """Remember the identity recipe of each of the service's operation names, and return the conflicts.
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        """Remember what a gateway serves and that it runs, unless living keys would be lost by it (`recipes`).
 
-        A recipe that differs from the remembered one is a conflict while keys of that operation are alive, unless its
-        name is in `accept`. So is one that is new to the service, while other services have living keys of an operation
-        of that name: it may be theirs, of a service that was renamed or whose routes were moved. With any conflict
-        nothing is remembered.
+        Of gateways that agree at once one is first, and the others are compared with what that one serves. Repeatable.
+        A trial says what an agreement would say, and changes nothing.
+        """
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        """Note that a gateway which has agreed runs now, or that it has stopped.
+
+        One that is not heard of for `recipes.RUNNING_US` counts as stopped. Repeatable.
         """
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
@@ -269,22 +347,30 @@ class Store(Protocol):
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
 
-        None when it is not in doubt under it, when somebody holds the lease, or when it was put off until later and
-        nobody waits (`is_urgent`). A lease that is not given back ends by itself; so does one whose answer was lost,
-        which nobody holds and a repeated call does not get.
+        None when it is not in doubt under it, when somebody holds the lease, when the last one was given back less than
+        `PROBE_FLOOR_US` ago, or when it was put off until later and nobody waits (`is_urgent`). A lease that is not
+        given back ends by itself; so does one whose answer was lost, which nobody holds and a repeated call does not
+        get.
         """
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        """Give the lease back; unless it is urgent nobody gets it for `pause_us`.
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        """Give the lease back with what was found; unless it is urgent nobody gets it for `pause_us`.
 
         Repeatable. Once somebody else had the lease it does nothing.
         """
 
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        """What is kept of the probes of an operation; None where there was none, or its doubt is over for long."""
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
 
-    async def look_epoch(self) -> Epoch:
-        """Which memory this is. A store that meets another one raises `EpochChanged`, until it is started anew."""
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        """Which memory this is, with the witnesses of these links.
+
+        A store that meets another one, or one that lacks what it acknowledged, raises `EpochChanged`, until it is
+        started anew.
+        """
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """Replace the memo, and let no token be drawn that is not higher than this one."""
@@ -315,6 +401,9 @@ class FastTier(Protocol):
 
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
         """Tell `listener` of every drop, by this gateway or another, as far as the news arrives."""
+
+    def bind(self, identity: str) -> None:
+        """Keep the copies of the durable store with this identity from now on. Before the first time it is not `up`."""
 
     async def start(self) -> None: ...
 

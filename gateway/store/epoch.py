@@ -1,12 +1,33 @@
 """Notices that a store lost its memory: what was remembered of it, compared with what it is.
 
 Owns the comparison and what it compares: what this gateway last saw of the store, in a file of its state directory;
-what all gateways saw, where they share it (`SharedNote`), so that a host without a file of its own knows it too; and
-what gateways found out about lost memories, in the store itself (`Amnesia`). Whoever has neither note believes the
-store; that is the loss nobody can notice.
+what the store acknowledged to the workers of this host, in files beside that (`WitnessNote`); what all gateways saw,
+where they share it (`SharedNote`), so that a host without a file of its own knows it too; and what gateways found out
+about lost memories, in the store itself (`Amnesia`). Whoever has no note believes the store; that is the loss nobody
+can notice.
 
 Theory of operation
 -------------------
+*Witnesses.* The identity of a store tells it from another one, but a copy that was put back has the identity of its
+original, and its last token proves little: a completion draws none, and a crash may bring Postgres's sequence back
+ahead of where it was. So each link over which a worker writes has a row in the store, its witness: a number that every
+change raises in its own transaction. What survives of a store is a prefix of its commits (a copy, a standby, a crash),
+so a witness that is no lower than the number last acknowledged proves that all that was acknowledged before is there,
+whoever did it; a lower or missing one proves a loss. No crash that keeps what was acknowledged lowers it.
+
+*Before anybody hears.* The acknowledged number is noted in the state directory before the result goes to its caller,
+without a sync: a killed process loses no page of the kernel's. It is synced with the other note. A loss of power here
+together with a loss in the store can go unnoticed. Each new connection compares the notes of all workers of the host
+with the witnesses before its first statement, and so does each start and each look.
+
+*One life.* A link takes a new id with every start of its store, so two gateways never raise the same witness, also
+where a state directory was copied. A number that was acknowledged after a comparison stands for all notes that were
+compared: the files of workers that ended are then removed.
+
+*Reach.* A witness speaks for its own host. Gateways with another state directory learn of a loss from the memo, at
+their next look (seconds) or when they connect again. What a gateway merely read and replayed, before the worker that
+wrote it had its acknowledgement, no note covers.
+
 *Reading.* Notes are read before the store is asked. What others see and note meanwhile is then no loss.
 
 *Lineage.* Memories have no order of their own. A memory's memo names those that it replaced, and so does the shared
@@ -27,15 +48,20 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.store.base import Epoch, StartRefused
+from gateway.core.operation import MICROSECONDS, Record, State
+from gateway.store.base import WITNESS_KEEP_US, Epoch, StartRefused
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
+# A note older than this says nothing where its witness is missing: the store may have removed it (`WITNESS_KEEP_US`).
+MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
 _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
 
@@ -52,6 +78,26 @@ class Seen:
     token: int
     former: tuple[str, ...] = ()
     is_compared: bool = False
+
+
+@immutable
+class WitnessNote:
+    """The number of a link's witness that was acknowledged last, at `at_us` of the store's clock.
+
+    `memory` is the digest of the store's identity. `beyond` is the token that the last known loss was dealt with by
+    (`Amnesia`): a note from before a loss that was written down says nothing any more.
+    """
+
+    link: UUID
+    number: int
+    at_us: int
+    beyond: int
+    memory: bytes
+
+
+def memory_digest(identity: str) -> bytes:
+    """Which memory a note is of, in 16 bytes."""
+    return sha256(identity.encode()).digest()[:16]
 
 
 class SharedNote(Protocol):
@@ -82,6 +128,25 @@ class Amnesia:
     by: str = ""
     former: tuple[str, ...] = ()
     beyond: int = 0
+
+    def refuses(self, record: Record | None, now_us: int, attempt_id: UUID | None = None) -> bool:
+        """Whether a claim by this attempt (None: by one that was never made before) on this record, None for an absent
+        one, is refused, because the store may have forgotten everything of the key, or what came last.
+
+        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
+        be older than a retry that was executed; and a claim of that time, repeated, may have been granted by a memory
+        that had forgotten the key, before anybody compared it.
+        """
+        if now_us >= self.until_us:
+            return False
+        if record is None:
+            return True
+        return record.token <= self.beyond and (record.state is State.RELEASED or record.attempt_id == attempt_id)
+
+
+def lineage(identity: str) -> str:
+    """What of a memory's identity stays when a standby is promoted: PostgreSQL's ends with the timeline."""
+    return identity.rpartition("/")[0] or identity
 
 
 def amnesia_of(epoch: Epoch) -> Amnesia:
@@ -161,15 +226,17 @@ _IN_USE: Final = (
 )
 
 
-def loss(own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia) -> str | None:
+def loss(
+    own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia, notes: Iterable[WitnessNote] = ()
+) -> str | None:
     """What the store lost since it was last seen; None when it lost nothing, or what it lost is known already.
 
-    `own` is this host's note and `shared` that of all gateways, both read before the store was asked; `shared` is None
-    too when it could not be read.
+    `own` is this host's note and `shared` that of all gateways, and `notes` are those of this host's workers, all read
+    before the store was asked; `shared` is None too when it could not be read.
     """
     mine, theirs = bearing(own, epoch, amnesia), bearing(shared, epoch, amnesia)
     if theirs not in LOST[mine]:
-        return None
+        return missing(notes, epoch, amnesia.beyond)
     if own is not None and mine in _AGAINST:
         return _why(mine, own, epoch)
     if shared is None:
@@ -177,6 +244,24 @@ def loss(own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia) 
     why = f"{_why(theirs, shared, epoch)} (as other gateways noted in Redis)"
     # Of this memory in a later state there is no second one that could be in use.
     return why if theirs is Bearing.AHEAD else f"{why}; {_IN_USE}"
+
+
+def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | None:
+    """Whether the store, as of `epoch`, lacks what it acknowledged to the workers that noted this; None if it has all.
+
+    `epoch` was asked for the witnesses of all these notes, after they were read. Notes of another memory, and those
+    from before the loss that was dealt with by the token `beyond`, say nothing.
+    """
+    memory = memory_digest(epoch.identity)
+    for note in notes:
+        if note.memory != memory or note.beyond < beyond:
+            continue
+        held = epoch.witnesses.get(note.link)
+        if held is None and epoch.now_us - note.at_us > MISSING_COUNTS_US:
+            continue
+        if held is None or held < note.number:
+            return "the store is in an older state: it lacks changes that it had acknowledged to a gateway of this host"
+    return None
 
 
 def _why(against: Bearing, seen: Seen, epoch: Epoch) -> str:
@@ -201,7 +286,7 @@ def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, 
         why=why,
         by="",
         former=tuple(former)[-FORMER_MAX:],
-        beyond=max(epoch.token, *(seen.token for seen in noted)) + TOKENS_SKIPPED,
+        beyond=max((epoch.token, *(seen.token for seen in noted))) + TOKENS_SKIPPED,
     )
 
 

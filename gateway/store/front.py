@@ -1,10 +1,10 @@
 """The gate before a durable store: it opens only to a gateway that makes identities as the store remembers.
 
 Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
-it: whether this gateway's identity recipes are those under which its living keys were made, for a request whose key is
-looked for under another identity is a request that runs again; and whether it is still the memory that was known here.
-Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway finds.
-That is only told.
+it: whether the living keys that it remembers are found under what this gateway serves (`recipes`), for a request whose
+key is looked for under another identity is a request that runs again; and whether it is still the memory that was known
+here. Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway
+finds. That is only told. With every tally the store notes that this gateway runs, and at the end that it has stopped.
 
 A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
 keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,
@@ -17,16 +17,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, State, Takeover
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
+    Agreement,
     Amnesic,
     AuditEntry,
     Epoch,
@@ -34,8 +35,9 @@ from gateway.store.base import (
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     StartRefused,
     Store,
     StoreError,
@@ -43,8 +45,9 @@ from gateway.store.base import (
     Tally,
     Watch,
 )
-from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, loss, memo_of
-from gateway.store.recipes import what_would_be_lost
+from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
+from gateway.store.recipes import beside, what_would_be_lost, without_route
+from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
 # A verb's name, the verb and its arguments.
@@ -57,34 +60,38 @@ _TIER: Final = "durable"
 _GRANTING: Final = (Claim, Takeover)
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
+# Shorter than what a gateway gives its stores to close: the note is not worth an untidy end.
+_STOP_NOTE_SECONDS: Final = 0.5
 
 
 class Front:
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
-    `recipes` are those of this gateway's `service` by operation name; `accept` names those whose change is an accepted
-    loss.
+    `serving` is what this gateway serves.
     """
 
     def __init__(
         self,
         store: Store,
         herald: Herald,
-        service: str,
-        recipes: Mapping[str, bytes],
-        accept: frozenset[str],
+        serving: Serving,
         *,
         seen_file: SeenFile,
         amnesia_window_us: int,
         shared_note: SharedNote | None = None,
+        witness_files: WitnessFiles | None = None,
+        on_met: Callable[[str], None] = lambda _identity: None,
     ) -> None:
+        """`witness_files` are those that `store` notes in what it acknowledges, if it does. `on_met` gets the identity
+        of each memory that is met, before anything gets to it.
+        """
         self._store = store
         self._herald = herald
-        self._service = service
-        self._recipes = recipes
-        self._accept = accept
+        self._serving = serving
         self._seen_file = seen_file
         self._shared_note = shared_note
+        self._on_met = on_met
+        self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
         # A shared note that was read for a meeting which then failed: it counts for the next one.
@@ -105,18 +112,22 @@ class Front:
             await self._start()
         except StoreError as error:
             self._why_shut = str(error)
+            if not isinstance(error, StartRefused):
+                await self._recognise()
             raise
         self._is_open = True
         self._counting = asyncio.get_running_loop().create_task(self._warn_of_strays())
 
     async def _start(self) -> None:
+        if self._witness_files is not None:
+            await asyncio.to_thread(self._witness_files.open)
         await self._told("start", self._store.start)
         try:
-            conflicts = await self._told(
-                "agree_recipes", self._store.agree_recipes, self._service, self._recipes, self._accept
-            )
-            if conflicts:
-                raise StartRefused(what_would_be_lost(self._service, conflicts))
+            agreement = await self._told("agree_recipes", self._store.agree_recipes, self._serving)
+            if agreement.conflicts:
+                raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
+            for neighbour in agreement.neighbours:
+                _LOG.warning("%s", beside(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._meet(self._told)
@@ -127,7 +138,7 @@ class Front:
     async def _warn_of_strays(self) -> None:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
-            strays = await self._told("strays", self._store.strays, self._service, self._recipes.keys())
+            strays = await self._told("strays", self._store.strays, self._serving.service, self._serving.recipes)
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -135,22 +146,29 @@ class Front:
             )
             return
         for operation, alive in sorted(strays.items()):
-            _LOG.warning(
-                "operation %s has %d living keys and no route: a repeat of an old request runs again; where a route "
-                'replaced it, give that one "operation: %s"',
-                operation,
-                alive,
-                operation,
-            )
+            _LOG.warning("%s", without_route(operation, alive))
 
     async def close(self) -> None:
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
         await self._end_counting()
         await self._keep_seen()
-        await self._store.close()
+        if was_open:
+            await self._note_stopped()
+        try:
+            await self._store.close()
+        finally:
+            if self._witness_files is not None:
+                await self._write("acknowledged", self._witness_files.close)
+
+    async def _note_stopped(self) -> None:
+        """Say that this gateway runs no more. Where the store does not take it, it finds that out by itself."""
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_STOP_NOTE_SECONDS):
+                stopped = partial(self._store.note_running, is_running=False)
+                await self._told("note_running", stopped, self._serving.gateway_id)
 
     async def _end_counting(self) -> None:
         if self._counting is not None:
@@ -189,15 +207,18 @@ class Front:
         return await self._asked("sweep", self._store.sweep, limit)
 
     async def tally(self) -> Tally:
-        """Also the time at which it is noted what was seen, and heard what others saw, found out or accepted."""
+        """Also the time at which it is noted that this gateway runs and what was seen, and heard what others saw, found
+        out or accepted."""
         tally = await self._asked("tally", self._store.tally)
         await self._meet(self._asked)
+        await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._asked("agree_recipes", self._store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._asked("agree_recipes", partial(self._store.agree_recipes, is_trial=is_trial), serving)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._asked("note_running", partial(self._store.note_running, is_running=is_running), gateway_id)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._asked("strays", self._store.strays, service, operations)
@@ -210,14 +231,17 @@ class Front:
             "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        return await self._asked("put_off", self._store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        return await self._asked("put_off", self._store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._asked("recovery", self._store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked("audits", self._store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._asked("look_epoch", self._store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._asked("look_epoch", self._store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._asked("begin_epoch", self._store.begin_epoch, memo, beyond_token)
@@ -230,11 +254,11 @@ class Front:
 
     async def _meet(self, ask: _Ask) -> None:
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
-        # Both notes from before the store is asked: what is seen meanwhile is no loss.
-        own, (shared, is_read) = self._seen, await self._read_shared()
-        epoch = await ask("look_epoch", self._store.look_epoch)
+        # All notes from before the store is asked: what is seen meanwhile is no loss.
+        own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
+        epoch = await ask("look_epoch", self._store.look_epoch, [note.link for note in reading.notes])
         amnesia = amnesia_of(epoch)
-        why = loss(own, shared, epoch, amnesia)
+        why = loss(own, shared, epoch, amnesia, reading.notes)
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
@@ -244,10 +268,25 @@ class Front:
             epoch = await ask("look_epoch", self._store.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
+        self._on_met(epoch.identity)
         self._hear(epoch)
         await self._keep_seen()
         if is_read:
             await self._keep_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+
+    async def _recognise(self) -> None:
+        """Without the store, tell of the memory that it had when it was last met.
+
+        This host's note alone may be of a store that the others have left, or that this host was configured for
+        before; the shared note alone may be of another store of that name.
+        """
+        own = self._seen
+        if own is None:
+            with contextlib.suppress(StartRefused):
+                own = await asyncio.to_thread(self._seen_file.read)
+        shared, _ = await self._read_shared()
+        if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
+            self._on_met(own.identity)
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
         """The note that gateways share, and whether it could be read now. Redis is not needed to go on."""
@@ -258,6 +297,9 @@ class Front:
         except StoreError:
             return self._unjudged, False
         return self._unjudged, True
+
+    async def _read_witness_notes(self) -> Reading:
+        return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
 
     async def _keep_shared(self, held: Seen | None, seen: Seen) -> None:
         """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""
@@ -275,32 +317,32 @@ class Front:
             self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
             self._memory_changes += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
+        if self._witness_files is not None:
+            self._witness_files.beyond = amnesia.beyond
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raises `Amnesic` for a key of which the store may have forgotten everything, or what came last.
-
-        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
-        be older than a retry that was executed; and a claim of that time, said again, may have been granted by a memory
-        that had forgotten the key, before anybody compared it. `claim_id` is the attempt of which that is asked.
-        """
-        record, amnesia = snapshot.record, self._amnesia
-        is_doubtful = record is None or (
-            record.token <= amnesia.beyond and (record.state is State.RELEASED or record.attempt_id == claim_id)
-        )
-        if is_doubtful and snapshot.now_us < amnesia.until_us:
+        """Raises `Amnesic` where a claim on this record is refused; `claim_id` is the attempt that makes it."""
+        if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
     async def _keep_seen(self) -> None:
-        """Note what was seen. A disk that does not take it is no reason to stop: the next time it may."""
+        """Note what was seen, and sync what was acknowledged."""
+        if self._witness_files is not None:
+            await self._write("acknowledged", self._witness_files.sync)
         seen = self._seen
         if seen is None or seen == self._noted:
             return
-        try:
-            await asyncio.to_thread(self._seen_file.write, seen)
-        except OSError as error:
-            _LOG.error("what was seen of the durable store could not be noted: %s", error)
-        else:
+        if await self._write("seen", self._seen_file.write, seen):
             self._noted = seen
+
+    async def _write(self, what: str, write: Callable[..., None], *arguments: Any) -> bool:
+        """Whether the disk took it. One that does not is no reason to stop: the next time it may."""
+        try:
+            await asyncio.to_thread(write, *arguments)
+        except OSError as error:
+            _LOG.error("what was %s of the durable store could not be noted: %s", what, error)
+            return False
+        return True
 
     def _reopen(self, why: str) -> None:
         """Behind the store's connections is another memory: let nothing through until it was met."""

@@ -14,11 +14,11 @@ goes over a seventh, which is opened when the first of them asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
@@ -37,12 +37,14 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     KNOWN,
+    Agreement,
     AuditEntry,
     Epoch,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     StartRefused,
     StoreError,
     Swept,
@@ -54,7 +56,7 @@ from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.postgres_batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
 from gateway.store.postgres_dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
 from gateway.store.postgres_inquiry import Inquiry
-from gateway.store.postgres_link import Link, Refused
+from gateway.store.postgres_link import Connection, Link, Refused
 from gateway.store.postgres_news import News
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_schema import (
@@ -67,14 +69,26 @@ from gateway.store.postgres_schema import (
 )
 from gateway.store.postgres_statements import load
 from gateway.store.postgres_upkeep import Upkeep
+from gateway.store.postgres_witness import WitnessedLink
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
 
 _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies; the statement bounds how long they are together.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
+# To make room for responses. Each waits for a lock for a moment, and all of them hold up whoever shares the connection.
+_ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Commands that wait for their statement, and the link that it goes over."""
+
+    batcher: Batcher[Command, BatchAnswer]
+    link: WitnessedLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +97,14 @@ class _Running:
 
     upkeep: Upkeep
     links: list[Link]
-    claims: Batcher[Command, BatchAnswer]
-    answers: Batcher[Command, BatchAnswer]
-    others: Batcher[Command, BatchAnswer]
+    claims: _Queue
+    answers: _Queue
+    others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
     news: News
 
-    def batcher_of(self, command: Command) -> Batcher[Command, BatchAnswer]:
+    def queue_of(self, command: Command) -> _Queue:
         match command:
             case Claim() | Takeover():
                 return self.claims
@@ -100,7 +114,7 @@ class _Running:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims, self.answers, self.others, self.reads):
+        for batcher in (self.claims.batcher, self.answers.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
         await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
@@ -115,14 +129,21 @@ class PostgresStore:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
+        accepts_off: Collection[str] = (),
+        replay_us: Collection[int] = (),
         clock_us: Callable[[], int] | None = None,
+        witness_files: WitnessFiles | None = None,
     ) -> None:
-        """`url` as libpq takes it, and `?pgbouncer=true`. `clock_us` replaces the server's clock, for tests."""
-        self._dialer = Dialer(url, connect_seconds, command_seconds)
+        """`url` as libpq takes it, and `?pgbouncer=true`; `accepts_off` as `greet` takes it. `replay_us` are windows of
+        responses that are expected, for which there is room in time. `clock_us` replaces the server's clock, for tests.
+
+        `witness_files` are open before `start` and stay so until `close`; without them no loss shows but by the epoch.
+        """
+        self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
-        self._windows = Windows()
+        self._windows = Windows(replay_us)
         self._running: _Running | None = None
 
     async def start(self) -> None:
@@ -138,28 +159,33 @@ class PostgresStore:
             self._command_seconds,
             partial(dialer.fetch_uncompiled, link),
             lambda: not dialer.pgbouncer,
+            self._windows,
         )
         try:
             await _prepare(link)
             await link.run(check_role)
             dialer.epoch = await upkeep.look_epoch()
+            await upkeep.make_days()
         except BaseException:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, answers, others, reads, inquiries = links = [dialer.link() for _ in range(5)]
+        claims, answers, others = (
+            WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
+        )
+        reads, inquiries = dialer.link(), dialer.link()
         self._running = _Running(
             upkeep,
-            links,
-            self._batcher(claims, grants=True),
-            self._batcher(answers),
-            self._batcher(others),
+            [claims.link, answers.link, others.link, reads, inquiries],
+            self._queue(claims),
+            self._queue(answers),
+            self._queue(others),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
             Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
-            news.start(dialer.link(news.listen))
+            news.start(dialer.link(lambda connection, _: news.listen(connection)))
 
     async def close(self) -> None:
         running, self._running = self._running, None
@@ -168,10 +194,13 @@ class PostgresStore:
 
     async def apply(self, command: Command) -> Result:
         running = self._started()
+        queue = running.queue_of(command)
         for _ in range(_TRIES):
-            answer: BatchAnswer = await running.batcher_of(command).submit(command)
+            answer: BatchAnswer = await queue.batcher.submit(command)
             if isinstance(answer, Unclear):
                 answer = result_of_read(await self._look_again(command), command, has_answer=True)
+                if isinstance(answer, Applied):
+                    await queue.link.touch()
             if not isinstance(answer, Unclear):
                 if isinstance(answer, Applied):
                     record, dialer = answer.snapshot.record, self._dialer
@@ -201,10 +230,11 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._started().upkeep.agree_recipes(service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._started().upkeep.agree_recipes(serving, is_trial=is_trial)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().upkeep.note_running(gateway_id, is_running=is_running)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._started().upkeep.strays(service, operations)
@@ -215,17 +245,28 @@ class PostgresStore:
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._started().inquiry.recover(operation_id, token, lease_us, is_urgent=is_urgent)
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._started().inquiry.put_off(lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._started().inquiry.put_off(lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._started().inquiry.recovery(operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._started().upkeep.look_epoch()
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        epoch = await self._started().upkeep.look_epoch(links)
+        self._know_memo(epoch.memo)
+        return epoch
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._started().upkeep.begin_epoch(memo, beyond_token)
+        self._know_memo(memo)
+
+    def _know_memo(self, memo: bytes) -> None:
+        """A connection that finds another one than this store gave or took is not used."""
+        if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
+            self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._running is None:
@@ -241,18 +282,32 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _batcher(self, link: Link, *, grants: bool = False) -> Batcher[Command, BatchAnswer]:
+    def _queue(self, link: WitnessedLink) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
-            await link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+            for tries_left in reversed(range(_ATTACH_TRIES)):
+                try:
+                    await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+                except Refused as refused:
+                    if not refused.is_locked or not tries_left:
+                        raise
+                else:
+                    return
 
-        fetch = partial(self._dialer.fetch_compared, link) if grants else link.fetch
-        executor = Executor(fetch, make_room, self._clock_us, self._windows)
+        executor = Executor(link.fetch, link.touch, make_room, self._clock_us, self._windows)
         # As integers operation ids have the same order, and are hashed and compared much faster.
-        return Batcher(executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX)
+        batcher: Batcher[Command, BatchAnswer] = Batcher(
+            executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+        )
+        return _Queue(batcher, link)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
         # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
-        rows = await self._dialer.fetch_compared(link, _READ, self._clock_us(), list(dict.fromkeys(operation_ids)))
+        asked = list(dict.fromkeys(operation_ids))
+
+        async def read(connection: Connection) -> Sequence[Any]:
+            return await connection.fetch(_READ, self._clock_us(), asked)
+
+        rows = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:
@@ -271,18 +326,18 @@ class PostgresStore:
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
 
-async def migrate(url: str) -> list[str]:
+async def migrate(url: str, accepts_off: Collection[str] = ()) -> list[str]:
     """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
-    upkeep = Dialer(url).link()
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
     try:
         return await _prepare(upkeep)
     finally:
         await upkeep.close()
 
 
-async def is_migrated(url: str) -> bool:
+async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
     """Whether `start` would find its schema up to date. Changes nothing; raises as `start`."""
-    upkeep = Dialer(url).link()
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
     try:
         await upkeep.open()
         return await upkeep.run(is_up_to_date)

@@ -16,7 +16,7 @@ race to a record that its snapshot had not, and where an answer has to be shown 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -37,7 +37,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
-from gateway.store.postgres_link import Refused
+from gateway.store.postgres_link import CHECK_VIOLATION, Refused
 from gateway.store.postgres_rows import WIDTH, record_of
 from gateway.store.postgres_statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
 
@@ -64,10 +64,19 @@ STATEMENTS: Final[dict[type[Command], str]] = {kind: load(event.value) for kind,
 
 
 class Windows:
-    """The replay window that each operation name had last: a guess at when upkeep has to look at a new claim."""
+    """The replay windows in use: those that are configured, and the one that each operation name had last.
 
-    def __init__(self) -> None:
+    The latter is a guess at when upkeep has to look at a new claim.
+    """
+
+    def __init__(self, configured_us: Collection[int] = ()) -> None:
+        self._configured_us = frozenset(configured_us)
         self._replay_us: dict[str, int] = {}
+
+    @property
+    def in_use(self) -> frozenset[int]:
+        """Each of them, in microseconds."""
+        return self._configured_us.union(self._replay_us.values())
 
     def due_in_us(self, operation: str) -> int:
         return self._replay_us.get(operation, _EXPECTED_REPLAY_US) + DUE_SLACK_US
@@ -83,11 +92,14 @@ class Executor:
     def __init__(
         self,
         fetch: Fetch,
+        touch: Callable[[], Awaitable[None]],
         add_partitions: Callable[[Sequence[int]], Awaitable[None]],
         clock_us: Callable[[], int | None],
         windows: Windows,
     ) -> None:
+        """`fetch` adds the link to a statement's arguments, and notes its number; `touch` raises that by itself."""
         self._fetch = fetch
+        self._touch = touch
         self._add_partitions = add_partitions
         self._clock_us = clock_us
         self._windows = windows
@@ -107,14 +119,16 @@ class Executor:
         """One verb. Never raises: an error is the answer of those whom it concerns."""
         answers: list[BatchAnswer | Exception] = []
         # The next part is the last one here.
-        parts, locked = [commands], 0
+        parts, locked, makes_room = [commands], 0, True
         while parts:
             part = parts.pop()
             try:
-                answers += await self._persist(part)
+                answers += await self._persist(part, makes_room=makes_room)
             except Refused as refused:
                 locked += refused.is_locked and len(part) == 1
-                if len(part) > 1 and refused.is_data:
+                # Tried once for all of them: those for whom there is room need not wait for that again.
+                makes_room = makes_room and not _lacks_partition(refused)
+                if len(part) > 1 and refused.is_of_some:
                     half = len(part) // 2
                     parts += [part[half:], part[:half]]
                 elif len(part) > 1 and refused.is_locked:
@@ -129,37 +143,56 @@ class Executor:
                 answers += [type(fault)(*fault.args) for _ in part]
         return answers
 
-    async def _persist(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
+    async def _persist(self, commands: list[Any], *, makes_room: bool) -> list[BatchAnswer | Exception]:
         """The statement, said again as long as it was refused for something that passes."""
-        added = False
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
                 return await self._say(commands)
             except Refused as refused:
-                # No partition for a day: the one constraint of this table that has no name.
-                if refused.sqlstate == "23514" and refused.table == "response" and not added:
-                    await self._add_partitions([command.replay_us for command in commands])
-                    added = True
+                if _lacks_partition(refused) and makes_room and tries_left:
+                    await self._make_room(commands, refused)
                 elif not refused.is_contention or not tries_left:
                     raise
         raise NotApplied("the statement lost to others every time")
 
+    async def _make_room(self, commands: Sequence[Complete | Prove], refused: Refused) -> None:
+        """Add the partitions for their days. Raises `Refused` as the statement did, which was definitely not done."""
+        try:
+            await self._add_partitions([command.replay_us for command in commands])
+        except StoreError as fault:
+            text = f"there is no room for responses of that day yet: {fault}"
+            raise Refused(text, refused.sqlstate, refused.table) from fault
+
     async def _say(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
         kind = type(commands[0])
+        columns = claim_columns(commands, self._windows.due_in_us) if kind is Claim else COLUMNS[kind](commands)
+        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *columns)
         if kind is Claim:
-            columns = claim_columns(commands, self._windows.due_in_us)
-            return _granted(commands, await self._fetch(STATEMENTS[kind], self._clock_us(), *columns))
-        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *COLUMNS[kind](commands))
-        if kind is not Complete:
-            return _changed(commands, rows)
-        answers = _completed(commands, rows)
-        self._learn(commands, answers)
+            answers = _granted(commands, rows)
+        elif kind is Complete:
+            answers = _completed(commands, rows)
+            self._learn(commands, answers)
+        else:
+            answers = _changed(commands, rows)
+        if not _is_witnessed(rows) and any(isinstance(answer, Applied) for answer in answers):
+            # Done by an earlier statement, whose number was lost with its answer.
+            await self._touch()
         return answers
 
     def _learn(self, commands: Sequence[Complete], answers: Sequence[BatchAnswer | Exception]) -> None:
         for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Applied) and answer.snapshot.record is not None:
                 self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+
+
+def _lacks_partition(refused: Refused) -> bool:
+    """Whether a response is of a day that has no partition: nothing else is checked by the table as a whole."""
+    return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
+
+
+def _is_witnessed(rows: Rows) -> bool:
+    """Whether the statement has raised the witness of its link."""
+    return bool(rows) and rows[0][-1] is not None
 
 
 def _refusal(command: Command, refused: Refused) -> StoreError:
@@ -198,8 +231,8 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     for row in rows:
-        if row[0] is not None:
-            grants[row[0].int] = row
+        if row[1] is not None:
+            grants[row[1].int] = row
         else:
             seen[row[4].int] = row
     answers: list[BatchAnswer | Exception] = []
@@ -207,16 +240,16 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
         try:
-            before = None if there is None else record_of(there[4:])
+            before = None if there is None else record_of(there[4 : 4 + WIDTH])
         except Withheld as error:
             answers.append(error)
             continue
         if grant is not None:
-            answers.append(_grant(command, before, grant[1], grant[2], grant[3]))
+            answers.append(_grant(command, before, grant[2], grant[3], grant[0]))
         elif there is None:
             answers.append(Unclear())
         else:
-            now_us = there[3]
+            now_us = there[0]
             answers.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
     return answers
 
@@ -238,7 +271,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | E
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
-            record = record_of(row[2:]) if row is not None else command.granted if is_changed else None
+            record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
         except Withheld as error:
             answers.append(error)
             continue
@@ -263,8 +296,8 @@ def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exce
         except Withheld as error:
             answers.append(error)
             continue
-        # A takeover's row ends with the token that was drawn.
-        token = row[-1] if isinstance(command, Takeover) and row is not None else None
+        # In a takeover's row the token that was drawn is behind the record.
+        token = row[2 + WIDTH] if isinstance(command, Takeover) and row is not None else None
         result, after = step(settled, command, now_us, _drawing(token or 0))
         if after is not settled:
             changed += 1

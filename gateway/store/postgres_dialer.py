@@ -16,10 +16,11 @@ one statement: a gateway that vanishes in the middle must not hold locks for lon
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
@@ -27,6 +28,9 @@ import asyncpg
 from gateway.store.base import Epoch
 from gateway.store.postgres_link import Connection, Link
 from gateway.store.postgres_schema import check_epoch, greet, look_epoch, transaction
+from gateway.store.witness_files import Reading, WitnessFiles
+
+T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 5.0
 COMMAND_SECONDS: Final = 5.0
@@ -35,11 +39,28 @@ _UNCOMPILED: Final = "SET LOCAL jit = off"
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The memory that a new connection leads to, and the notes that it was compared with."""
+
+    epoch: Epoch
+    reading: Reading
+
+
+Prepare = Callable[[Connection, Met | None], Awaitable[None]]
+"""What is called on a new connection; without a `Met` where no memory is known yet."""
+
+
 class Dialer:
     """Opens connections as this store needs them."""
 
     def __init__(
-        self, url: str, connect_seconds: float = CONNECT_SECONDS, command_seconds: float = COMMAND_SECONDS
+        self,
+        url: str,
+        connect_seconds: float = CONNECT_SECONDS,
+        command_seconds: float = COMMAND_SECONDS,
+        accepts_off: Collection[str] = (),
+        witness_files: WitnessFiles | None = None,
     ) -> None:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -49,13 +70,15 @@ class Dialer:
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
         self._limits = _limits(command_seconds)
+        self._accepts_off = accepts_off
         self.epoch: Epoch | None = None
         """The memory that was there at the start. A connection to another one is not used."""
         self.seen_token = 0
+        self.witness_files = witness_files
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
-    def link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
+    def link(self, prepare: Prepare | None = None) -> Link:
         """A connection that is opened when needed; `prepare` is called on each that it opens."""
         return Link(
             partial(self._dial, prepare),
@@ -64,7 +87,7 @@ class Dialer:
             command_seconds=self._command_seconds,
         )
 
-    async def _dial(self, prepare: Callable[[Connection], Awaitable[None]] | None) -> Connection:
+    async def _dial(self, prepare: Prepare | None) -> Connection:
         """A connection to a server that may be used, `prepare` called on it."""
         try:
             connection = await self._connect()
@@ -82,39 +105,38 @@ class Dialer:
         try:
             if self.pgbouncer:
                 await _learn_types(connection)
-            await greet(connection)
-            await _compare(connection, self.epoch, self.seen_token)
+            await greet(connection, self._accepts_off)
+            met = await self._compare(connection)
             if prepare is not None:
-                await prepare(connection)
+                await prepare(connection, met)
         except BaseException:
             connection.terminate()
             raise
         return connection
 
-    async def fetch_compared(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement over this link, on a memory that was compared.
+    async def run_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do this work over this link, on a memory that was compared.
 
         Behind a pooler the server can be another one with each transaction, and no connection is lost by that: there
         it is compared in the same transaction.
         """
         if not self.pgbouncer:
-            return await link.fetch(query, *arguments)
+            return await link.run(work)
 
-        async def compare_and_fetch(connection: Connection) -> Sequence[Any]:
-            known, seen_token = self.epoch, self.seen_token
+        async def compare_and_work(connection: Connection) -> T:
             # In one message: it costs no turn more, and the transaction is never without its limits.
             begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = {ms}" for name, ms in self._limits)])
             try:
                 await connection.execute(begin)
-                await _compare(connection, known, seen_token)
-                rows = await connection.fetch(query, *arguments)
+                await self._compare(connection)
+                result = await work(connection)
             except BaseException:
                 await connection.execute("ROLLBACK")
                 raise
             await connection.execute("COMMIT")
-            return rows
+            return result
 
-        return await link.run(compare_and_fetch)
+        return await link.run(compare_and_work)
 
     async def fetch_uncompiled(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
         """One statement over this link that looks at many records.
@@ -131,6 +153,20 @@ class Dialer:
                 return await connection.fetch(query, *arguments)
 
         return await link.run(uncompiled)
+
+    async def _compare(self, connection: Connection) -> Met | None:
+        """Raises `EpochChanged` for another memory than the known one; None while none is known.
+
+        What is known is from before the server is asked: a token that is seen meanwhile, or a number that is
+        acknowledged, is no sign of an older state.
+        """
+        known, seen_token, files = self.epoch, self.seen_token, self.witness_files
+        if known is None:
+            return None
+        reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
+        found = await look_epoch(connection, [note.link for note in reading.notes])
+        check_epoch(found, known, seen_token, reading.notes, beyond)
+        return Met(found, reading)
 
     async def _connect(self) -> Connection:
         settings = {
@@ -153,15 +189,6 @@ class Dialer:
             server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
         )
         return cast("Connection", connection)
-
-
-async def _compare(connection: Connection, known: Epoch | None, seen_token: int) -> None:
-    """Raises `EpochChanged` for another memory than the known one.
-
-    Both are from before the server is asked: a token that is seen meanwhile is no sign of an older state.
-    """
-    if known is not None:
-        check_epoch(await look_epoch(connection), known, seen_token)
 
 
 def _limits(command_seconds: float) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, Withheld
+from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState, Withheld
 from gateway.store.postgres_rows import WIDTH, record_of, with_answer
 from gateway.store.postgres_statements import load
 
@@ -28,6 +28,7 @@ _FIND: Final = load("find")
 _FIND_IN_DOUBT: Final = load("find_in_doubt")
 _RECOVER: Final = load("recover")
 _PUT_OFF: Final = load("put_off")
+_RECOVERY: Final = load("recovery")
 _AUDITS: Final = load("audits")
 
 
@@ -69,10 +70,17 @@ class Inquiry:
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         rows = await self._fetch(_RECOVER, self._clock_us(), operation_id, token, lease_us, is_urgent)
-        return RecoveryLease(operation_id, token, rows[0]["tries"] - 1) if rows else None
+        if not rows:
+            return None
+        return RecoveryLease(operation_id, token, rows[0]["tries"] - 1, rows[0]["background_tries"] - (not is_urgent))
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._fetch(_PUT_OFF, self._clock_us(), lease.operation_id, lease.token, lease.tries + 1, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        which = (lease.operation_id, lease.token, lease.tries + 1)
+        await self._fetch(_PUT_OFF, self._clock_us(), *which, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        rows = await self._fetch(_RECOVERY, operation_id)
+        return RecoveryState(*rows[0]) if rows else None
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         rows = await self._fetch(_AUDITS, operation_id, AUDITS_MAX)

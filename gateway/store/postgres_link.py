@@ -38,6 +38,8 @@ _CLOSE_SECONDS: Final = 1.0
 _DEFINITE_CLASSES: Final = frozenset(("0A", "21", "22", "23", "25", "26", "28", "3D", "3F", "42", "53", "54", "55"))
 _DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014"))
 _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
+# A check violation is of that class too, but no value is checked: such a row has no partition to go to.
+CHECK_VIOLATION: Final = "23514"
 _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 # Refusals that waiting does not heal: somebody has to change the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
@@ -86,6 +88,11 @@ class Refused(NotApplied):
     @property
     def is_data(self) -> bool:
         """The statement can never succeed as it is: a value, a constraint or a limit."""
+        return self.is_of_some and self.sqlstate != CHECK_VIOLATION
+
+    @property
+    def is_of_some(self) -> bool:
+        """Some of the rows are refused. Without them the statement may succeed."""
         return self.sqlstate[:2] in _DATA_CLASSES
 
     @property
@@ -115,7 +122,8 @@ def fault_of(error: Exception) -> StoreError:
     if sqlstate is None:
         return Indefinite(f"PostgreSQL: the answer was lost ({type(error).__name__})")
     if sqlstate[:2] in _DATA_CLASSES:
-        text = f"PostgreSQL refused a value ({sqlstate} {type(error).__name__})"
+        what = "a row" if sqlstate == CHECK_VIOLATION else "a value"
+        text = f"PostgreSQL refused {what} ({sqlstate} {type(error).__name__})"
     else:
         text = f"PostgreSQL: {getattr(error, 'message', None) or type(error).__name__} ({sqlstate})"
     if sqlstate[:2] in _DEFINITE_CLASSES or sqlstate in _DEFINITE_CODES:
@@ -230,6 +238,11 @@ class Link:
             raise fault from error
         self._pause_seconds = 0.0
         return self._connection
+
+    def drop(self) -> None:
+        """Go on over another connection: this one may lead elsewhere."""
+        if self._connection is not None:
+            self._connection.terminate()
 
     async def close(self) -> None:
         """Give the connection back. Whoever has a turn is waited for, as long as a command may take."""

@@ -16,6 +16,7 @@ from gateway.core.lifecycle import epitaph
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Withheld
+from gateway.store.request_line import request_of
 
 RECORD_VERSION: Final = 1
 
@@ -24,6 +25,7 @@ _COLUMNS: Final = (
     "replay_until_us", "remember_until_us", "completed_us", "attempts", "drop_day", "version", "status",
     "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation", "scope_digest", "key_digest",
     "key", "recipe", "digest", "raw", "key_id", "location", "probe_target", "probe_host",
+    "request", "request_id", "trace_id",
 )  # fmt: skip
 WIDTH: Final = len(_COLUMNS)
 
@@ -79,6 +81,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
         replay_until_us, remember_until_us, completed_us, attempts, _, version, status,
         carries_doubt, state, last_event, doubt, holder, route, operation, scope_digest, key_digest,
         key, recipe, digest, raw, key_id, location, probe_target, probe_host,
+        request, request_id, trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -108,6 +111,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
         resolution_id,
         response,
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
+        request_of(request, request_id, trace_id),
     )
 
 

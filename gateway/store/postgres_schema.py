@@ -7,11 +7,14 @@ ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Final
+from uuid import UUID
 
 from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
+from gateway.store.epoch import WitnessNote, missing
 from gateway.store.postgres_link import Connection
 from gateway.store.postgres_statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
 
@@ -19,6 +22,25 @@ SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
 # What a migration may take, or whatever else has to go through all records.
 MIGRATE_SECONDS: Final = 300.0
+
+# What an acknowledged commit depends on, and what to do about each where it is off. The first two stand in for what
+# some storage does by itself: there the server is right to do without, and only who runs it can know.
+DURABILITY: Final[Mapping[str, str]] = {
+    "fsync": (
+        "after a crash of its host it may be corrupt, or have forgotten acknowledged responses. Set it to on; only "
+        "where the storage itself keeps every acknowledged commit (as Neon's does), accept it by "
+        "store.accept_server_settings: [fsync]"
+    ),
+    "full_page_writes": (
+        "a page that a crash leaves half written is corrupt for good. Set it to on; only where the storage never "
+        "leaves a page half written (as ZFS and Neon's do not), accept it by "
+        "store.accept_server_settings: [full_page_writes]"
+    ),
+    "synchronous_commit": (
+        "a crash forgets the responses that were acknowledged last. Set it to on, for all or for this role "
+        "(ALTER ROLE gateway SET synchronous_commit = on)"
+    ),
+}
 
 _GREETING: Final = """
 SELECT
@@ -34,8 +56,17 @@ _MIGRATION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
     version    integer     NOT NULL PRIMARY KEY,
     name       text        NOT NULL,
+    checksum   text        NOT NULL DEFAULT '',
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
+"""
+
+# For how many days room is made before they begin.
+DAYS_AHEAD: Final = 2
+_ATTACH_TIMEOUT: Final = "100ms"
+# Also where the table has no such column yet.
+_APPLIED: Final = """
+SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
 """
 
 _EPOCH: Final = load("epoch")
@@ -71,9 +102,11 @@ async def transaction(connection: Connection, *, lock_timeout: str) -> AsyncIter
         yield
 
 
-async def greet(connection: Connection) -> None:
+async def greet(connection: Connection, accepts_off: Collection[str] = ()) -> None:
     """Check that this is a server to entrust operations to, and that its schema is not too new. Called on every
     connection.
+
+    `accepts_off` are the settings of `DURABILITY` that may be off, because somebody said that its storage does that.
 
     Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
     """
@@ -82,11 +115,9 @@ async def greet(connection: Connection) -> None:
         raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
     if row["read_only"]:
         raise NotApplied("PostgreSQL is read-only: a standby, or a role or database set to read-only")
-    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-        if row[setting] == "off":
-            raise StartRefused(
-                f"PostgreSQL has {setting} = off, so a crash could forget acknowledged answers; set it to on"
-            )
+    for setting, consequence in DURABILITY.items():
+        if row[setting] == "off" and setting not in accepts_off:
+            raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
     version, known = await _version(connection) if row["exists"] else 0, KNOWN_VERSION
     if version > known + 1:
         raise StartRefused(
@@ -101,9 +132,27 @@ async def _version(connection: Connection) -> int:
 
 
 async def is_up_to_date(connection: Connection) -> bool:
-    """Whether the schema is there and no migration is missing. Changes nothing."""
+    """Whether the schema is there and no migration is missing. Changes nothing.
+
+    Raises `StartRefused` for a schema that was made by other migrations of these numbers.
+    """
     (row,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
-    return bool(row["is_there"]) and await _version(connection) >= KNOWN_VERSION
+    if not row["is_there"]:
+        return False
+    applied = {row["version"]: row["checksum"] for row in await connection.fetch(_APPLIED)}
+    for version, _, script in migrations():
+        if applied.get(version, checksum(script)) != checksum(script):
+            raise StartRefused(
+                f"the schema idempotency_gateway is another one than this program's: its migration {version} was "
+                "changed since. Run the program that made it, or give this one a database of its own"
+            )
+    return max(applied, default=0) >= KNOWN_VERSION
+
+
+def checksum(script: str) -> str:
+    """Of what a migration does: lines of comment, and how its lines are broken, do not count."""
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return sha256(" ".join(" ".join(lines).split()).encode()).hexdigest()
 
 
 async def bring_up_to_date(connection: Connection) -> list[str]:
@@ -130,7 +179,10 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
                 continue
             await connection.execute(script)
             await connection.execute(
-                "INSERT INTO idempotency_gateway.migration (version, name) VALUES ($1, $2)", version, name
+                "INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3)",
+                version,
+                name,
+                checksum(script),
             )
             names.append(name)
         return names
@@ -158,47 +210,72 @@ def advice(role: str = "this_role", owner: str = "owner") -> str:
     )
 
 
-async def look_epoch(connection: Connection) -> Epoch:
-    """Which memory is behind the connection."""
-    (row,) = await connection.fetch(_EPOCH, None)
-    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"])
+async def look_epoch(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
+    """Which memory is behind the connection, with the witnesses of these links."""
+    (row,) = await connection.fetch(_EPOCH, None, list(links))
+    witnesses = dict(zip(row["links"], row["numbers"], strict=True))
+    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], witnesses)
 
 
-def check_epoch(found: Epoch, known: Epoch, seen_token: int) -> None:
-    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it."""
+def check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:
+    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it.
+
+    Also when another gateway wrote down meanwhile what became of it: that is to be heard first. `notes` and `beyond`
+    are those of `missing`.
+    """
     if found.identity != known.identity:
         raise EpochChanged("behind the address is another PostgreSQL than before, or one that was promoted")
     if found.token < max(known.token, seen_token):
         raise EpochChanged("PostgreSQL is in an older state than before")
+    if (why := missing(notes, found, beyond)) is not None:
+        raise EpochChanged(why)
+    if found.memo != known.memo:
+        raise EpochChanged("another gateway wrote down what became of the memory of PostgreSQL")
 
 
 def partition(drop_day: int) -> str:
     return f"idempotency_gateway.response_{drop_day}"
 
 
-async def add_partitions(connection: Connection, replay_us: Sequence[int], now_us: int | None) -> None:
-    """Make room for answers with these windows. Traffic goes on meanwhile: attaching locks nobody out."""
-    async with transaction(connection, lock_timeout="5s"):
+async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:
+    """Make room for responses with these windows, of now and of the coming days.
+
+    Traffic goes on meanwhile: attaching locks nobody out. But it waits for whoever analyses the table, or makes an
+    index, which may take hours: so this gives up soon, and whoever calls it says again what is worth it.
+    """
+    if not await _missing(connection, replay_us, now_us):
+        return
+    async with transaction(connection, lock_timeout=_ATTACH_TIMEOUT):
         await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
-        missing = await connection.fetch(
-            """
-            SELECT DISTINCT idempotency_gateway.drop_day(
-                coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), w.replay_us
-            ) AS drop_day
-            FROM unnest($2::bigint[]) AS w (replay_us)
-            """,
-            now_us,
-            sorted(set(replay_us)),
-        )
-        there = {name for name, _ in await _attached(connection)}
-        for row in missing:
-            day = row["drop_day"]
-            if partition(day) in there:
-                continue
-            await connection.execute(f"CREATE TABLE {partition(day)} (LIKE idempotency_gateway.response INCLUDING ALL)")
+        attached, detached = dict(await _attached(connection)), await _detached(connection)
+        for day in await _missing(connection, replay_us, now_us):
+            name = partition(day)
+            if attached.get(name):
+                # Whoever wanted to drop it was interrupted, and the clock was set back since.
+                await connection.execute(f"ALTER TABLE idempotency_gateway.response DETACH PARTITION {name} FINALIZE")
+            elif name not in detached:
+                await connection.execute(f"CREATE TABLE {name} (LIKE idempotency_gateway.response INCLUDING ALL)")
             await connection.execute(
-                f"ALTER TABLE idempotency_gateway.response ATTACH PARTITION {partition(day)} FOR VALUES IN ({day})"
+                f"ALTER TABLE idempotency_gateway.response ATTACH PARTITION {name} FOR VALUES IN ({day})"
             )
+
+
+async def _missing(connection: Connection, replay_us: Collection[int], now_us: int | None) -> list[int]:
+    """The days of these windows, of responses recorded now or soon, that have no partition to write to."""
+    days = await connection.fetch(
+        """
+        SELECT DISTINCT idempotency_gateway.drop_day(
+            coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + a.ahead * 86400000000,
+            w.replay_us
+        ) AS drop_day
+        FROM unnest($2::bigint[]) AS w (replay_us) CROSS JOIN generate_series(0, $3::bigint) AS a (ahead)
+        """,
+        now_us,
+        sorted(set(replay_us)),
+        DAYS_AHEAD,
+    )
+    there = {name for name, is_pending in await _attached(connection) if not is_pending}
+    return [row["drop_day"] for row in days if partition(row["drop_day"]) not in there]
 
 
 async def drop_partition(connection: Connection, now_us: int | None, *, is_session: bool) -> bool:

@@ -1,18 +1,20 @@
 """The statements of the Postgres store, and how a list of commands becomes the arguments of one.
 
 A statement is a file under `sql/postgres`, named after its verb. Where it asks for the time, its first argument is what
-to use instead of the server's clock (null, but for tests). The others of a command's statement are arrays with one
-element per operation; in those of `claim` and `complete` some are shorter, see `_once` and `_if_any`. Nothing here
-does I/O.
+to use instead of the server's clock (null, but for tests). What the clock does to a record it takes from
+`core.lifecycle`. The others of a command's statement are arrays with one element per operation; in those of `claim` and
+`complete` some are shorter, see `_once` and `_if_any`. The last one is the link whose witness the statement raises
+where it changes something, and the last column is then the witness's number. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US, LEASE_US_MAX
+from gateway.core.lifecycle import CLOCK_ROWS, DUE_TIMES, FORGOTTEN_REMEMBER_US, LEASE_US_MAX
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -27,10 +29,13 @@ from gateway.core.operation import (
     Purge,
     Release,
     Renew,
+    State,
     Takeover,
 )
-from gateway.store.base import AUDIT_KEEP_US, UNSWEPT_CLAIMS_MAX
+from gateway.store.base import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
 from gateway.store.postgres_rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
+from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
+from gateway.store.request_line import line_of
 
 Columns = tuple[Any, ...]
 
@@ -57,6 +62,8 @@ _MARKS: Final = {
     "{now}": NOW,
     "{record}": RECORD,
     "{no_record}": NO_RECORD,
+    "{witness}": "(SELECT number FROM raised) AS witness",
+    "{witness_keep_us}": str(WITNESS_KEEP_US),
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
     "{audit_keep_us}": str(AUDIT_KEEP_US),
@@ -64,9 +71,43 @@ _MARKS: Final = {
     "{due_slack_us}": str(DUE_SLACK_US),
     "{lease_us_max}": str(LEASE_US_MAX),
     "{recovery_check_us}": str(_RECOVERY_CHECK_US),
+    "{probe_floor_us}": str(PROBE_FLOOR_US),
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
+    "{running_us}": str(RUNNING_US),
+    "{forgotten_us}": str(FORGOTTEN_US),
 }
+
+
+# What the table says of the clock: `{due_us(o)}` is when the next row of a record in `o` is due; `{is_in_doubt(o)}`,
+# `{is_absent(o)}` and so on are whether it is in that state at `now_us`, written down or by the clock alone.
+_CLOCK_MARK: Final = re.compile(r"\{(due_us|is_\w+)\((\w)\)\}")
+
+
+def _by_clock(mark: re.Match[str]) -> str:
+    word, alias = mark.groups()
+    if word == "due_us":
+        cases = " ".join(f"WHEN '{state}' THEN {alias}.{time}" for state, time in DUE_TIMES.items())
+        return f"CASE {alias}.state {cases} END"
+    wanted = State(word.removeprefix("is_"))
+    ways = [way for state in State if (way := _way(state, wanted, alias)) is not None]
+    return f"({' OR '.join(ways)})"
+
+
+def _way(written: State, wanted: State, alias: str) -> str | None:
+    """When a record that was written in the one state is in the other; None for never."""
+    if written is State.ABSENT:
+        return None
+    conditions = [f"{alias}.state = '{written}'"]
+    state: State = written
+    while state is not wanted:
+        if state not in CLOCK_ROWS:
+            return None
+        conditions.append(f"{alias}.{DUE_TIMES[state]} <= now_us")
+        state = CLOCK_ROWS[state].next
+    if state in DUE_TIMES:
+        conditions.append(f"{alias}.{DUE_TIMES[state]} > now_us")
+    return " AND ".join(conditions)
 
 
 def load(name: str) -> str:
@@ -74,7 +115,7 @@ def load(name: str) -> str:
     text = files("gateway.store").joinpath(f"sql/postgres/{name}.sql").read_text()
     for mark, value in _MARKS.items():
         text = text.replace(mark, value)
-    return text
+    return _CLOCK_MARK.sub(_by_clock, text)
 
 
 def migrations() -> list[tuple[int, str, str]]:
@@ -95,10 +136,14 @@ def _if_any(column: list[Any]) -> list[Any]:
 
 
 def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> Columns:
-    """The arguments of `claim`. `due_in_us` foretells by operation name after how long upkeep has to look."""
+    """The arguments of `claim` but for the link.
+
+    `due_in_us` foretells by operation name after how long upkeep has to look.
+    """
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
     probes = [command.probe for command in commands]
+    lines, request_ids, trace_ids = _requests(commands)
     return (
         [identity.operation_id for identity in identities],
         [command.attempt_id for command in commands],
@@ -117,6 +162,18 @@ def claim_columns(commands: Sequence[Claim], due_in_us: Callable[[str], int]) ->
         _once([due_in_us(identity.operation) for identity in identities]),
         _if_any([None if probe is None else probe.target for probe in probes]),
         _if_any([None if probe is None else probe.host for probe in probes]),
+        _once(lines),
+        _if_any(request_ids),
+        _if_any(trace_ids),
+    )
+
+
+def _requests(commands: Sequence[Claim | Takeover]) -> tuple[list[str], list[str | None], list[str | None]]:
+    requests = [command.request for command in commands]
+    return (
+        [line_of(request) for request in requests],
+        [None if request is None else request.request_id for request in requests],
+        [None if request is None else request.trace_id for request in requests],
     )
 
 
@@ -169,6 +226,7 @@ def _takeovers(commands: Sequence[Takeover]) -> Columns:
         [command.attempt_id for command in commands],
         [command.holder for command in commands],
         [command.lease_us for command in commands],
+        *_requests(commands),
     )
 
 
@@ -184,7 +242,7 @@ def _audits(commands: Sequence[Prove | Disprove | Purge | Erase]) -> Columns:
     )
 
 
-# The arguments of every verb but `claim`.
+# The arguments of every verb but `claim`, but for the link.
 COLUMNS: Final[dict[type[Command], Callable[[Sequence[Any]], Columns]]] = {
     Renew: lambda commands: (*_held(commands), [command.lease_us for command in commands]),
     Complete: lambda commands: (*_held(commands), *_completed(commands)),

@@ -1,12 +1,13 @@
 """What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
 
-It owns how much one statement may lock or look through, and when the answers of a past day go; what it says goes over
-the one link that it is given, so that it never holds up a command.
+It owns how much one statement may lock or look through, when room is made for the responses of coming days, and when
+those of a past day go; what it says goes over the one link that it is given, so that it never holds up a command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,11 +15,14 @@ from uuid import UUID
 
 from gateway.core.identity import derivation_of
 from gateway.core.operation import MICROSECONDS
-from gateway.store.base import Epoch, RecipeConflict, StoreError, Swept, Tally
+from gateway.store.base import Agreement, Epoch, Living, Serving, StoreError, Swept, Tally
+from gateway.store.postgres_batch import Windows
 from gateway.store.postgres_link import Connection, Link
-from gateway.store.postgres_schema import MIGRATE_SECONDS, drop_partition, look_epoch, transaction
+from gateway.store.postgres_schema import MIGRATE_SECONDS, add_partitions, drop_partition, look_epoch, transaction
 from gateway.store.postgres_statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import compare, strays
+from gateway.store.recipes import Name, Remembered, compare, strays
+
+_LOG = logging.getLogger("gateway")
 
 # One statement of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
@@ -27,6 +31,9 @@ _WALKS_MAX: Final = 20
 # For how long the statement that drew a token may have yet to commit.
 _COMMIT_SECONDS: Final = 5.0
 _DROP_PAUSE_SECONDS: Final = 60.0
+# How often room is made for coming days, and how soon again where that failed: there is a day for it.
+_MAKE_PAUSE_SECONDS: Final = 600.0
+_MAKE_AGAIN_SECONDS: Final = 10.0
 
 _LAPSE: Final = load("lapse")
 _EXPIRE: Final = load("expire")
@@ -34,6 +41,12 @@ _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
 _BEGIN_EPOCH: Final = load("begin_epoch")
 _ALIVE: Final = load("alive")
+_RECIPES: Final = load("recipes")
+_WRITE_RECIPES: Final = load("write_recipes")
+_RUNNING: Final = load("running")
+_WRITE_GATEWAY: Final = load("write_gateway")
+_NOTE_RUNNING: Final = load("note_running")
+_NOTE_STOPPED: Final = load("note_stopped")
 
 
 class Upkeep:
@@ -46,9 +59,10 @@ class Upkeep:
         command_seconds: float,
         fetch: Callable[..., Awaitable[Sequence[Any]]],
         is_session: Callable[[], bool],
+        windows: Windows,
     ) -> None:
         """`fetch` says one statement over the link; `is_session` says whether the link's sessions are its own, with no
-        pooler between.
+        pooler between; room is made for responses with these `windows`.
         """
         self._link = link
         self._fetch = fetch
@@ -57,6 +71,9 @@ class Upkeep:
         self._is_session = is_session
         # When, on the event loop's clock, a past day may next be looked for.
         self._next_drop_at = 0.0
+        self._windows = windows
+        # When that may next be done for coming days.
+        self._next_make_at = 0.0
         # The last token that was drawn at the latest look, when that was, and the last one that is long settled.
         self._drawn_token, self._looked_at, self._settled_token = 0, float("-inf"), 0
 
@@ -87,6 +104,7 @@ class Upkeep:
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
         more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
+        await self.make_days()
         await self._drop_past()
         return replace(swept, more=more)
 
@@ -103,8 +121,8 @@ class Upkeep:
             self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
         return row
 
-    async def look_epoch(self) -> Epoch:
-        return await self._link.run(look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._link.run(lambda connection: look_epoch(connection, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:
@@ -119,35 +137,40 @@ class Upkeep:
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        async def agree(connection: Connection) -> list[RecipeConflict]:
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool) -> Agreement:
+        async def agree(connection: Connection) -> Agreement:
             async with transaction(connection, lock_timeout="5s"):
-                await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-                comparison = compare(await _known(connection), service, recipes, accept)
-                alive: dict[str, int] = {}
-                if comparison.doubtful:
+                if not is_trial:
+                    await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+                rows = await connection.fetch(_RUNNING, self._clock_us(), serving.gateway_id)
+                running = {(row["service"], row["operation"]) for row in rows}
+                comparison = compare(await _known(connection), running, serving)
+                living: Mapping[Name, Living] = {}
+                if comparison.questions:
                     await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
-                    alive = await self._count_alive(connection, service, comparison.doubtful)
-                conflicts = comparison.conflicts(alive)
-                if not conflicts and comparison.written:
-                    await connection.execute(
-                        """
-                        INSERT INTO idempotency_gateway.recipe (operation, recipe)
-                        SELECT * FROM unnest($1::text[], $2::bytea[])
-                        ON CONFLICT (operation) DO UPDATE SET recipe = excluded.recipe
-                        """,
-                        list(comparison.written),
-                        list(comparison.written.values()),
-                    )
-                if not conflicts and comparison.removed:
-                    await connection.execute(
-                        "DELETE FROM idempotency_gateway.recipe WHERE operation = ANY($1::text[])", comparison.removed
-                    )
-                return conflicts
+                    living = await self._count_living(connection, comparison.names)
+                agreement = comparison.agreement(living)
+                if not agreement.conflicts and not is_trial:
+                    await self._write(connection, serving, comparison.written)
+                return agreement
 
         return await self._link.run(agree, MIGRATE_SECONDS)
+
+    async def _write(self, connection: Connection, serving: Serving, written: Sequence[Remembered]) -> None:
+        if written:
+            columns = zip(
+                *((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in written), strict=True
+            )
+            await connection.execute(_WRITE_RECIPES, *map(list, columns))
+        await connection.execute(
+            _WRITE_GATEWAY, self._clock_us(), serving.gateway_id, serving.service, sorted(serving.recipes)
+        )
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        if is_running:
+            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id)
+        else:
+            await self._fetch(_NOTE_STOPPED, gateway_id)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
@@ -157,19 +180,36 @@ class Upkeep:
             async with transaction(connection, lock_timeout="1s"):
                 # A little shorter than the whole may take; behind a pooler no session says so.
                 await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
-                return await self._count_alive(connection, service, dict.fromkeys(names, True))
+                living = await self._count_living(connection, names)
+                return {operation: counted.keys for (_, operation), counted in living.items()}
 
         return await self._link.run(count)
 
-    async def _count_alive(self, connection: Connection, service: str, asked: Mapping[str, bool]) -> dict[str, int]:
-        """The living keys by operation name, where asked those of this service alone; in a transaction.
+    async def _count_living(self, connection: Connection, names: Collection[Name]) -> dict[Name, Living]:
+        """The living keys of these operations, but for those that have none; in a transaction.
 
         Counted by going through all of them, which no index serves: it is asked once in a blue moon.
         """
         await connection.execute("SET LOCAL enable_seqscan = on")
-        derivations = [derivation_of(service, operation) if is_own else None for operation, is_own in asked.items()]
-        rows = await connection.fetch(_ALIVE, self._clock_us(), list(asked), derivations)
-        return {row["operation"]: row["alive"] for row in rows}
+        asked = sorted(names)
+        rows = await connection.fetch(
+            _ALIVE, self._clock_us(), [operation for _, operation in asked], [derivation_of(*name) for name in asked]
+        )
+        return {asked[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
+
+    async def make_days(self) -> None:
+        """Now and then, make room for the responses of coming days, so that no completion has to."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next_make_at:
+            return
+        self._next_make_at = now + _MAKE_PAUSE_SECONDS
+        try:
+            await self._link.run(
+                lambda connection: add_partitions(connection, self._windows.in_use, self._clock_us()),
+            )
+        except StoreError as error:
+            self._next_make_at = now + _MAKE_AGAIN_SECONDS
+            _LOG.warning("room for the responses of coming days could not be made yet: %s", error)
 
     async def _drop_past(self) -> None:
         """Now and then, let one day's answers go."""
@@ -190,10 +230,10 @@ class Upkeep:
             self._next_drop_at = 0.0
 
 
-async def _known(connection: Connection) -> dict[str, bytes]:
-    """The recipes, as `recipes` reads them."""
-    rows = await connection.fetch("SELECT operation, recipe FROM idempotency_gateway.recipe")
-    return {row["operation"]: row["recipe"] for row in rows}
+async def _known(connection: Connection) -> list[Remembered]:
+    """The operations, as `recipes` reads them."""
+    rows = await connection.fetch(_RECIPES)
+    return [Remembered(*row) for row in rows]
 
 
 def _written(swept: Swept) -> int:

@@ -1,97 +1,279 @@
-"""How identity recipes stand in a store, and what an agreement on them comes to. Pure: values in, values out.
+"""What a store remembers of the operations that gateways serve, and when a start would lose keys. Pure.
 
-A recipe stands under a text of service and operation name. Programs before this one wrote the operation name alone.
-What stands there and equals ours is ours, because a recipe has the service in it; what differs may be ours from before
-a change.
+Theory of operation
+-------------------
+A key is found by service, operation name, scope and key. If one of these changes for the requests that clients send
+again, their keys are unknown and they run a second time. So the store remembers of each operation name of a service its
+*recipe* (how identities are made) and its *routes* (which requests lead to it, in routing order), and of each gateway
+which operations it serves and when it was last seen to run. A gateway agrees with the store before it serves; it notes
+that it runs with every tally, and that it stopped when it is closed.
 
-An operation that the store has no recipe of for this service may be new, or another service's of the same name that
-came here, and then none of its keys would be known any more. Nobody but its operator can tell, so that is a conflict
-like every other.
+Refused, unless the routes that gain by it have `identity_change: accept`, is a start with which
+
+* *(recipe)* an operation has another recipe than before;
+* *(route)* requests of an operation of this service lead to another one of its operations (`core.succession`): a route
+  was renamed, or two changed names, or a new one takes a part of an older one's requests;
+* *(service)* requests of an operation of another service lead to an operation of this one: the service was renamed, or
+  a route moved here.
+
+while the operation has living keys. For the first two it is enough that another gateway of this service runs and serves
+the operation as it was: keys may come at any moment, and two gateways that serve one request under two names run it
+twice. That also decides between two that start at once: one agrees first.
+
+An operation whose requests lead nowhere is no reason to refuse: they match no route, which is told.
+
+Rename or second service
+------------------------
+Two services may share a database and have operations of one name, even with the same routes. Ids contain the service,
+so they share no key. What must not be missed is *one* service under two names. An operation of another service whose
+requests lead here is taken for that of a second service only where a gateway runs that serves it. After a rename in
+place none does: a gateway that stopped has said so, and one that was killed is not heard of for `RUNNING_US`.
+
+Otherwise nobody but the operator can tell, and the start is refused; `identity_change: accept` for one start says that
+it is another service. What cannot be seen is a service that is renamed while gateways of its old name still run: a
+running neighbour with the same requests is reported at the start as a `Neighbour`. What was agreed once is not asked
+again: requests that led to this service's own operation before are its own, whatever other services remember. That ends
+where another service takes the place of one that does not run: whoever has the requests last is asked about when they
+change hands again.
+
+Operations that a service has no more stay remembered, behind its current ones in routing order: their keys live, and a
+route that comes later may have their requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
 
-from gateway.store.base import RecipeConflict
+from gateway.core.operation import MICROSECONDS
+from gateway.core.routing import PathPattern, Rule
+from gateway.core.succession import ServedRoute, handed_over
+from gateway.store.base import Agreement, Living, Neighbour, RecipeConflict, Serving
+
+RUNNING_US: Final = 60 * MICROSECONDS
+"""For how long a gateway counts as running after it was last seen: four times the pause between two tallies."""
+FORGOTTEN_US: Final = 86_400 * MICROSECONDS
+"""After how long a gateway that was not seen is forgotten."""
+
+Name = tuple[str, str]
+"""A service and the name of one of its operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An operation as the store remembers it.
+
+    `routes` is JSON (`encode_routes`). `is_current`: it was in the configuration that was agreed on last.
+    """
+
+    service: str
+    operation: str
+    recipe: bytes
+    routes: str
+    is_current: bool
+
+    @property
+    def name(self) -> Name:
+        return self.service, self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An operation that speaks against a start if it has living keys; `heirs` and `is_served` as in a conflict."""
+
+    name: Name
+    heirs: tuple[str, ...]
+    is_served: bool
+    is_own: bool
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What to write down if there is no conflict, and which operation names are one if they have living keys."""
+    """What to write down if there is no conflict, and which operations are one if they have living keys."""
 
-    written: dict[str, bytes] = field(default_factory=dict)
-    """Recipes, by the text under which each stands from now on."""
-    removed: list[str] = field(default_factory=list)
-    """Texts under which nothing stands any more."""
-    doubtful: dict[str, bool] = field(default_factory=dict)
-    """By operation name: whether the keys of this service alone count, or those of all."""
-    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By operation name: the services that have one of it, where this one had none."""
+    written: list[Remembered] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    neighbours: list[Neighbour] = field(default_factory=list)
 
-    def conflicts(self, alive: Mapping[str, int]) -> list[RecipeConflict]:
-        """Those of the doubtful names that have living keys."""
-        return [
-            RecipeConflict(operation, alive[operation], self.others.get(operation, ()))
-            for operation in self.doubtful
-            if alive.get(operation)
-        ]
+    @property
+    def names(self) -> frozenset[Name]:
+        """Of which operations the living keys have to be counted."""
+        return frozenset(question.name for question in self.questions)
 
-
-def text_of(service: str, operation: str) -> str:
-    """What the recipe stands under. Neither name can have a slash."""
-    return f"{service}/{operation}"
+    def agreement(self, living: Mapping[Name, Living]) -> Agreement:
+        """What it comes to with so many living keys."""
+        conflicts = []
+        for question in self.questions:
+            counted = living.get(question.name, Living())
+            if counted.keys or (question.is_own and question.is_served):
+                conflicts.append(RecipeConflict(*question.name, counted, question.heirs, question.is_served))
+        return Agreement(tuple(conflicts), tuple(self.neighbours))
 
 
-def compare(
-    known: Mapping[str, bytes], service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-) -> Comparison:
-    """Compare what the store has with this service's recipes; what changed and is in `accept` is no question."""
-    comparison = Comparison()
-    for operation, recipe in sorted(recipes.items()):
-        text = text_of(service, operation)
-        own, nameless = known.get(text), known.get(operation)
-        if own != recipe:
-            comparison.written[text] = recipe
-        if nameless == recipe:
-            comparison.removed.append(operation)
-        before = nameless if own is None else own
-        if before == recipe or operation in accept:
-            continue
-        others = _others(known, operation) if own is None else ()
-        if before is not None or others:
-            comparison.doubtful[operation] = own is not None
-            comparison.others[operation] = others
+def compare(known: Collection[Remembered], running: Collection[Name], serving: Serving) -> Comparison:
+    """Compare what the store remembers with what a gateway is to serve; `running` is what the other gateways serve."""
+    own = {row.operation: row for row in known if row.service == serving.service}
+    comparison = Comparison(written=_to_be_written(own, serving))
+    for operation, recipe in sorted(serving.recipes.items()):
+        row = own.get(operation)
+        if row is not None and row.recipe != recipe and operation not in serving.accepted:
+            comparison.questions.append(Question(row.name, (), row.name in running, is_own=True))
+    current = _in_order(row for row in own.values() if row.is_current)
+    if [(route.operation, route.rule) for route in current] == [
+        (route.operation, route.rule) for route in serving.routes
+    ]:
+        return comparison
+    past = _in_order(row for row in own.values() if not row.is_current)
+    taken = handed_over(current + past, serving.routes)
+    for name, heirs in _by_name(taken, serving.accepted).items():
+        comparison.questions.append(Question(name, heirs, name in running, is_own=True))
+    for service in sorted({row.service for row in known} - {serving.service}):
+        _compare_service(comparison, [row for row in known if row.service == service], current, running, serving)
     return comparison
 
 
-def strays(known: Collection[str], service: str, operations: Collection[str]) -> list[str]:
-    """The operation names that recipes of this service stand under, or nobody's, but for these `operations`."""
-    found = {text.removeprefix(text_of(service, "")) for text in known}
-    return sorted(name for name in found if "/" not in name and name not in operations)
+def _compare_service(
+    comparison: Comparison,
+    theirs: list[Remembered],
+    current: list[ServedRoute],
+    running: Collection[Name],
+    serving: Serving,
+) -> None:
+    """Ask about the operations of another service whose requests would lead to this one's from now on."""
+    remembered = _in_order(row for row in theirs if row.is_current)
+    remembered += _in_order(row for row in theirs if not row.is_current)
+    taken = [pair for pair in handed_over(current + remembered, serving.routes) if pair[0].service != serving.service]
+    apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
+    unclear = [pair for pair in taken if pair not in apart]
+    for name, heirs in _by_name(unclear, serving.accepted).items():
+        comparison.questions.append(Question(name, heirs, name in running, is_own=False))
+    for name, heirs in _by_name(apart, serving.accepted).items():
+        comparison.neighbours.append(Neighbour(*name, heirs))
+    succeeded = _by_name(unclear, frozenset()).keys() - set(running)
+    comparison.written += [replace(row, is_current=False) for row in theirs if row.is_current and row.name in succeeded]
 
 
-def _others(known: Mapping[str, bytes], operation: str) -> tuple[str, ...]:
-    """The services with an operation of this name."""
-    pairs = (text.partition("/") for text in sorted(known))
-    return tuple(service for service, slash, name in pairs if slash and name == operation)
+def _by_name(pairs: Iterable[tuple[ServedRoute, ServedRoute]], accepted: frozenset[str]) -> dict[Name, tuple[str, ...]]:
+    """Which operations have the requests of each, but for those that accept it."""
+    heirs: dict[Name, set[str]] = {}
+    for former, latter in pairs:
+        if latter.operation not in accepted:
+            heirs.setdefault((former.service, former.operation), set()).add(latter.operation)
+    return {name: tuple(sorted(found)) for name, found in sorted(heirs.items())}
 
 
-def what_would_be_lost(service: str, conflicts: list[RecipeConflict]) -> str:
-    """Why a service must not start, and what can be done."""
-    named = "; ".join(f"{conflict.operation} with {conflict.alive} living keys" for conflict in conflicts)
-    others = ", ".join(sorted({other for conflict in conflicts for other in conflict.others}))
-    if others:
+def _to_be_written(own: Mapping[str, Remembered], serving: Serving) -> list[Remembered]:
+    wanted = [
+        Remembered(serving.service, operation, recipe, encode_routes(serving.routes, operation), is_current=True)
+        for operation, recipe in sorted(serving.recipes.items())
+    ]
+    gone = [
+        replace(row, is_current=False)
+        for operation, row in sorted(own.items())
+        if row.is_current and operation not in serving.recipes
+    ]
+    return [row for row in wanted if row != own.get(row.operation)] + gone
+
+
+def encode_routes(routes: Iterable[ServedRoute], operation: str) -> str:
+    """The routes of one operation as the store keeps them, each with its place among all routes of the service."""
+    return json.dumps(
+        [
+            {
+                "order": order,
+                "methods": sorted(method.decode("latin-1") for method in route.rule.methods),
+                "host": None if route.rule.host is None else route.rule.host.decode("latin-1"),
+                "path": route.rule.path.text,
+            }
+            for order, route in enumerate(routes)
+            if route.operation == operation
+        ]
+    )
+
+
+def _in_order(rows: Iterable[Remembered]) -> list[ServedRoute]:
+    """The routes of these operations in routing order."""
+    ordered = []
+    for row in rows:
+        for route in json.loads(row.routes):
+            methods = frozenset(method.encode("latin-1") for method in route["methods"])
+            host = None if route["host"] is None else route["host"].encode("latin-1")
+            rule = Rule(methods, PathPattern.parse(route["path"]), host)
+            ordered.append((route["order"], ServedRoute(row.service, row.operation, rule)))
+    return [route for _, route in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def strays(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
+    """The operations that this service is remembered to have, but for these."""
+    return frozenset(row.name for row in known if row.service == service and row.operation not in operations)
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def what_would_be_lost(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
+    """Why a gateway must not start, and what can be done."""
+    return "; ".join(_loss(serving, conflict) for conflict in conflicts)
+
+
+def _loss(serving: Serving, conflict: RecipeConflict) -> str:
+    operation, heirs = conflict.operation, _listed(conflict.heirs)
+    one = "its route" if len(conflict.heirs) == 1 else "their routes"
+    accept = "identity_change: accept"
+    if not conflict.heirs:
         return (
-            f"the store does not know these operations of the service {service}, and others have operations of the "
-            f"same name ({others}): {named}. If they are now {service}'s, their keys are unknown, so that retries of "
-            "them would run again: undo the change, or wait until the keys are forgotten (retention.remember). If "
-            "these are other operations that are to share the store, say so with `identity_change: accept` on the "
-            "routes concerned, for one start."
+            f"the scope or key settings of operation {operation} changed ({_living(conflict)}): under the new settings "
+            "these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until the "
+            f"keys are forgotten, or accept that with `{accept}` on its routes"
+        )
+    if conflict.service == serving.service:
+        return (
+            f"requests of operation {operation} ({_living(conflict)}) now lead to {heirs}: under that name these keys "
+            f"are unknown, and a repeat of an old request would run again. Set `operation: {operation}` on {one} to "
+            f"keep the keys, wait until they are forgotten, or accept the loss with `{accept}` on {one}"
         )
     return (
-        f"the service name, operation name, scope or key settings changed for: {named}. Under the new settings these "
-        "keys are unknown, so that retries of them would run again. Undo the change, wait until the keys are forgotten "
-        "(retention.remember), or accept the loss with `identity_change: accept` on the routes concerned."
+        f"requests of operation {operation} of service {conflict.service}, which does not run or no longer serves it "
+        f"({_living(conflict)}), now lead to {heirs} of service {serving.service}. If this is service "
+        f"{conflict.service} under a new name, these "
+        "keys are unknown, and a repeat of an old request would run again: keep the name with "
+        f"`service: {conflict.service}`, or wait until the keys are forgotten. If it is another service, or the loss "
+        f"is accepted, say so with `{accept}` on {one}, for one start"
+    )
+
+
+def _living(conflict: RecipeConflict) -> str:
+    keys, until_us = conflict.living.keys, conflict.living.until_us
+    if not keys:
+        return "no living keys yet, but another gateway of this service that runs serves it"
+    until = "until the last of them is resolved" if until_us is None else f"until {_moment(until_us)}"
+    return f"{keys} living {'key' if keys == 1 else 'keys'}, {until}"
+
+
+def _moment(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
+
+
+def beside(serving: Serving, neighbour: Neighbour) -> str:
+    """What an operator is told who may have renamed a service without stopping it."""
+    return (
+        f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
+        f"{_listed(neighbour.heirs)} of service {serving.service}: they are taken for two services. If "
+        f"{serving.service} is {neighbour.service} under a new name, a repeat of an old request runs again: stop this "
+        f"gateway and keep the name with `service: {neighbour.service}`"
+    )
+
+
+def without_route(operation: str, alive: int) -> str:
+    """What is told of the keys of an operation that no route leads to."""
+    return (
+        f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
+        f'recognised, and runs again where it is forwarded; a route with "operation: {operation}" has its keys'
     )

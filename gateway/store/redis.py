@@ -11,6 +11,11 @@ counting the window from there can only end it too early. The script compares wi
 in between is refused. A read is answered with the time left, and it asks for `TIME` after the entries, so that the
 time left is never too long.
 
+*Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. The keys of
+entries, which are the channels of news too, name the store, by what of its identity stays over a promotion. Until
+`bind` has said which store it is, the tier is not up. The era and the moment of the last drop are the server's and
+shared by all: a drop of another store costs a copy.
+
 *Drops.* The moment of the last drop is kept with the era and forgotten only with it: what was read before, of whatever
 operation, is not put. That costs a copy, which somebody makes again. The server's clock may be set, so a drop leaves a
 marker with its token too, which may be evicted. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
@@ -32,6 +37,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -41,12 +47,15 @@ from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.codec import ERA_BYTES, decode, encode, marker
+from gateway.store.epoch import lineage
 from gateway.store.redis_link import Link, Words, make_link, refusal, refusal_word, time_us
 from gateway.store.redis_news import News
 from gateway.store.redis_room import Room
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 ERA_KEY: Final = f"{KEY_PREFIX}era"
+# Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
+_STORE_DIGITS: Final = 16
 _DROPS_CHANNEL: Final = f"{KEY_PREFIX}drops"
 
 # A read is on the way of every first request: it must cost less than asking the durable store is worth.
@@ -78,6 +87,7 @@ _COMPLETED: Final = State.COMPLETED
 
 @immutable
 class _Put:
+    key: str
     operation_id: UUID
     snapshot: Snapshot
     started_seconds: float
@@ -85,12 +95,14 @@ class _Put:
 
 @immutable
 class _Drop:
+    key: str
     operation_id: UUID
     token: int
 
 
 @immutable
 class _Announce:
+    key: str
     operation_id: UUID
 
 
@@ -108,7 +120,7 @@ class RedisFastTier:
         self._clock = clock
         self._reader = make_link(url, ERA_KEY, clock)
         self._writer = make_link(url, ERA_KEY, clock)
-        self._news = News(make_link(url, ERA_KEY, clock), _key_of, _DROPS_CHANNEL, self._tell_drop)
+        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _DROPS_CHANNEL, self._tell_drop)
         self._gets: Batcher[_Get, Snapshot | None] = Batcher(
             self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
@@ -120,7 +132,9 @@ class RedisFastTier:
         )
         self._drop_listeners: list[Callable[[UUID], None]] = []
         self._change_listeners: list[Callable[[bool, str], None]] = []
-        self._up = False
+        # Of the store that it is bound to.
+        self._prefix = ""
+        self._is_reached = False
         self._why_down = ""
         self._failed = asyncio.Event()
         self._room = Room(clock)
@@ -128,7 +142,15 @@ class RedisFastTier:
 
     @property
     def up(self) -> bool:
-        return self._up
+        return self._is_reached and self._prefix != ""
+
+    def bind(self, identity: str) -> None:
+        """From here on keep, read and announce for the durable store of this identity (`Epoch.identity`) alone."""
+        store = sha256(lineage(identity).encode()).hexdigest()[:_STORE_DIGITS]
+        was_up = self.up
+        self._prefix = f"{KEY_PREFIX}{store}:"
+        if self.up and not was_up:
+            self._tell_change()
 
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
         self._drop_listeners.append(listener)
@@ -151,7 +173,7 @@ class RedisFastTier:
         await self._writes.close()
         await self._reader.close()
         await self._writer.close()
-        self._up = False
+        self._is_reached = False
 
     def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
         self._check_up()
@@ -161,13 +183,14 @@ class RedisFastTier:
         record = snapshot.record
         if record is None or record.state is not _COMPLETED:
             raise ValueError("only completed records may be put")
-        return self._write(_Put(record.identity.operation_id, snapshot, started_seconds))
+        operation_id = record.identity.operation_id
+        return self._write(_Put(self._key_of(operation_id), operation_id, snapshot, started_seconds))
 
     async def drop(self, operation_id: UUID, token: int) -> None:
-        await self._write(_Drop(operation_id, token))
+        await self._write(_Drop(self._key_of(operation_id), operation_id, token))
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        return self._write(_Announce(operation_id))
+        return self._write(_Announce(self._key_of(operation_id), operation_id))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
@@ -175,8 +198,12 @@ class RedisFastTier:
             yield watch
 
     def _check_up(self) -> None:
-        if not self._up:
+        if not self.up:
             raise NotApplied(_DOWN)
+
+    def _key_of(self, operation_id: UUID) -> str:
+        # In braces, so that a cluster would keep what belongs to one operation together.
+        return f"{self._prefix}{{{operation_id.hex}}}"
 
     def _write(self, write: _Write) -> Awaitable[None]:
         self._check_up()
@@ -203,10 +230,14 @@ class RedisFastTier:
 
     async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
         """What is believed of the operations, by their ids as integers."""
-        commands: list[Words] = [("MGET", ERA_KEY, *map(_key_of, operation_ids)), ("TIME",)]
+        prefix = self._prefix
+        commands: list[Words] = [("MGET", ERA_KEY, *map(self._key_of, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
             raise NotApplied(f"Redis refused: {error}")
+        if prefix != self._prefix:
+            # It was asked for another store.
+            return {}
         held_era, *entries = values
         if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
             await self._look(self._reader)
@@ -228,13 +259,12 @@ class RedisFastTier:
         places: list[list[int]] = []
         put_places: list[int] = []
         for place, write in enumerate(writes):
-            key = _key_of(write.operation_id)
             if isinstance(write, _Put) and (entry := self._entry(write)) is not None:
-                keys.append(key)
+                keys.append(write.key)
                 arguments += entry
                 put_places.append(place)
                 continue
-            commands.append(self._drop(key, write) if isinstance(write, _Drop) else ("PUBLISH", key, b""))
+            commands.append(self._drop(write) if isinstance(write, _Drop) else ("PUBLISH", write.key, b""))
             places.append([place])
         era = link.era
         if keys:
@@ -258,9 +288,9 @@ class RedisFastTier:
                 results[place] = NotApplied(f"Redis refused: {error}")
         return results
 
-    def _drop(self, key: str, drop: _Drop) -> Words:
+    def _drop(self, drop: _Drop) -> Words:
         arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), _DROPS_CHANNEL, drop.operation_id.hex)
-        return ("EVAL", _DROP_SCRIPT, 2, key, ERA_KEY, *arguments)
+        return ("EVAL", _DROP_SCRIPT, 2, drop.key, ERA_KEY, *arguments)
 
     def _entry(self, put: _Put) -> tuple[bytes, int, int, int] | None:
         """The entry's bytes, when it was read and until when it may be put (µs), and when (ms) it expires.
@@ -289,7 +319,7 @@ class RedisFastTier:
         """Look regularly, and while the tier is down try to get it back, with growing pauses until that lasts."""
         pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
         while True:
-            if self._up and await self._stays_up():
+            if self._is_reached and await self._stays_reached():
                 continue
             if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
                 pause_seconds = _PAUSE_SECONDS_MIN
@@ -298,7 +328,7 @@ class RedisFastTier:
             await self._try_open()
             tried_seconds = self._clock()
 
-    async def _stays_up(self) -> bool:
+    async def _stays_reached(self) -> bool:
         """Look once, after a while or as soon as a verb failed."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
@@ -307,7 +337,7 @@ class RedisFastTier:
             await self._look(self._reader)
             await self._look(self._writer)
             self._room.note(self._writer.refused)
-        return self._up
+        return self._is_reached
 
     async def _try_open(self) -> None:
         try:
@@ -330,26 +360,22 @@ class RedisFastTier:
             self._set_down(error)
 
     def _set_up(self) -> None:
-        if not self._up:
-            self._up, self._why_down = True, ""
+        if not self._is_reached:
+            self._is_reached, self._why_down = True, ""
             self._failed.clear()
-            self._tell_change()
+            if self.up:
+                self._tell_change()
 
     def _set_down(self, error: StoreError) -> None:
         why = str(error)
-        if self._up or why != self._why_down:
-            self._up, self._why_down = False, why
+        if self._is_reached or why != self._why_down:
+            self._is_reached, self._why_down = False, why
             self._failed.set()
             self._tell_change()
 
     def _tell_change(self) -> None:
         for listener in self._change_listeners:
-            listener(self._up, self._why_down)
-
-
-def _key_of(operation_id: UUID) -> str:
-    # In braces, so that a cluster would keep what belongs to one operation together.
-    return f"{KEY_PREFIX}{{{operation_id.hex}}}"
+            listener(self.up, self._why_down)
 
 
 def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:

@@ -34,15 +34,18 @@ _DRIFT_US: Final = 1_000
 
 _ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
 
-# `OOM`, `READONLY`, `NOPERM`, …
-_CODE: Final = re.compile(r"\b[A-Z]{3,}\b")
+_UNSPECIFIC: Final = "ERR"
+# `OOM`, `READONLY`, `NOPERM`, …: at the beginning, or where Redis 6.2 has put `@user_script: 33: -` before it.
+_CODE: Final = re.compile(rf"(?:^|: -?)(?!{_UNSPECIFIC}\b)([A-Z]{{3,}})\b")
+# What a user may not do in a script comes without a code: in the first words from Redis 6.2 and 7.0, later the second.
+_NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in script")
 
 # What an operator can do about a server that takes no writes.
 _CAUSES: Final = {
     "READONLY": "it is a replica (READONLY); name the primary",
     "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
     "MISCONF": "it cannot save to its disk (MISCONF)",
-    "NOPERM": "its user may not run scripts, or not on these keys (NOPERM)",
+    "NOPERM": "its user may not run what the scripts need, or not on these keys or channels (NOPERM)",
 }
 
 Words = tuple[str | bytes | int, ...]
@@ -235,10 +238,16 @@ def refusal(reply: Any) -> str:
     """Why the server did not do as told, in a word; empty if it did."""
     if not isinstance(reply, Exception):
         return ""
+    # The driver takes the codes that it knows out of the text. Redis 6.2 calls whatever fails in a script an `ERR`.
+    code = getattr(reply, "status_code", None)
+    if code and code != _UNSPECIFIC:
+        return str(code)
     return refusal_word(str(reply)) or type(reply).__name__
 
 
 def refusal_word(text: str) -> str:
     """The code of an error, wherever scripts have put it. The rest of the text may quote what was sent."""
+    if any(words in text for words in _NOT_IN_SCRIPT):
+        return "NOPERM"
     code = _CODE.search(text)
-    return code.group() if code else text.split(" ", 1)[0]
+    return code.group(1) if code else text.removeprefix(f"{_UNSPECIFIC} ").split(" ", 1)[0]

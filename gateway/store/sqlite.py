@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -35,21 +34,27 @@ from gateway.store import sqlite_inquiry as inquiry
 from gateway.store import sqlite_recipes as recipe
 from gateway.store import sqlite_statements as sql
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
+    Living,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
     Rejected,
+    Serving,
     Swept,
     Tally,
     Watch,
     wall_clock_us,
 )
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.recipes import Name
 from gateway.store.sqlite_connection import DATA_ERRORS, Looker, Reader, Writer, check_library
+from gateway.store.sqlite_witness import Witness
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
 from gateway.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
@@ -95,11 +100,17 @@ class SqliteStore:
         *,
         clock_us: Callable[[], int] = wall_clock_us,
         busy_seconds: float = BUSY_SECONDS,
+        witness_files: WitnessFiles | None = None,
     ) -> None:
+        """`witness_files` are open before `start` and stay so until `close`; without them a copy that was put back
+        shows by its epoch alone.
+        """
         self._path = Path(path).absolute()
         self._clock_us = clock_us
         self._writer = Writer(self._path, busy_seconds)
         self._reader = Reader(self._path, busy_seconds)
+        self._witness_files = witness_files
+        self._witness: Witness | None = None
         self._watchers = Watchers()
         self._sweeper_id = uuid4().bytes
         self._is_sweeping = False
@@ -109,6 +120,7 @@ class SqliteStore:
         if self._running is not None:
             return
         check_library()
+        self._witness = None if self._witness_files is None else Witness(self._witness_files)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             file_id = await writing.run(sqlite_files.prepare, self._path)
@@ -170,34 +182,44 @@ class SqliteStore:
     async def tally(self) -> Tally:
         return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        writing = self._started().writing
-        asked: recipe.Asked = {}
-        alive: Mapping[str, int] = {}
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        running = self._started()
+        counted: dict[Name, Living] = {}
         while True:
-            agree = partial(recipe.agree, service=service, recipes=recipes, accept=accept, asked=asked, alive=alive)
-            told = await writing.run(self._writer.transact, agree)
-            if isinstance(told, list):
-                return told
-            asked, alive = told, await self._count_alive(service, told)
+            if is_trial:
+                agreed = await running.reading.run(self._reader.look, self._agreeing(serving, counted, writes=False))
+            else:
+                agreed = await running.writing.run(self._writer.transact, self._agreeing(serving, counted, writes=True))
+            if isinstance(agreed, Agreement):
+                return agreed
+            counted = await self._count_living(agreed)
+
+    def _agreeing(
+        self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
+    ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
+        return lambda cursor: recipe.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().writing.run(
+            self._writer.note,
+            lambda cursor: recipe.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
+        )
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        asked = await self._started().reading.run(
+        names = await self._started().reading.run(
             self._reader.look, lambda cursor: recipe.strays(cursor, service, operations)
         )
-        alive = await self._count_alive(service, asked)
-        return {name: number for name, number in alive.items() if number}
+        counted = await self._count_living(names)
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
-    async def _count_alive(self, service: str, asked: recipe.Asked) -> Mapping[str, int]:
+    async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
         """The living keys, counted piece by piece."""
         reading = self._started().reading
-        alive, after = Counter[str](), 0 if asked else None
+        counted, after = dict.fromkeys(names, Living()), 0 if names else None
         while after is not None:
-            part, after = await reading.run(self._count_some, service, asked, after)
-            alive.update(part)
-        return alive
+            part, after = await reading.run(self._count_some, names, after)
+            counted = {name: recipe.joined(living, part[name]) for name, living in counted.items()}
+        return counted
 
     async def find(self, query: Query) -> list[Snapshot]:
         reading = self._started().reading
@@ -217,17 +239,23 @@ class SqliteStore:
             ),
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         await self._started().writing.run(
-            self._writer.transact, lambda cursor: inquiry.put_off(cursor, lease, self._clock_us() + pause_us)
+            self._writer.transact,
+            lambda cursor: inquiry.put_off(cursor, lease, self._clock_us(), pause_us, finding),
+        )
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: inquiry.recovery(cursor, operation_id)
         )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
 
-    async def look_epoch(self) -> Epoch:
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(
-            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us())
+            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us(), links)
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
@@ -261,12 +289,29 @@ class SqliteStore:
         rejected: dict[int, Exception] = {}
         while True:
             try:
-                # The clock is read under the lock, so that of two processes the later one has the later time.
-                return self._writer.transact(
-                    lambda cursor: sql.apply_all(cursor, commands, rejected, self._clock_us(), DATA_ERRORS)
+                results, number, now_us = self._writer.transact(
+                    lambda cursor: self._execute(cursor, commands, rejected)
                 )
+                if number is not None and self._witness is not None:
+                    self._witness.acknowledge(number, now_us)
+                return results
             except sql.Misfit as misfit:
                 rejected[misfit.index] = Rejected(f"SQLite cannot keep this command: {type(misfit.__cause__).__name__}")
+
+    def _execute(
+        self, cursor: sql.Cursor, commands: Sequence[Command], rejected: Mapping[int, Exception]
+    ) -> tuple[list[Result | Exception], int | None, int]:
+        """Inside a transaction: the results, the number that stands for them if there is one to note, and the time."""
+        # Read under the lock, so that of two processes the later one has the later time.
+        now_us, witness = self._clock_us(), self._witness
+        if witness is not None:
+            witness.compare(cursor, now_us)
+        results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS)
+        number = None
+        # Also for a command that took effect before: the number that stood for it may have been lost with its answer.
+        if witness is not None and any(isinstance(result, Applied) for result in results):
+            number = witness.raise_(cursor, now_us)
+        return results, number, now_us
 
     def _read_batch(self, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
         records = self._reader.look(lambda cursor: sql.read_all(cursor, operation_ids))
@@ -279,8 +324,8 @@ class SqliteStore:
     def _find_some(self, query: Query) -> inquiry.Piece:
         return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
 
-    def _count_some(self, service: str, asked: recipe.Asked, after: int) -> tuple[Mapping[str, int], int | None]:
-        return self._reader.look(lambda cursor: recipe.count_some(cursor, service, asked, after, self._clock_us()))
+    def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
+        return self._reader.look(lambda cursor: recipe.count_some(cursor, names, after, self._clock_us()))
 
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))

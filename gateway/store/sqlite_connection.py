@@ -13,6 +13,7 @@ each new connection; until that succeeds there is no store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,7 +21,10 @@ import apsw
 
 from gateway.store import sqlite_files
 from gateway.store import sqlite_statements as sql
-from gateway.store.base import Indefinite, NotApplied, StartRefused
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
+
+# Tables and indexes with the statements that made them, but for those that SQLite makes for itself.
+_OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
 
 T = TypeVar("T")
 
@@ -89,11 +93,14 @@ class Connection:
                 return
 
     def cursor(self) -> apsw.Cursor:
-        """A cursor on the file that was there at the start. Raises `NotApplied`."""
+        """A cursor on the file that was there at the start. Raises `NotApplied`, `EpochChanged` for another file."""
         if self.is_gone:
             # Going on in another file would be to forget everything, unnoticed.
             self.drop()
-            raise NotApplied(f"{self.path} was removed or replaced while in use; restart the gateway to accept that")
+            why = f"{self.path} was removed or replaced while in use"
+            if self.path.exists():
+                raise EpochChanged(f"{why}; what is there has to be compared first")
+            raise NotApplied(f"{why}; restart the gateway to begin a new one")
         if self._cursor is None:
             try:
                 return self._open()
@@ -204,6 +211,7 @@ class Writer(Committer):
         cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         cursor.execute("BEGIN IMMEDIATE")
         sql.migrate(cursor, self.path)
+        _check_tables(cursor, self.path)
         cursor.execute("COMMIT")
         # A killed process may have left commits that its kernel knows and the disk does not. While others have the file
         # open there are none that anybody can see, and then waiting for them is not worth refusing.
@@ -260,3 +268,24 @@ class Looker(Connection):
     def prepare(self, cursor: apsw.Cursor) -> None:
         cursor.execute("PRAGMA query_only = 1")
         self.version = sql.check_ours(cursor, self.path)
+        _check_tables(cursor, self.path)
+
+
+def _check_tables(cursor: apsw.Cursor, path: Path) -> None:
+    """Raises `StartRefused` where a schema of this program's version is another one all the same."""
+    version = cursor.execute("PRAGMA user_version").get
+    if version == sql.SCHEMA_VERSION and not _expected() <= set(cursor.execute(_OBJECTS)):
+        raise StartRefused(
+            f"{path} has other tables than this program's schema {version}. Run the program that made it, or give this "
+            "one a file of its own"
+        )
+
+
+@cache
+def _expected() -> frozenset[tuple[str, str]]:
+    memory = apsw.Connection(":memory:")
+    try:
+        sql.migrate(memory.cursor(), ":memory:")
+        return frozenset(memory.execute(_OBJECTS))
+    finally:
+        memory.close()

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, Withheld
+from gateway.store.base import AUDITS_MAX, PROBE_FLOOR_US, AuditEntry, Query, RecoveryLease, RecoveryState, Withheld
 from gateway.store.sqlite_rows import VERSION, Row, decode
 from gateway.store.sqlite_statements import RECOVERY_CHECK_US, Cursor, statements
 
@@ -83,24 +83,45 @@ def recover(
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
     kept = cursor.execute(sql["select_recovery"], (operation_id.bytes,)).fetchone()
-    put_off_until_us = tries = 0
+    tries = put_off_until_us = asked_us = background_tries = 0
+    finding = ""
     if kept is not None and kept[0] == token:
-        _, held_until_us, put_off_until_us, tries = kept
+        _, tries, held_until_us, put_off_until_us, asked_us, finding, background_tries = kept
         if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):
+            return None
+        # A time that is yet to come is of a clock that was set back.
+        if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
             return None
     cursor.execute(
         sql["upsert_recovery"],
-        (operation_id.bytes, token, now_us + lease_us, put_off_until_us, tries + 1, now_us + RECOVERY_CHECK_US),
+        (
+            operation_id.bytes,
+            token,
+            now_us + lease_us,
+            put_off_until_us,
+            tries + 1,
+            # Whoever waits makes no pause longer.
+            background_tries + (not is_urgent),
+            asked_us,
+            finding,
+            now_us + RECOVERY_CHECK_US,
+        ),
     )
-    return RecoveryLease(operation_id, token, tries)
+    return RecoveryLease(operation_id, token, tries, background_tries)
 
 
-def put_off(cursor: Cursor, lease: RecoveryLease, until_us: int) -> None:
+def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
     """Give the lease back, unless somebody else had it since."""
     cursor.execute(
         statements()["put_off_recovery"],
-        (until_us, lease.operation_id.bytes, lease.token, lease.tries + 1),
+        (now_us + pause_us, now_us, finding, lease.operation_id.bytes, lease.token, lease.tries + 1),
     )
+
+
+def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
+    """What is kept of the probes of the operation."""
+    kept = cursor.execute(statements()["select_recovery"], (operation_id.bytes,)).fetchone()
+    return None if kept is None else RecoveryState(*kept[:-1])
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:

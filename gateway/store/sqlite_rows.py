@@ -10,9 +10,11 @@ import struct
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Withheld
+from gateway.store.request_line import line_of, request_of
 
 VERSION: Final = 1
 
@@ -42,22 +44,9 @@ def decode_headers(encoded: bytes) -> Headers:
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
-def due_us(record: Record) -> int | None:
-    """When the clock's next row is due; None when time changes nothing."""
-    match record.state:
-        case State.CLAIMED:
-            return record.lease_until_us
-        case State.COMPLETED:
-            return record.replay_until_us
-        case State.RELEASED | State.TOMBSTONE:
-            return record.remember_until_us
-        case _:
-            return None
-
-
 def encode(record: Record) -> Row:
     """The columns that a change may change, in the order of `update_operation.sql`."""
-    fingerprint, response, probe = record.fingerprint, record.response, record.probe
+    fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
     return (
         VERSION,
         # Both are strings as they are; `value` is looked up by a function of Python.
@@ -81,6 +70,8 @@ def encode(record: Record) -> Row:
         response is not None and response.body is not None,
         due_us(record),
         *((None, None) if probe is None else (probe.target, probe.host)),
+        line_of(request),
+        *((None, None) if request is None else (request.request_id, request.trace_id)),
     )
 
 
@@ -107,7 +98,7 @@ def decode(columns: Row) -> Record:
         recipe, digest, raw, key_id,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
         doubt, resolution_id, status, reason, headers, body_kept,
-        probe_target, probe_host, route, operation, scope_digest, key_digest, key, body,
+        probe_target, probe_host, request, request_id, trace_id, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
         raise Withheld(
@@ -137,6 +128,7 @@ def decode(columns: Row) -> Record:
         None if resolution_id is None else UUID(bytes=resolution_id),
         None if status is None else StoredResponse(status, reason, decode_headers(headers), body),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
+        request_of(request, request_id, trace_id),
     )
 
 

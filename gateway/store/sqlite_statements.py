@@ -7,7 +7,7 @@ record is read, `lifecycle` is asked, and what it made of the record is written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -31,6 +31,7 @@ from gateway.core.operation import (
 from gateway.store.base import (
     AUDIT_KEEP_US,
     LAPSES_NAMED_MAX,
+    WITNESS_KEEP_US,
     Epoch,
     StartRefused,
     StoreError,
@@ -137,10 +138,21 @@ def apply_all(
     return results
 
 
-def look_epoch(cursor: Cursor, now_us: int) -> Epoch:
-    """Which memory the file is."""
+def look_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
+    """Which memory the file is, with the witnesses of these links."""
     identity, token, memo = cursor.execute(statements()["select_epoch"]).fetchone()
-    return Epoch(identity, int(token), now_us, memo)
+    witnesses = {}
+    for link in links:
+        for (number,) in cursor.execute(statements()["select_witness"], (link.bytes,)).fetchall():
+            witnesses[link] = int(number)
+    return Epoch(identity, int(token), now_us, memo, witnesses)
+
+
+def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
+    """The number of the link's witness, which is one higher than before; 1 for the first."""
+    # All rows are taken: before the last one the change is not done.
+    ((number,),) = cursor.execute(statements()["raise_witness"], (link.bytes, now_us + WITNESS_KEEP_US)).fetchall()
+    return int(number)
 
 
 def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
@@ -298,7 +310,7 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
         for name, state, ahead_us in _SWEPT
     ) or any(
         cursor.execute(statements()[name], (now_us, 1)).fetchone()
-        for name in ("select_old_audits", "select_old_recoveries")
+        for name in ("select_old_audits", "select_old_recoveries", "select_old_witnesses")
     )
 
 
@@ -328,7 +340,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
 
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
-    """Look after at most `limit` audits and recovery leases whose time has come; how many there were."""
+    """Look after at most `limit` audits, recovery leases and witnesses whose time has come; how many there were."""
     sql = statements()
     audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
     for row, has_record in audits:
@@ -342,7 +354,14 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
             cursor.execute(sql["update_recovery"], (now_us + RECOVERY_CHECK_US, operation_id))
         else:
             cursor.execute(sql["delete_recovery"], (operation_id,))
-    return len(audits) + len(recoveries)
+    looked_at = len(audits) + len(recoveries)
+    witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - looked_at)).fetchall()
+    for link, was_raised in witnesses:
+        if was_raised:
+            cursor.execute(sql["keep_witness"], (now_us + WITNESS_KEEP_US, link))
+        else:
+            cursor.execute(sql["delete_witness"], (link,))
+    return looked_at + len(witnesses)
 
 
 def tally(cursor: Cursor, now_us: int) -> Tally:

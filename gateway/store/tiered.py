@@ -25,7 +25,7 @@ the fast tier did not take is owed (`drops`), and until it is taken the fast tie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -48,14 +48,16 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
     FastTier,
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     Store,
     StoreError,
     Swept,
@@ -229,10 +231,11 @@ class Tiered:
     async def tally(self) -> Tally:
         return await self._asked(self._durable.tally())
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._asked(self._durable.agree_recipes(service, recipes, accept))
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._asked(self._durable.agree_recipes(serving, is_trial=is_trial))
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._asked(self._durable.note_running(gateway_id, is_running=is_running))
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._asked(self._durable.strays(service, operations))
@@ -243,14 +246,17 @@ class Tiered:
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._asked(self._durable.put_off(lease, pause_us))
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._asked(self._durable.put_off(lease, pause_us, finding))
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._asked(self._durable.recovery(operation_id))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._asked(self._durable.audits(operation_id))
 
-    async def look_epoch(self) -> Epoch:
-        return await self._asked(self._durable.look_epoch())
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._asked(self._durable.look_epoch(links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._asked(self._durable.begin_epoch(memo, beyond_token))

@@ -120,6 +120,7 @@ async def test_never_happened(store: Store, tmp_path: Path) -> None:
         early = await admin("POST", path, asked)
         assert (early.status, early.json()["code"]) == (409, "early")
         assert early.header("Content-Type") == "application/problem+json"
+        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
         assert early.json()["operation"]["state"] == "in_doubt"
         forced = await admin("POST", path, {**asked, "force": True})
         assert (forced.status, forced.json()["operation"]["state"]) == (200, "released")
@@ -276,7 +277,8 @@ RESOLVE_FAULTS = [
     ({"why": "x", "never_happened": False}, "say either completed"),
     ({"why": "x", "never_happened": True, "completed": COMPLETED}, "say either completed"),
     ({"why": "x", "never_happened": "true"}, "never_happened is true or false"),
-    ({"never_happened": True}, "say who acts and why; both are written down"),
+    ({"never_happened": True}, "say why; it is written down"),
+    ({"never_happened": True, "why": "x", "by": " "}, "say who acts, or leave it out"),
     ({"never_happened": True, "why": 1}, "by and why are text"),
     ({"never_happened": True, "why": "x", "forced": True}, "an unknown name; known here: completed, never_happened"),
     ({"never_happened": True, "why": "x", "token": "1"}, "token is a whole number"),

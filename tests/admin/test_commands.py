@@ -80,6 +80,7 @@ async def test_never_happened(store: Store, tmp_path: Path) -> None:
         early = await shell("resolve", operation_id, "--never-happened", "--why", "asked them", "--by", "alice")
         assert (early.code, early.out) == (1, "")
         assert "A request of the last attempt may still arrive until " in early.err
+        assert early.err.endswith("To overrule this, add --force.\n")
         assert re.search(r"\(for (10m \d+s|11m 0s|11m) more\)", early.err)
         assert status_of(await running.send()) == (409, "in-doubt")
 
@@ -299,9 +300,9 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         ("inspect", ("--list", "--older-than", "5"), "expected a duration such as 30s, 5m, 12h or 7d"),
         ("inspect", ("--list", "--limit", "0"), "expected a whole number above 0"),
         ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
-        ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened is required"),
+        ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened --from is required"),
         ("resolve", (NO_SUCH, "--never-happened"), "the following arguments are required: --why"),
-        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say who acts and why; both are written down"),
+        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say why; it is written down"),
         (
             "resolve",
             (NO_SUCH, "--never-happened", "--why", "a\nb"),

@@ -8,11 +8,13 @@ from uuid import UUID
 import pytest
 
 from gateway.admin.console import full_text, json_line, table_head, table_row
-from gateway.admin.inspection import full_json
+from gateway.admin.inspection import Inspected, full_json
+from gateway.admin.policy import Policies
 from gateway.admin.view import advice, ago, described, moment, span
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, Snapshot, State
-from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, TREATMENT, Desk
+from gateway.core.operation import MICROSECONDS, RequestInfo, Snapshot, State, microseconds
+from gateway.core.recovery import Hold, Probe, Recovery, Resend, answered_doubt
+from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, SETTLE_SECONDS, TREATMENT, Desk
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,90 @@ async def test_location_that_a_terminal_would_obey() -> None:
     assert described(snapshot, has_body=True)["response"] == {"status": 201, "body": "kept", "body_bytes": 0}
     assert "\x1b" not in table_row(snapshot)
     assert "\x1b" not in json_line(described(snapshot, has_body=False))
+
+
+def text_of(inspected: Inspected) -> dict[str, str]:
+    """The lines by their labels."""
+    return {line[:16].strip(): line[18:] for line in full_text(inspected)}
+
+
+async def test_where_a_request_is_found_in_the_logs_of_others() -> None:
+    """Method, host, path and ids of the last attempt's request are shown, and what the service said."""
+    desk = Desk()
+    record = await desk.in_state(State.IN_DOUBT)
+    request = RequestInfo("POST", "shop.example", "/charges", "req-7", "4bf92f3577b34da6a3ce929d0e0e4736")
+    changed = replace(record, request=request, doubt=answered_doubt(503))
+    desk.memory.records[record.identity.operation_id] = changed
+    inspected = await desk.operations.inspect(record.identity.operation_id)
+    about, text = full_json(inspected), text_of(inspected)
+    assert about["request"] == {
+        "method": "POST", "host": "shop.example", "path": "/charges",
+        "request_id": "req-7", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    }  # fmt: skip
+    assert about["upstream_status"] == 503
+    assert (text["request"], text["request id"]) == ("POST shop.example/charges", "req-7")
+    assert text["trace id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert text["in doubt because"] == "answered_503"
+
+
+def desk_with(recovery: Recovery) -> Desk:
+    treatment = replace(TREATMENT, recovery=recovery)
+    return Desk(Policies("shop", [replace(CHARGE, treatment=treatment)]))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "policy", "step"),
+    [
+        (Hold(), "hold", "Nothing happens to it until somebody resolves it. Find out at the service"),
+        (Resend(), "resend", "The next repeat of its request is sent to the service again; nothing happens before"),
+        (
+            Probe("/s?k={key}", host=b"h"),
+            "probe",
+            "It cannot be probed: it was claimed before its route had this probe",
+        ),
+        (Probe("/s?o={operation_id}", host=b"h"), "probe", "A running gateway asks the service about it: due, and"),
+    ],
+    ids=["hold", "resend", "unaskable", "probe"],
+)
+async def test_what_happens_without_an_operator(recovery: Recovery, policy: str, step: str) -> None:
+    """What to do begins with what gateways do by themselves."""
+    desk = desk_with(recovery)
+    record = await desk.in_state(State.IN_DOUBT)
+    changed = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
+    desk.memory.records[record.identity.operation_id] = changed
+    inspected = await desk.operations.inspect(record.identity.operation_id)
+    about, text = full_json(inspected), text_of(inspected)
+    assert about["recovery"] == {"policy": policy}
+    assert text["recovery"] == policy
+    assert about["next"].startswith(step)
+    assert text["what to do"] == about["next"]
+    assert "next probe" not in text or text["next probe"] == "due"
+
+
+async def test_the_last_probe_and_the_next() -> None:
+    """When it was asked about last, what that came to, and when it is asked again."""
+    desk = desk_with(Probe("/s?o={operation_id}", host=b"h"))
+    record = await desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    desk.memory.records[operation_id] = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
+    lease = await desk.store.recover(operation_id, record.token, microseconds(90), is_urgent=False)
+    assert lease is not None
+    assert text_of(await desk.operations.inspect(operation_id))["next probe"] == "under way"
+    await desk.store.put_off(lease, microseconds(120), "answered 500, which no rule explains")
+    desk.memory.clock.advance(60)
+    inspected = await desk.operations.inspect(operation_id)
+    assert full_json(inspected)["recovery"] == {
+        "policy": "probe",
+        "probes": 1,
+        "last_probe_at": "2027-01-15T08:00:00Z",
+        "last_finding": "answered 500, which no rule explains",
+        "next_probe_at": "2027-01-15T08:02:00Z",
+    }
+    text = text_of(inspected)
+    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): answered 500, which no rule explains"
+    assert text["next probe"] == "2027-01-15T08:02:00Z (in 1m)"
+    assert "2027-01-15T08:02:00Z (in 1m), and sooner for a repeat" in text["what to do"]
+    desk.memory.clock.advance(60)
+    due = await desk.operations.inspect(operation_id)
+    assert "next_probe_at" not in full_json(due)["recovery"]
+    assert text_of(due)["next probe"] == "due"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,11 @@ ROUTE_MISTAKES = [
     ("in_flight: {wait: ▸[5s]}", "in_flight.wait", f"{DURATION}, found a list"),
     ("in_flight: {wait: ▸1h}", "in_flight.wait", "expected a duration from 0s to 10m, found '1h'"),
     ("in_flight: {wait: ▸22:22}", "in_flight.wait", f"{DURATION}, found '22:22'"),
-    ("in_flight: {wait: ▸40s}", "in_flight.wait", "wait must be at most max_wait; 40s is longer than 30s"),
-    ("in_flight: {max_wait: ▸2s}", "in_flight.max_wait", "wait must be at most max_wait; 5s is longer than 2s"),
+    (
+        "in_flight: {max_wait: 30s, wait: ▸40s}",
+        "in_flight.wait",
+        "wait must be at most max_wait; 40s is longer than 30s",
+    ),
     ("in_flight: {status: ▸410}", "in_flight.status", "expected 409 or 429, found '410'"),
     (
         "in_flight: {max_waiters: ▸0o17}",
@@ -74,16 +78,19 @@ ROUTE_MISTAKES = [
         "there is no {who}; known here: key, operation_id",
     ),
     (
-        "recovery: {probe: {path: /a, done: [{status: [200]}], settle: ▸1m}}",
+        "recovery: {probe: {path: /a, done: [{status: [200]}], settle: ▸30s}}",
         "recovery.probe.settle",
-        "settle must be at least response_timeout and 30s for TCP; 1m is shorter than 630s",
+        "expected a duration from 31s to 7d, found '30s'",
     ),
     ("errors: ▸stipe", "errors", "expected problem or stripe, found 'stipe'; did you mean stripe?"),
     ("mismatch_status: ▸423", "mismatch_status", "expected 422, 409 or 400, found '423'"),
     ("store_unavailable: ▸on", "store_unavailable", "expected refuse or forward, found 'on'"),
     ("operation: ▸a b", "operation", f"{NAME}, found 'a b'"),
-    ("retention: {replay: ▸8d}", "retention.replay", "replay must be at most remember; 8d is longer than 7d"),
-    ("retention: {remember: ▸2h}", "retention.remember", "replay must be at most remember; 24h is longer than 2h"),
+    (
+        "retention: {remember: 7d, replay: ▸8d}",
+        "retention.replay",
+        "replay must be at most remember; 8d is longer than 7d",
+    ),
     ("retention: {expired_status: ▸404}", "retention.expired_status", "expected 410, 409 or 204, found '404'"),
     (
         "body: {max_bytes: ▸1MB}",
@@ -120,7 +127,7 @@ ROUTE_MISTAKES = [
         "this field may change from one retry to the next, found 'idempotency-key'",
     ),
     (
-        "upstream: {answer_within: ▸20m}",
+        "upstream: {response_timeout: 10m, answer_within: ▸20m}",
         "upstream.answer_within",
         "answer_within must be at most response_timeout; 20m is longer than 10m",
     ),
@@ -137,11 +144,31 @@ def test_mistake_in_a_route(line: str, path: str, message: str) -> None:
     assert report(text) == [f"{ROUTE_LINE}:{column(line)}: routes[0].{path}: {message}"]
 
 
+def test_a_time_to_settle_in_which_the_request_may_still_arrive() -> None:
+    """A probe's "never happened" counts only when nothing can bring the request to the service any more."""
+    probe = "recovery: {probe: {path: /a, done: [{status: [200]}], settle: %s}}"
+    upstream = "upstream: {response_timeout: 1m, answer_within: 1m}"
+    message = "settle must be at least response_timeout and 30s for TCP; 89s is shorter than 90s"
+    found = report(with_route(probe % "89s", upstream))
+    assert [line.split(": ", 2)[1:] for line in found] == [["routes[0].recovery.probe.settle", message]]
+    assert read(with_route(probe % "90s", upstream)).routes
+
+
+@pytest.mark.parametrize("where", ["upstream: {key: none}", ""], ids=["of-the-route", "of-all"])
+def test_resend_to_an_upstream_that_gets_no_key(where: str) -> None:
+    """What is sent again must be recognised there, so the two are refused together, wherever each is written."""
+    text = with_route("recovery: resend", *([where] if where else []))
+    if not where:
+        text = text.replace("{url: http://127.0.0.1:9000}", "{url: http://127.0.0.1:9000, key: none}")
+    message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
+    assert report(text) == [f"{ROUTE_LINE}:15: routes[0].recovery: {message}"]
+
+
 REPLACED = [
     ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
     ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
     ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be used"),
-    ("key", "key: ▸{query: a}", "", f"expected {KEYS}, found a mapping"),
+    ("key", "key: ▸{'a b': c}", "", f"expected {KEYS}, found a mapping"),
     ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
     ("key", "key: {headers: [A, ▸a]}", ".headers[1]", "this is listed already"),
     ("key", "key: {header: ▸Transfer-Encoding}", ".header", f"{CONNECTION}, found 'Transfer-Encoding'"),
@@ -174,7 +201,7 @@ REPLACED = [
         ".format",
         "expected any, structured or uuid, found 'guid'; did you mean uuid?",
     ),
-    ("scope", "scope: ▸{jwt: {claim: sub}}", "", f"expected {SCOPES}, found a mapping"),
+    ("scope", "scope: {▸forward_auth: {url: u}}", ".forward_auth", f"this is not supported here; expected {SCOPES}"),
     ("scope", "scope: ▸global", "", f"expected {SCOPES}, found 'global'"),
     ("scope", "scope: ▸[shared]", "", f"expected {SCOPES}, found a list"),
     ("scope", "scope: {header: X, from: ▸all}", ".from", f"{SOURCES}, found 'all'"),
@@ -326,7 +353,7 @@ GLOBAL_MISTAKES = [
     (
         "secrets: {fingerprint_key: {id: a, key: hunter2}}",
         "1:41: secrets.fingerprint_key.key",
-        "expected a secret of at least 32 bytes; make one with: openssl rand -base64 32",
+        "expected a secret of at least 32 bytes; make one with: openssl rand -hex 32",
     ),
     ("workers: 0", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '0'"),
     ("workers: 65", "1:10: workers", "expected a whole number from 1 to 64, or auto, found '65'"),
@@ -352,6 +379,8 @@ LOOPS = [
     ("0.0.0.0:9000", "http://127.0.0.1:9000"),
     ("'[::]:9000'", "http://localhost:9000"),
     ("'[::1]:443'", "https://[::1]"),
+    ("'[::]:9000'", "http://[::1]:9000"),
+    ("0.0.0.0:9000", "http://[::1]:9000"),
     ("gateway.internal:80", "http://gateway.internal"),
 ]
 
@@ -487,7 +516,10 @@ def test_fast_url(fast: str, message: str) -> None:
 def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
-    known = "durable, fast, lease, amnesia_window, journal_grace, clear_keys, cache_max_age, cache_bytes"
+    known = (
+        "durable, fast, lease, amnesia_window, journal_grace, accept_server_settings, clear_keys, cache_max_age, "
+        "cache_bytes"
+    )
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
 
@@ -561,7 +593,7 @@ def test_one_report() -> None:
     text = (
         GLOBAL.replace("9000", "9000, anwser_within: 5s")
         + "log: {level: '${LEVEL}'}\nservice: a\nservice: b\n"
-        + with_route("in_flight: {wait: 1m}").removeprefix(GLOBAL).replace("standard", "payments")
+        + with_route("in_flight: {wait: 1m, max_wait: 30s}").removeprefix(GLOBAL).replace("standard", "payments")
     )
     assert [line.rpartition(": ")[0] for line in report(text)] == [
         "1:40: upstream.anwser_within",
@@ -586,3 +618,53 @@ def test_long_report_is_cut() -> None:
     """A file with thousands of mistakes gives a report of bounded length."""
     lines = report("routes: [" + "x," * 1000 + "]")
     assert lines[-1].endswith("and 802 more")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path", "instead"),
+    [
+        ("scope", "{jwt: sub}", "scope.jwt", "name the caller in a header"),
+        ("scope", "{cookie: sid}", "scope.cookie", "cookies change"),
+        ("scope", "{query: tenant}", "scope.query", "the query ends up in logs"),
+        ("scope", "{compose: [{jwt: sub}, {api_key: X-Key}]}", "scope.compose[0].jwt", "name the caller in a header"),
+        ("key", "{query: key}", "key.query", "the query ends up in logs"),
+        ("key", "{cookie: key, required: true}", "key.cookie", "cookies change"),
+        ("key", "{jwt: jti}", "key.jwt", "in a header"),
+        ("key", "{path: id}", "key.path", ""),
+    ],
+)
+def test_a_form_that_is_not_supported_is_named(key: str, value: str, path: str, instead: str) -> None:
+    """The key at fault, what is supported in its place, and what to do instead."""
+    (line,) = report(with_route(f"{key}: {value}", without=key))
+    assert line.partition(" ")[2].startswith(f"routes[0].{path}: this is not supported here; expected {{header: NAME")
+    assert re.search(instead, line)
+
+
+def test_what_may_be_a_secret_is_not_named() -> None:
+    """A value that slipped into the place of a key is not shown."""
+    (line,) = report(with_route('scope: {"s3cret value": 1}', without="scope"))
+    assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (
+            "durable: sqlite:///a/b, accept_server_settings: [fsync]",
+            "store.accept_server_settings: only a postgresql:// store has a server with settings",
+        ),
+        (
+            "durable: postgresql://u@h/d, accept_server_settings: [fsync, fsync]",
+            "store.accept_server_settings[1]: this is listed already",
+        ),
+        (
+            "durable: postgresql://u@h/d, accept_server_settings: [synchronous_commit]",
+            "store.accept_server_settings[0]: expected fsync or full_page_writes, found 'synchronous_commit'",
+        ),
+    ],
+    ids=["sqlite", "twice", "not-acceptable"],
+)
+def test_settings_of_a_server_that_cannot_be_accepted(store: str, message: str) -> None:
+    """Only what storage may replace, once, and only of a server."""
+    text = re.sub(r"store: \{.*\}", f"service: shop\nstore: {{{store}}}", MINIMAL)
+    assert [line.partition(" ")[2] for line in report(text)] == [message]

@@ -31,6 +31,7 @@ from gateway.core.operation import (
     Record,
     Release,
     Renew,
+    RequestInfo,
     Result,
     Snapshot,
     State,
@@ -148,12 +149,21 @@ class Hand:
         if snapshot.record and (not self.tokens or snapshot.record.token != self.tokens[-1]):
             self.tokens.append(snapshot.record.token)
 
+    @property
+    def request(self) -> RequestInfo | None:
+        """The next attempt's; of every third nothing is known."""
+        if self.attempts % 3 == 2:
+            return None
+        ids = ("r-1", "0af7651916cd43dd8448eb211c80319c") if self.attempts % 3 else (None, None)
+        return RequestInfo("POST", "api.test", f"/charges/{self.attempts}", *ids)
+
     # Each verb as whoever is entitled to it would say it now. `replace` makes the others.
 
     def claim(self) -> Claim:
         # The second has none, which shows whether the first one's is kept.
         target = None if self.attempts % 2 else ProbeTarget(b"/charges?attempt=%d" % self.attempts, b"api.test")
-        return Claim(self.script.identity, self.next_id, f"holder-{self.attempts}", SAME, LEASE_US, probe=target)
+        holder = f"holder-{self.attempts}"
+        return Claim(self.script.identity, self.next_id, holder, SAME, LEASE_US, probe=target, request=self.request)
 
     def retry(self) -> Claim:
         return replace(self.claim(), read_token=self.token)
@@ -177,7 +187,8 @@ class Hand:
         return Abandon(self.operation_id, self.token, self.attempt_id, "reset")
 
     def takeover(self) -> Takeover:
-        return Takeover(self.operation_id, self.token, self.next_id, f"holder-{self.attempts}", LEASE_US)
+        holder = f"holder-{self.attempts}"
+        return Takeover(self.operation_id, self.token, self.next_id, holder, LEASE_US, self.request)
 
     def prove(self, response: StoredResponse = OTHER_ANSWER) -> Prove:
         return Prove(

@@ -18,6 +18,7 @@ from gateway.store.postgres import PostgresStore
 from gateway.store.redis import RedisFastTier
 from gateway.store.sqlite import SqliteStore
 from gateway.store.tiered import Tiered
+from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import REMEMBER_SECONDS
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis
@@ -29,8 +30,11 @@ class Database(Protocol):
     exact: bool
     """Whether time stands still between two advances, so that every time can be foretold to the microsecond."""
 
-    def open_store(self) -> Store:
-        """A further store object on the same data, not yet started. The test starts and closes it."""
+    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+        """A further store object on the same data, not yet started. The test starts and closes it.
+
+        It notes what it acknowledges in `witness_files`, which the test opens and closes.
+        """
 
     async def advance(self, seconds: float) -> None:
         """Let the store's clock, and every cache's, be so much later for all store objects on this data."""
@@ -47,8 +51,8 @@ class MemoryDatabase:
     exact: bool = True
     memory: Memory = field(default_factory=Memory)
 
-    def open_store(self) -> Store:
-        return MemoryStore(self.memory)
+    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+        return MemoryStore(self.memory, witness_files)
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
@@ -68,8 +72,8 @@ class SqliteDatabase:
     exact: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
 
-    def open_store(self) -> Store:
-        return SqliteStore(self.path, clock_us=self.clock)
+    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+        return SqliteStore(self.path, clock_us=self.clock, witness_files=witness_files)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -89,8 +93,8 @@ class PostgresDatabase:
     exact: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
 
-    def open_store(self) -> Store:
-        return PostgresStore(self.url, clock_us=self.clock)
+    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -116,10 +120,12 @@ class TieredDatabase:
     exact: bool = False
     ahead_seconds: float = 0.0
 
-    def open_store(self) -> Store:
+    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+        fast = RedisFastTier(self.redis.url, clock=self._now)
+        fast.bind("the-store")
         return Tiered(
-            self.durable.open_store(),
-            RedisFastTier(self.redis.url, clock=self._now),
+            self.durable.open_store(witness_files),
+            fast,
             cache_bytes=10_000_000,
             cache_max_age_seconds=REMEMBER_SECONDS,
             clock=self._now,

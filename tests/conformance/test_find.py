@@ -198,7 +198,7 @@ async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Sto
     assert await store.recover(held.operation_id, held.token, microseconds(100), is_urgent=False)
     lease = await store.recover(paused.operation_id, paused.token, microseconds(100), is_urgent=False)
     assert lease is not None
-    await store.put_off(lease, microseconds(200))
+    await store.put_off(lease, microseconds(200), "unknown")
 
     async def recoverable(states: frozenset[State] = IN_DOUBT) -> list[UUID]:
         return ids(await other_store.find(Query(states, recoverable=True)))

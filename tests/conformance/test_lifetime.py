@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
 from gateway.core.operation import Fenced, State
-from gateway.store.base import NotApplied, Query, RecipeConflict, RecoveryLease, Store
+from gateway.store.base import NotApplied, Query, RecoveryLease, Store
 from gateway.store.postgres import PostgresStore
 from tests.conformance.hand import (
     ANSWER,
-    LEASE_SECONDS,
-    REMEMBER_SECONDS,
     SERVICE,
     Hand,
-    Script,
     do,
     increasing,
-    new_identity,
     state,
 )
 from tests.conformance.stores import Database
-from tests.conformance.test_find import one_of_every_kind
+from tests.support.serving import GATEWAY, serving
 
 # Long enough that only a missed wake-up reaches it.
 PATIENCE_SECONDS = 20.0
@@ -34,11 +29,13 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "read": lambda store: store.read(Hand().operation_id),
     "sweep": lambda store: store.sweep(10),
     "tally": lambda store: store.tally(),
-    "agree_recipes": lambda store: store.agree_recipes(SERVICE, {}, frozenset()),
+    "agree_recipes": lambda store: store.agree_recipes(serving()),
+    "note_running": lambda store: store.note_running(GATEWAY, is_running=True),
     "strays": lambda store: store.strays(SERVICE, ()),
     "find": lambda store: store.find(Query(frozenset(State))),
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
-    "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1),
+    "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1, "unknown"),
+    "recovery": lambda store: store.recovery(Hand().operation_id),
     "audits": lambda store: store.audits(Hand().operation_id),
     "look_epoch": lambda store: store.look_epoch(),
     "begin_epoch": lambda store: store.begin_epoch(b"", 1),
@@ -170,107 +167,3 @@ async def test_many_wait_for_one(store: Store) -> None:
     woken = await asyncio.gather(*waiters, return_exceptions=True)
     assert [answer for index, answer in enumerate(woken) if index != 3] == [True] * 19
     assert isinstance(woken[3], asyncio.CancelledError)
-
-
-async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: Store) -> None:
-    """A first recipe is remembered, the same is fine again, and another one is a conflict while keys are alive."""
-    operation = "charges"
-    hand, neighbour = Hand(), Hand(Script(new_identity(operation="refunds")))
-    assert await store.agree_recipes(SERVICE, {operation: b"one", "refunds": b"r"}, frozenset()) == []
-    await do(store, hand, Hand.claim, Hand.complete)
-    await do(store, neighbour, Hand.claim)
-    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset()) == []
-    conflict = [RecipeConflict(operation, 1)]
-    assert await store.agree_recipes(SERVICE, {operation: b"two", "new": b"n"}, frozenset()) == conflict
-    # Nothing of a refused agreement was remembered.
-    assert await store.agree_recipes(SERVICE, {"new": b"another", operation: b"one"}, frozenset()) == []
-    assert await store.agree_recipes(SERVICE, {operation: b"two"}, frozenset((operation,))) == []
-    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset(("refunds",))) == conflict
-    await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.agree_recipes(SERVICE, {operation: b"one"}, frozenset()) == []
-
-
-async def test_what_is_in_doubt_keeps_its_recipe_alive(database: Database, store: Store) -> None:
-    """A key in doubt is never too old to be lost by another way of making identities."""
-    hand = Hand()
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
-    await do(store, hand, Hand.claim)
-    await database.advance(100 * LEASE_SECONDS)
-    assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
-
-
-async def test_every_key_that_is_remembered_is_alive(database: Database, store: Store) -> None:
-    """Of whatever kind its record is, a key counts as long as a read finds it, and not a moment longer."""
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
-    hands = [*(await one_of_every_kind(store, database)).values(), Hand(), Hand()]
-    *_, only_replayed, over = hands
-    await do(store, only_replayed, Hand.claim, lambda hand: replace(hand.complete(), remember_us=0))
-    await do(store, over, Hand.claim, lambda hand: replace(hand.complete(), replay_us=0, remember_us=0))
-    alive = [hand for hand in hands if await state(store, hand) is not State.ABSENT]
-    assert only_replayed in alive
-    assert over not in alive
-    assert await store.strays(SERVICE, ()) == {"charges": len(alive)}
-
-
-async def test_recipes_outlive_a_restart(database: Database) -> None:
-    """The next start is held to what the last one agreed on."""
-    store = database.open_store()
-    await store.start()
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
-    await do(store, Hand(), Hand.claim)
-    await store.close()
-    await store.start()
-    try:
-        assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
-    finally:
-        await store.close()
-
-
-async def test_services_agree_each_for_itself(database: Database, store: Store) -> None:
-    """Services with an operation of one name have a recipe each, and of living keys only their own speak against it."""
-    books = Hand(Script(new_identity(service="books")))
-    for service in (SERVICE, "books"):
-        assert await store.agree_recipes(service, {"charges": service.encode()}, frozenset()) == []
-    await do(store, books, Hand.claim)
-    for service in (SERVICE, "books"):
-        assert await store.agree_recipes(service, {"charges": service.encode()}, frozenset()) == []
-    assert await store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()) == []
-    assert await store.agree_recipes("books", {"charges": b"two"}, frozenset()) == [RecipeConflict("charges", 1)]
-
-
-async def test_a_service_that_may_be_another_under_a_new_name(store: Store) -> None:
-    """Living keys of an operation speak against a service that nobody knows, until somebody accepts it."""
-    await store.agree_recipes(SERVICE, {"charges": b"one", "refunds": b"one"}, frozenset())
-    await do(store, Hand(), Hand.claim)
-    recipes = {"charges": b"two", "refunds": b"two"}
-    conflict = [RecipeConflict("charges", 1, (SERVICE,))]
-    assert await store.agree_recipes("store", recipes, frozenset()) == conflict
-    assert await store.agree_recipes("store", recipes, frozenset(("charges",))) == []
-    assert await store.agree_recipes("store", recipes, frozenset()) == []
-
-
-async def test_an_operation_that_came_from_another_service(store: Store) -> None:
-    """Living keys of an operation speak against one of its name that is new to a service which is known."""
-    await store.agree_recipes("store", {"refunds": b"two"}, frozenset())
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
-    await do(store, Hand(), Hand.claim)
-    recipes = {"charges": b"two", "refunds": b"two"}
-    conflict = [RecipeConflict("charges", 1, (SERVICE,))]
-    assert await store.agree_recipes("store", recipes, frozenset()) == conflict
-    assert await store.agree_recipes("store", recipes, frozenset(("charges",))) == []
-    assert await store.agree_recipes("store", recipes, frozenset()) == []
-
-
-async def test_strays_are_living_keys_that_nobody_would_find(database: Database, store: Store) -> None:
-    """Of operation names that are gone the service's own living keys are counted, and of no others."""
-    await store.agree_recipes(SERVICE, {"charges": b"one", "refunds": b"one", "payouts": b"one"}, frozenset())
-    await store.agree_recipes("books", {"charges": b"two"}, frozenset())
-    await do(store, Hand(), Hand.claim, Hand.complete)
-    await do(store, Hand(), Hand.claim, Hand.complete)
-    await do(store, Hand(Script(new_identity(service="books"))), Hand.claim)
-    await do(store, Hand(Script(new_identity(operation="refunds"))), Hand.claim, Hand.complete)
-    assert await store.strays(SERVICE, ("refunds",)) == {"charges": 2}
-    assert await store.strays(SERVICE, ("refunds", "charges")) == {}
-    assert await store.strays("books", ()) == {"charges": 1}
-    await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.strays(SERVICE, ("refunds",)) == {}

@@ -9,7 +9,15 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
-from gateway.store.base import AUDIT_KEEP_US, AUDITS_MAX, AuditEntry, RecoveryLease, Store
+from gateway.store.base import (
+    AUDIT_KEEP_US,
+    AUDITS_MAX,
+    PROBE_FLOOR_US,
+    AuditEntry,
+    RecoveryLease,
+    RecoveryState,
+    Store,
+)
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
@@ -31,6 +39,7 @@ PAUSE_US = microseconds(PAUSE_SECONDS)
 AUDIT_KEEP_SECONDS = AUDIT_KEEP_US / 1_000_000
 
 PROBERS = 20
+FINDING = "answered 500, which no rule explains"
 
 
 async def in_doubt(store: Store) -> Hand:
@@ -49,6 +58,18 @@ async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery
     lease = await ask(store, hand, is_urgent=is_urgent)
     assert lease is not None
     return lease
+
+
+async def recovery(store: Store, hand: Hand) -> RecoveryState:
+    """What is kept of the questions about it, and there is something."""
+    kept = await store.recovery(hand.operation_id)
+    assert kept is not None
+    return kept
+
+
+async def pass_floor(database: Database) -> None:
+    """Until somebody may ask again at all."""
+    await database.advance(PROBE_FLOOR_US / 1_000_000)
 
 
 # The recovery lease
@@ -79,39 +100,86 @@ async def test_a_lease_lapses_by_the_stores_clock(store: Store, other_store: Sto
     assert await ask(other_store, hand, is_urgent=True) is None
     await database.advance(RECOVERY_LEASE_SECONDS / 2)
     asked = await asyncio.gather(*(ask((store, other_store)[index % 2], hand) for index in range(PROBERS)))
-    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 1)]
+    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 1, 1)]
 
 
 async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Store, database: Database) -> None:
     """A pause holds up those whom nobody waits for; a lease that is held holds up everybody."""
     hand = await in_doubt(store)
-    await store.put_off(await take(store, hand), PAUSE_US)
+    await store.put_off(await take(store, hand), PAUSE_US, FINDING)
+    await pass_floor(database)
     assert await ask(other_store, hand) is None
     urgent = await take(other_store, hand, is_urgent=True)
     assert urgent.tries == 1
     assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(urgent, PAUSE_US)
+    await store.put_off(urgent, PAUSE_US, FINDING)
     await database.advance(PAUSE_SECONDS - 60)
     assert await ask(store, hand) is None
     await database.advance(60)
     assert (await take(store, hand)).tries == 2
 
 
-async def test_a_lease_that_was_given_back_is_free(store: Store, other_store: Store) -> None:
-    """Without a pause the next one gets it at once."""
+async def test_nobody_asks_again_at_once(store: Store, other_store: Store, database: Database) -> None:
+    """However many wait, through whatever gateway: a moment after a question nobody asks the next."""
+    hand = await in_doubt(store)
+    for turn in range(3):
+        await store.put_off(await take(store, hand, is_urgent=True), 0, FINDING)
+        for urgency in (False, True):
+            assert await ask(other_store, hand, is_urgent=urgency) is None
+        await pass_floor(database)
+        assert turn + 1 == (await recovery(store, hand)).tries
+
+
+async def test_who_waits_lengthens_no_pause(store: Store, database: Database) -> None:
+    """Of those before it a lease says how many nobody waited for: they alone make the background's pause longer."""
+    hand = await in_doubt(store)
+    counted = []
+    for is_urgent in (True, False, True, True, False, False):
+        lease = await take(store, hand, is_urgent=is_urgent)
+        counted.append((lease.tries, lease.background_tries))
+        await store.put_off(lease, 0, FINDING)
+        await pass_floor(database)
+    assert counted == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 2)]
+
+
+async def test_what_the_last_question_came_to(store: Store, other_store: Store, database: Database) -> None:
+    """When it was asked, what was found and when it is asked again can be read; a takeover begins anew."""
+    hand = await in_doubt(store)
+    assert await store.recovery(hand.operation_id) is None
+    lease = await take(store, hand)
+    asking = await recovery(other_store, hand)
+    assert (asking.token, asking.tries, asking.asked_us, asking.finding) == (hand.token, 1, 0, "")
+    assert asking.held_until_us > (await store.read(hand.operation_id)).now_us
+    await store.put_off(lease, PAUSE_US, FINDING)
+    asked = await recovery(other_store, hand)
+    assert (asked.tries, asked.held_until_us, asked.finding) == (1, 0, FINDING)
+    assert asked.put_off_until_us - asked.asked_us == PAUSE_US
+    await pass_floor(database)
+    await take(store, hand, is_urgent=True)
+    again = await recovery(store, hand)
+    assert (again.tries, again.asked_us, again.finding) == (2, asked.asked_us, FINDING)
+    await do(store, hand, Hand.takeover, Hand.abandon)
+    await take(store, hand)
+    anew = await recovery(store, hand)
+    assert (anew.token, anew.tries, anew.asked_us, anew.finding) == (hand.token, 1, 0, "")
+
+
+async def test_a_lease_that_was_given_back_is_free(store: Store, other_store: Store, database: Database) -> None:
+    """Without a pause the next one gets it after a moment."""
     hand = await in_doubt(store)
     for tries in range(5):
         lease = await take((store, other_store)[tries % 2], hand)
         assert lease.tries == tries
-        await other_store.put_off(lease, 0)
+        await other_store.put_off(lease, 0, FINDING)
+        await pass_floor(database)
 
 
 async def test_giving_back_twice_is_giving_back_once(store: Store, database: Database) -> None:
     """An answer that was lost is repeated, and costs nothing but a pause that begins anew."""
     hand = await in_doubt(store)
     lease = await take(store, hand)
-    await store.put_off(lease, PAUSE_US)
-    await store.put_off(lease, PAUSE_US)
+    await store.put_off(lease, PAUSE_US, FINDING)
+    await store.put_off(lease, PAUSE_US, FINDING)
     await database.advance(PAUSE_SECONDS)
     assert (await take(store, hand)).tries == 1
 
@@ -122,18 +190,19 @@ async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, da
     late = await take(store, hand)
     await database.advance(RECOVERY_LEASE_SECONDS)
     current = await take(store, hand)
-    await store.put_off(late, PAUSE_US)
+    await store.put_off(late, PAUSE_US, FINDING)
     assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(current, 0)
-    await store.put_off(late, PAUSE_US)
+    await store.put_off(current, 0, FINDING)
+    await store.put_off(late, PAUSE_US, FINDING)
+    await pass_floor(database)
     assert (await take(store, hand)).tries == 2
 
 
 async def test_what_never_was_can_be_given_back(store: Store) -> None:
     """Giving back a lease that the store does not know is harmless."""
     hand = await in_doubt(store)
-    await store.put_off(RecoveryLease(uuid4(), 1, 0), PAUSE_US)
-    await store.put_off(RecoveryLease(hand.operation_id, hand.token, 0), PAUSE_US)
+    await store.put_off(RecoveryLease(uuid4(), 1, 0), PAUSE_US, FINDING)
+    await store.put_off(RecoveryLease(hand.operation_id, hand.token, 0), PAUSE_US, FINDING)
     await take(store, hand)
 
 
@@ -169,7 +238,7 @@ async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database:
     second = await take(store, hand)
     assert (second.token, second.tries) == (hand.token, 0)
     # The first one's is over, and it cannot touch the second's.
-    await store.put_off(first, PAUSE_US)
+    await store.put_off(first, PAUSE_US, FINDING)
     assert await ask(store, hand, is_urgent=True) is None
 
 
@@ -185,7 +254,7 @@ async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, datab
     lease = await take(store, hand)
     await sweep_all(store)
     assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(lease, PAUSE_US)
+    await store.put_off(lease, PAUSE_US, FINDING)
     assert await ask(store, hand) is None
 
 
@@ -196,8 +265,9 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     for _ in range(3):
         lease = await take(store, hand, is_urgent=True)
         assert (await store.read(hand.operation_id)).record == before
-        await store.put_off(lease, PAUSE_US)
+        await store.put_off(lease, PAUSE_US, FINDING)
         assert (await store.read(hand.operation_id)).record == before
+        await pass_floor(database)
     await database.advance(PAUSE_SECONDS)
     await sweep_all(store)
     await take(store, hand)
@@ -212,7 +282,7 @@ async def test_a_late_answer_wins_over_a_prober(store: Store, other_store: Store
     await do(store, hand, Hand.complete)
     assert isinstance(await other_store.apply(proof), Fenced)
     assert isinstance(await other_store.apply(denial), Fenced)
-    await other_store.put_off(lease, PAUSE_US)
+    await other_store.put_off(lease, PAUSE_US, FINDING)
     assert await state(store, hand) is State.COMPLETED
     assert hand.record is not None
     assert hand.record.response == ANSWER
@@ -244,14 +314,15 @@ async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
     await store.start()
     held, paused = await in_doubt(store), await in_doubt(store)
     lease = await take(store, held)
-    await store.put_off(await take(store, paused), PAUSE_US)
+    await store.put_off(await take(store, paused), PAUSE_US, FINDING)
     await store.close()
     store = database.open_store()
     await store.start()
     try:
         assert await ask(store, held, is_urgent=True) is None
         assert await ask(store, paused) is None
-        await store.put_off(lease, 0)
+        await store.put_off(lease, 0, FINDING)
+        await pass_floor(database)
         assert (await take(store, held)).tries == 1
         assert (await take(store, paused, is_urgent=True)).tries == 1
     finally:
@@ -263,7 +334,7 @@ async def test_a_pause_outlives_every_sweep(store: Store, database: Database) ->
     hand, over = await in_doubt(store), await in_doubt(store)
     week_us = microseconds(7 * 86_400)
     for each in (hand, over):
-        await store.put_off(await take(store, each), week_us)
+        await store.put_off(await take(store, each), week_us, FINDING)
     await do(store, over, Hand.disprove)
     for _ in range(6):
         await database.advance(86_400)

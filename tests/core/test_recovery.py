@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, ResponseHead
-from gateway.core.operation import MICROSECONDS, Event, Identity, ProbeTarget, Record, Snapshot, State
+from gateway.core.operation import (
+    MICROSECONDS,
+    Event,
+    Identity,
+    ProbeTarget,
+    Record,
+    RequestInfo,
+    Snapshot,
+    State,
+    microseconds,
+)
 from gateway.core.pointer import parse_pointer
 from gateway.core.recovery import (
     AnswerRule,
@@ -20,14 +30,23 @@ from gateway.core.recovery import (
     Began,
     Done,
     Finding,
+    Hold,
     NeverHappened,
     Probe,
+    Recovery,
+    Resend,
+    answered_doubt,
     conclude_probe,
+    doubted_status,
+    for_repeats,
     may_recover,
     pause_us,
     probe_placeholders,
+    probe_target,
     render_probe,
+    retry_after_seconds,
 )
+from gateway.core.routing import PathPattern
 
 RECORD = Record(
     identity=Identity(UUID(int=1), "route", "route", b"scope", b"key"),
@@ -44,6 +63,8 @@ RECORD = Record(
     lease_until_us=100,
     doubt=LAPSED_DOUBT,
 )
+REQUEST = RequestInfo("POST", "shop.example", "/charges")
+NOW_US = 1_000
 GRACE_US = 30
 SETTLE_US = 50
 HAPPENED = AnswerRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
@@ -225,3 +246,67 @@ def test_pauses_grow_to_a_bound() -> None:
     assert pauses[0] == MICROSECONDS
     assert pauses[-1] == 600 * MICROSECONDS
     assert pause_us(100_000) == pauses[-1]
+
+
+def doubted(doubt: str = "reset", *, age_seconds: float, leased_seconds: float = 30.0) -> Snapshot:
+    """In doubt, claimed so long ago."""
+    record = replace(
+        RECORD,
+        state=State.IN_DOUBT,
+        doubt=doubt,
+        claimed_us=NOW_US,
+        lease_until_us=NOW_US + microseconds(leased_seconds),
+    )
+    return Snapshot(record, NOW_US + microseconds(age_seconds))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "snapshot", "seconds"),
+    [
+        (Hold(), doubted(age_seconds=5), None),
+        (Resend(), doubted(age_seconds=600), 1),
+        (Resend(), doubted(LAPSED_DOUBT, age_seconds=31), 10),
+        (Probe("/"), doubted(age_seconds=0.1), 1),
+        (Probe("/"), doubted(age_seconds=3.5), 4),
+        (Probe("/"), doubted(age_seconds=7 * 86_400), 10),
+        (Probe("/", settle_us=microseconds(10)), doubted(age_seconds=37), 3),
+        (Probe("/", settle_us=microseconds(10)), doubted(age_seconds=41), 10),
+    ],
+    ids=["hold", "resend", "resend-lapsed", "probe-new", "probe-young", "probe-old", "probe-settling", "probe-settled"],
+)
+def test_when_a_repeat_may_end_a_doubt(recovery: Recovery, snapshot: Snapshot, seconds: int | None) -> None:
+    """At once where it is sent again, soon and bounded where it is asked about, never where it is held."""
+    assert retry_after_seconds(recovery, snapshot) == seconds
+
+
+def test_a_repeat_is_promised_nothing_that_recovery_cannot_do() -> None:
+    """What cannot be asked about, and what may be another request than the one to send again, is held."""
+    assert for_repeats(Resend(), RECORD, is_same=True) == Resend()
+    assert for_repeats(Resend(), RECORD, is_same=False) == Hold()
+    by_key = Probe("/status?key={key}", host=b"api.test")
+    hidden = replace(RECORD, probe=None, identity=replace(RECORD.identity, key=None), request=REQUEST)
+    assert for_repeats(by_key, hidden, is_same=True) == Hold()
+    shown = replace(hidden, identity=replace(RECORD.identity, key="k 1"))
+    assert for_repeats(by_key, shown, is_same=True) == by_key
+    assert probe_target(by_key, shown) == ProbeTarget(b"/status?key=k%201", b"api.test")
+
+
+def test_a_probe_that_came_later_is_that_of_the_claim() -> None:
+    """Made of what is kept of the request, it has every octet that it would have had."""
+    pattern = PathPattern.parse("/tenants/{tenant}/charges")
+    probe = Probe("/status/{tenant}?operation={operation_id}", pattern=pattern)
+    late = replace(RECORD, probe=None, request=replace(REQUEST, path="/tenants/a%2Fb%E9c/charges"))
+    operation = str(RECORD.identity.operation_id).encode()
+    assert probe_target(probe, late) == ProbeTarget(b"/status/a%2Fb%E9c?operation=" + operation, b"shop.example")
+    assert probe_target(probe, replace(late, request=replace(REQUEST, path="/elsewhere"))) is None
+    noted = ProbeTarget(b"/as/noted", b"then.test")
+    assert probe_target(probe, replace(late, probe=noted)) == noted
+
+
+@pytest.mark.parametrize(
+    ("doubt", "status"),
+    [(answered_doubt(503), 503), (answered_doubt(200, "reset"), 200), ("reset", None), ("lapsed", None), (None, None)],
+)
+def test_the_status_of_a_doubt(doubt: str | None, status: int | None) -> None:
+    """What the service said, whole or not, can be read off the reason."""
+    assert doubted_status(doubt) == status

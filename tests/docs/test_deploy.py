@@ -203,9 +203,14 @@ def test_the_composed_volumes_are_those_that_are_written(composed: Config) -> No
 def manifests(name: str) -> dict[str, dict[str, Any]]:
     """The documents of a manifest by kind."""
     documents = list(yaml.safe_load_all((ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text()))
-    kinds = {document["kind"]: document for document in documents}
+    kinds = {"Headless" * is_headless(document) + document["kind"]: document for document in documents}
     assert len(kinds) == len(documents)
     return kinds
+
+
+def is_headless(document: Mapping[str, Any]) -> bool:
+    """Whether it is a service that only names pods."""
+    return document["kind"] == "Service" and document["spec"].get("clusterIP") == "None"
 
 
 def workload(kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -263,7 +268,7 @@ def test_the_pod_provides_the_variables_that_the_configuration_reads(name: str) 
 
 @both
 def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> None:
-    """Container ports, probes, scrape annotations and service ports lead to the listeners of the configuration."""
+    """Container ports, probes and service ports lead to the listeners of the configuration."""
     kinds = manifests(name)
     gateway, asked = containers(kinds)["gateway"], deployed(kinds)
     ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
@@ -273,9 +278,6 @@ def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> N
     assert {probe: gateway[probe]["httpGet"] for probe in paths} == {
         probe: {"path": path, "port": "status"} for probe, path in paths.items()
     }
-    annotations = workload(kinds)["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(asked.status.listen.port)
-    assert annotations["prometheus.io/path"] == METRICS_PATH
     assert [port["targetPort"] for port in kinds["Service"]["spec"]["ports"]] == ["http"]
     # Not ready before the listener closes: the delay is longer than the probe needs to notice.
     probe = gateway["readinessProbe"]
@@ -311,6 +313,8 @@ def test_labels_select_the_pods_of_the_manifest(name: str) -> None:
     kinds = manifests(name)
     labels = workload(kinds)["template"]["metadata"]["labels"]
     selectors = [workload(kinds)["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"]]
+    if "HeadlessService" in kinds:
+        selectors.append(kinds["HeadlessService"]["spec"]["selector"])
     if "PodDisruptionBudget" in kinds:
         selectors.append(kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
         assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < workload(kinds)["replicas"]
@@ -338,6 +342,70 @@ def test_the_pod_has_room_for_what_the_configuration_admits(name: str) -> None:
     memory = quantity_bytes(containers(kinds)["gateway"]["resources"]["limits"]["memory"])
     held = bodies * max(route.body.spool_over for route in asked.routes)
     assert BASE_BYTES + held + asked.store.cache_bytes + EdgeSettings().unread_bytes_max <= memory
+
+
+@both
+def test_a_change_of_the_configuration_cannot_be_without_effect(name: str) -> None:
+    """The ConfigMap refuses to be changed under its name, which the pods have: another name starts them anew."""
+    kinds = manifests(name)
+    assert kinds["ConfigMap"]["immutable"] is True
+    volumes = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
+    # Mounted whole: what is mounted by a subPath would stay as it was in any case.
+    assert all("subPath" not in each for each in containers(kinds)["gateway"]["volumeMounts"])
+    comment = (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text().partition("apiVersion")[0]
+    assert "give the ConfigMap another\n# name" in comment
+
+
+def test_the_service_of_the_stateful_set_is_headless() -> None:
+    """The pods get their names from a service without an address of its own, and callers from another one."""
+    kinds = manifests("edge")
+    headless = kinds["HeadlessService"]
+    assert workload(kinds)["serviceName"] == headless["metadata"]["name"] != kinds["Service"]["metadata"]["name"]
+    assert {port["targetPort"] for port in headless["spec"]["ports"]} <= {
+        port["name"] for port in containers(kinds)["gateway"]["ports"]
+    }
+
+
+def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
+    """Outside of a cluster and in one: the job's label, the path, and in a cluster the names that it looks for."""
+    alerts = (ROOT / "deploy" / "alerts.yml").read_text()
+    (job,) = set(re.findall(r'job="([^"]+)"', alerts))
+    for file in ("prometheus.yml", "prometheus-kubernetes.yml"):
+        whole = yaml.safe_load((ROOT / "deploy" / file).read_text())
+        (scrape,) = whole["scrape_configs"]
+        assert (scrape["job_name"], scrape["metrics_path"]) == (job, METRICS_PATH)
+        assert whole["rule_files"] == ["alerts.yml"]
+        relabels = scrape.get("relabel_configs", ())
+        assert "job" not in {each.get("target_label") for each in relabels}
+    (keep,) = (each for each in relabels if each.get("action") == "keep")
+    assert [label.removeprefix("__meta_kubernetes_pod_") for label in keep["source_labels"]] == [
+        "container_name",
+        "container_port_name",
+    ]
+    container, port = keep["regex"].split(";")
+    for name in ("sidecar", "edge"):
+        kinds = manifests(name)
+        ports = {each["name"]: each["containerPort"] for each in containers(kinds)[container]["ports"]}
+        assert ports[port] == deployed(kinds).status.listen.port
+        # Nothing else finds the pods under the label of another job.
+        assert "prometheus.io" not in (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text()
+
+
+def test_secrets_are_made_in_one_way() -> None:
+    """Wherever a user is told how, the same command makes the same kind of secret."""
+    told = [
+        command
+        for file in (
+            ROOT / "README.md",
+            *(ROOT / "deploy").iterdir(),
+            *(ROOT / "config").glob("*.yaml"),
+            *(ROOT / "gateway").rglob("*.py"),
+        )
+        for command in re.findall(r"openssl rand -\S+ \d+", file.read_text())
+    ]
+    assert len(told) > 4
+    assert set(told) == {"openssl rand -hex 32"}
 
 
 def quantity_bytes(text: str) -> int:

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,9 @@ GRACE_SECONDS: Final = 12.0
 # What a gateway that is back needs to find the store and to flush its journal.
 _FLUSH_SECONDS: Final = 6.0
 CLIENTS: Final = 10
-_HEAL_SECONDS: Final = 60.0
+# Of requests that are being worked on when the store goes.
+_AMID: Final = 5
+HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
 # What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
 # what is sent again is not in doubt for ever.
@@ -50,7 +52,7 @@ _PROBE: Final = {
     "done": [{"status": [200]}],
     "never_happened": [{"status": [404]}],
 }
-_ROUTES: Final[list[dict[str, Any]]] = [
+ROUTES: Final[list[dict[str, Any]]] = [
     {**ROUTE, "name": path[1:], "match": {"path": path}, "in_flight": {"wait": "1s"}, "recovery": recovery}
     for path, recovery in zip(PATHS, ("hold", "resend", {"probe": _PROBE}), strict=True)
 ]
@@ -83,24 +85,28 @@ class World:
 
     postgres: PostgresServer
     redis: RedisServer
+    upstream: StormUpstream
     gateways: Sequence[GatewayProcess]
     done: Counter[str] = field(default_factory=Counter)
-    absences: list[tuple[float, float]] = field(default_factory=list)
+    absences: list[tuple[int, float, float]] = field(default_factory=list)
 
     @asynccontextmanager
-    async def absence(self) -> AsyncIterator[None]:
+    async def absence(self, gateway: GatewayProcess) -> AsyncIterator[None]:
         """While a gateway is away, from its last step to its next."""
         begin = time.monotonic()
         try:
             yield
         finally:
-            self.absences.append((begin, time.monotonic()))
+            self.absences.append((gateway.port, begin, time.monotonic()))
 
     def was_superseded(self, call: Call) -> bool:
         """Whether a `journaled` answer need not have become the record: its gateway was away for so long that others
         had not to leave the operation alone any more. That is what `store.journal_grace` is said to mean.
         """
-        return any(end > call.end and end - begin > GRACE_SECONDS - _FLUSH_SECONDS for begin, end in self.absences)
+        return any(
+            port == call.gateway and end > call.end and end - begin > GRACE_SECONDS - _FLUSH_SECONDS
+            for port, begin, end in self.absences
+        )
 
 
 Deed = Callable[[World, random.Random], Awaitable[None]]
@@ -108,7 +114,7 @@ Deed = Callable[[World, random.Random], Awaitable[None]]
 
 async def _kill(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.kill()
         await asyncio.sleep(source.uniform(0.0, 2.0))
         await gateway.start()
@@ -116,7 +122,7 @@ async def _kill(world: World, source: random.Random) -> None:
 
 async def _restart(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.ask_to_stop()
         await gateway.wait_exit()
         await gateway.start()
@@ -124,7 +130,7 @@ async def _restart(world: World, source: random.Random) -> None:
 
 async def _freeze(world: World, source: random.Random) -> None:
     gateway = source.choice(world.gateways)
-    async with world.absence():
+    async with world.absence(gateway):
         gateway.pause()
         await asyncio.sleep(LEASE_SECONDS + source.uniform(0.5, 3.0))
         gateway.resume()
@@ -134,7 +140,18 @@ async def _crash_postgres(world: World, source: random.Random) -> None:
     world.postgres.crash()
     await asyncio.sleep(source.uniform(0.0, 3.0))
     world.postgres.launch()
-    await eventually(world.postgres.is_ready, _HEAL_SECONDS, "Postgres is ready")
+    await eventually(world.postgres.is_ready, HEAL_SECONDS, "Postgres is ready")
+
+
+async def _crash_postgres_amid(world: World, source: random.Random) -> None:
+    """Between claims and what is to be recorded of them, and for so long that it is journaled."""
+    with world.upstream.holding_back():
+        with suppress(AssertionError):
+            await eventually(lambda: world.upstream.held >= _AMID, 5.0, "requests are being worked on")
+        world.postgres.crash()
+    await asyncio.sleep(source.uniform(4.0, 5.0))
+    world.postgres.launch()
+    await eventually(world.postgres.is_ready, HEAL_SECONDS, "Postgres is ready")
 
 
 async def _freeze_postgres(world: World, source: random.Random) -> None:
@@ -157,16 +174,26 @@ async def _freeze_redis(world: World, source: random.Random) -> None:
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
 _TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
-_TO_STORES: Final[tuple[Deed, ...]] = (_crash_postgres, _crash_postgres, _freeze_postgres, _kill_redis, _freeze_redis)
+_TO_STORES: Final[tuple[Deed, ...]] = (
+    _crash_postgres_amid,
+    _crash_postgres,
+    _freeze_postgres,
+    _kill_redis,
+    _freeze_redis,
+)
 
 
 async def _trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
-    """One fault after the other; each is over when the next begins, and all are when this returns."""
+    """One fault after the other; each is over when the next begins, and all are when this returns.
+
+    The first of them is done first, however short the storm is.
+    """
+    deed = deeds[0]
     while time.monotonic() < until:
         await asyncio.sleep(source.uniform(0.2, 2.0))
-        deed = source.choice(deeds)
         await deed(world, source)
         world.done[deed.__name__.strip("_").replace("_", " ")] += 1
+        deed = source.choice(deeds)
 
 
 async def _tell(clients: Clients, world: World) -> None:
@@ -187,12 +214,12 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
         configs = [(_config(postgres, redis, upstream, place), place) for place in places]
-        world = World(postgres, redis, await stack.enter_async_context(gateways(*configs)))
+        world = World(postgres, redis, upstream, await stack.enter_async_context(gateways(*configs)))
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True
-        unsettled, faults = await _settle(world, clients)
-        faults += await _compare_with_list(world, clients, unsettled)
+        unsettled, faults = await settle(world.gateways, clients, _PATIENCE_SECONDS)
+        faults += await compare_with_list(world.gateways[0], clients, unsettled)
         for gateway in world.gateways:
             gateway.ask_to_stop()
             if (code := await gateway.wait_exit()) != 0:
@@ -206,7 +233,7 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
 
 def _config(postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path) -> dict[str, Any]:
     return config_of(
-        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=_ROUTES,
+        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=ROUTES,
         store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
         upstream={"response_timeout": "20s", "answer_within": "15s"},
         shutdown={"delay": "100ms", "drain_timeout": "2s"},
@@ -229,15 +256,21 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
         with suppress(asyncio.CancelledError):
             await telling
     for gateway in world.gateways:
-        await eventually(lambda gateway=gateway: _has_store(gateway), _HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
+        await eventually(lambda gateway=gateway: has_store(gateway), HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
 
 
-async def _has_store(gateway: GatewayProcess) -> bool:
+async def has_store(gateway: GatewayProcess) -> bool:
+    """Whether it reaches its durable store."""
     return (await gateway.status("/readyz?require=store")).status == 200
 
 
-async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list[str]]:
-    """Retry every key until its answer is final. Returns the operations that stay in doubt, and what went wrong."""
+async def settle(
+    gateways: Sequence[GatewayProcess], clients: Clients, patience_seconds: Mapping[str, float]
+) -> tuple[dict[str, Call], list[str]]:
+    """Retry every key until its answer is final. Returns the operations that stay in doubt, and what went wrong.
+
+    `patience_seconds` says for each path after how long what is in doubt stays so.
+    """
     by_key: dict[tuple[str, str], list[Intent]] = {}
     for intent in clients.intents:
         by_key.setdefault((intent.path, intent.key), []).append(intent)
@@ -248,7 +281,7 @@ async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list
 
     async def settler() -> None:
         while queue:
-            last = await _settle_key(world, clients, queue.pop(), begin)
+            last = await _settle_key(gateways, clients, queue.pop(), begin, patience_seconds)
             if last.word == "in-doubt" and last.operation is not None:
                 in_doubt[last.operation] = last
             elif last.word not in RECORDED:
@@ -258,32 +291,39 @@ async def _settle(world: World, clients: Clients) -> tuple[dict[str, Call], list
     return in_doubt, faults
 
 
-async def _settle_key(world: World, clients: Clients, intents: Sequence[Intent], begin: float) -> Call:
+async def _settle_key(
+    gateways: Sequence[GatewayProcess],
+    clients: Clients,
+    intents: Sequence[Intent],
+    begin: float,
+    patience_seconds: Mapping[str, float],
+) -> Call:
     """The last answer to one key: final, or still in doubt although nobody has been at work on it since `begin`."""
-    patience_seconds = _PATIENCE_SECONDS[intents[0].path]
     which = 0
     for turn in range(10_000):
-        call = await clients.call(intents[which], world.gateways[turn % len(world.gateways)])
+        call = await clients.call(intents[which], gateways[turn % len(gateways)])
         waited_seconds = time.monotonic() - begin
         if call.word == "key-reused" and which + 1 < len(intents):
             which += 1
             continue
         if call.word in RECORDED or waited_seconds > _SETTLE_SECONDS:
             return call
-        if call.word == "in-doubt" and waited_seconds > patience_seconds:
+        if call.word == "in-doubt" and waited_seconds > patience_seconds[call.path]:
             return call
         await asyncio.sleep(0.5)
     raise AssertionError("unreachable")
 
 
-async def _compare_with_list(world: World, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
+async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
     """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
-    listed = {state: await _listed(world.gateways[0], state) for state in ("in_doubt", "claimed")}
+    states = ("in_doubt", "claimed")
+    lists = await asyncio.gather(*[_listed(gateway, state) for state in states])
+    listed = dict(zip(states, lists, strict=True))
     faults = []
     for operation in in_doubt.keys() - listed["in_doubt"]:
         last = in_doubt[operation]
         # Somebody may have found out just now.
-        call = await clients.call(Intent(last.path, last.key, last.body), world.gateways[0])
+        call = await clients.call(Intent(last.path, last.key, last.body), gateway)
         if call.word == "in-doubt":
             faults.append(f"{operation} is in doubt and not listed")
     faults += [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]

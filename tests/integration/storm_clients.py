@@ -22,6 +22,7 @@ PATHS: Final = ("/charges", "/orders", "/transfers")
 RECORDED: Final = frozenset(("stored", "journaled", "replayed", "recovered"))
 """Words of answers that come from the upstream and are kept."""
 _ANSWER_SECONDS: Final = 8.0
+_HANG_UP_SECONDS: Final = 0.5
 _TRIES_MAX: Final = 12
 _RECENT_MAX: Final = 30
 
@@ -57,11 +58,12 @@ class Intent:
 
 
 class Clients:
-    """Callers of some gateways. `calls` is what they saw."""
+    """Callers of some gateways. `calls` is what they saw. The share `impatient` of them hangs up without an answer."""
 
-    def __init__(self, gateways: Sequence[GatewayProcess], seed: int) -> None:
+    def __init__(self, gateways: Sequence[GatewayProcess], seed: int, *, impatient: float = 0.0) -> None:
         self._gateways = gateways
         self._seed = seed
+        self._impatient = impatient
         self._numbers = itertools.count(1)
         self._recent: list[Intent] = []
         self.calls: list[Call] = []
@@ -102,17 +104,19 @@ class Clients:
     async def _pursue(self, intent: Intent, source: random.Random) -> None:
         """Retry as long as a patient client does."""
         for attempt in range(_TRIES_MAX):
-            call = await self.call(intent, source.choice(self._gateways))
+            hangs_up = self._impatient > 0.0 and source.random() < self._impatient
+            deadline_seconds = source.uniform(0.001, _HANG_UP_SECONDS) if hangs_up else _ANSWER_SECONDS
+            call = await self.call(intent, source.choice(self._gateways), deadline_seconds)
             if self.is_over or (call.word is not None and call.word not in PASSING):
                 return
             await asyncio.sleep(source.uniform(0.0, min(0.05 * 2**attempt, 1.0)))
 
-    async def call(self, intent: Intent, gateway: GatewayProcess) -> Call:
+    async def call(self, intent: Intent, gateway: GatewayProcess, deadline_seconds: float = _ANSWER_SECONDS) -> Call:
         """One call, written down."""
         number, begin = next(self._numbers), time.monotonic()
         response = await try_send(
             gateway.port, intent.key, intent.body, target=intent.path,
-            headers=(("X-Call", str(number)),), deadline_seconds=_ANSWER_SECONDS,
+            headers=(("X-Call", str(number)),), deadline_seconds=deadline_seconds,
         )  # fmt: skip
         call = Call(number, intent.path, intent.key, intent.body, begin, time.monotonic(), gateway=gateway.port)
         if response is not None:

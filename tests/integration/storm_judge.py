@@ -78,7 +78,13 @@ def _order(calls: Sequence[Call]) -> Iterator[str]:
 
 
 def _bodies(calls: Sequence[Call]) -> Iterator[str]:
-    """9: nobody gets the answer to another request."""
+    """9: nobody gets the answer to another request, and whoever repeats the one that was executed is not refused."""
+    executed = {call.body for call in calls if call.word in RECORDED}
+    if len({call.body for call in calls}) == 1:
+        executed = {call.body for call in calls}
+    for call in calls:
+        if call.word == "key-reused" and call.body in executed:
+            yield f"call {call.number} was refused as another request, and is the same"
     for call in calls:
         if call.word in RECORDED and call.status == 201 and call.answer != call.body:
             yield f"call {call.number} got the answer to another body"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -17,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 # Longer than the shortest lease there is.
-_SLOWEST_SECONDS: Final = 5.0
+SLOWEST_SECONDS: Final = 5.0
 
 
 class Deed(Enum):
@@ -42,16 +44,29 @@ class Arrival:
 
 
 class StormUpstream(RecordingUpstream):
-    """Set `is_calm` for a service that just works."""
+    """Set `is_calm` for a service that just works. `held` is how many requests it is holding back."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, *, slowest_seconds: float = SLOWEST_SECONDS) -> None:
         super().__init__()
+        self._slowest_seconds = slowest_seconds
         self.is_calm = False
         self.deeds: dict[int, Arrival] = {}
+        self.held = 0
+        self._gate: asyncio.Event | None = None
         self._source = source
         self._done: set[str] = set()
         for path in ("/charges", "/orders", "/transfers"):
             self.on(path, self._answer_to)
+
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """What comes now is done, and answered at the end."""
+        self.held, self._gate = 0, asyncio.Event()
+        try:
+            yield
+        finally:
+            self._gate.set()
+            self.held, self._gate = 0, None
 
     def _answer_to(self, received: Received) -> Answer:
         parts = urlsplit(received.target.decode())
@@ -71,10 +86,13 @@ class StormUpstream(RecordingUpstream):
         """What it comes to, and what is said of it."""
         deed = Deed.REPEATED if path == "/orders" and operation in self._done else Deed.DONE
         good = Answer(201, "Created", body=body, effect=deed is Deed.DONE)
+        if self._gate is not None:
+            self.held += 1
+            return deed, Answer(201, "Created", body=body, effect=good.effect, hold=self._gate)
         luck = 0.0 if self.is_calm else self._source.random()
         if luck < 0.70:
             return deed, good
-        hold = _in(self._source.uniform(0.0, 0.5) if luck < 0.90 else _SLOWEST_SECONDS)
+        hold = _in(self._source.uniform(0.0, 0.5) if luck < 0.90 else self._slowest_seconds)
         if luck < 0.80:
             return deed, Answer(201, "Created", body=body, effect=good.effect, hold=hold)
         cut = self._source.randrange(0, 60)

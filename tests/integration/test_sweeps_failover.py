@@ -120,5 +120,5 @@ async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
 def forget_copies(url: str) -> None:
     """Take every answer out of Redis, so that nothing is known of a key but what the durable store has."""
     with redis.Redis.from_url(url) as client:
-        for copy in client.scan_iter("idempotency-gateway:{*"):
+        for copy in client.scan_iter("idempotency-gateway:*:{*"):
             client.delete(copy)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Event
+from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Word
 from gateway.observe.facts import (
     Fact,
@@ -23,6 +23,7 @@ from gateway.observe.facts import (
     LoopStalled,
     OperationClaimed,
     OperationSettled,
+    OperationTakenOver,
     OutcomeJournaled,
     RequestAnswered,
     RequestPassed,
@@ -50,6 +51,7 @@ ANSWERED = RequestAnswered(
     request_id="req-7",
     trace_id=f"00-{TRACE}-00f067aa0ba902b7-01",
 )
+REQUEST = RequestInfo("POST", "shop.example", "/v1/payments", "req-7", TRACE)
 PASSED = RequestPassed(None, "GET", 200, 0.001)
 KEYED = RequestPassed(None, "POST", 200, 0.001, key_field="Idempotency-Key", path="/v1/refunds")
 
@@ -157,6 +159,7 @@ def test_the_configuration_says_which_requests_get_a_line(
     ("fact", "level", "words"),
     [
         pytest.param(OperationClaimed("r", OPERATION, 5, 1), "debug", "claimed", id="claimed"),
+        pytest.param(OperationTakenOver("r", OPERATION, 5, 2, REQUEST), "info", "in doubt, and sent again", id="again"),
         pytest.param(
             OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, False),
             "debug", "settled", id="settled",

@@ -9,9 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from gateway.app.gateway import Gateway
 from gateway.config import parse
+from gateway.observe.facts import Fact, OperationSettled, RequestAnswered, RequestPassed
 from gateway.observe.logs import Logs
 from tests.observe.scrape import Scrape
 from tests.support import http
@@ -125,3 +127,86 @@ async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_pa
     assert told[0][1].startswith(f"http://127.0.0.1:{port} cannot be reached: connecting to 127.0.0.1")
     assert told[1][1] == f"http://127.0.0.1:{port} is reached again"
     assert "secret" not in file.read_text()
+
+
+def test_durations_are_finer_than_a_millisecond(tmp_path: Path) -> None:
+    """Requests, attempts and what passes untouched are timed by a clock that does not count whole milliseconds."""
+    facts: list[Fact] = []
+
+    async def send() -> None:
+        async with RecordingUpstream() as upstream:
+            store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (facts.append,))
+            await gateway.start()
+            try:
+                fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", "k1")]
+                for target in ("/charges", "/elsewhere"):
+                    assert (await http.request(gateway.address[1], "POST", target, fields, b"{}")).status == 200
+            finally:
+                await gateway.stop()
+
+    # The loop that serves: its own clock counts whole milliseconds.
+    uvloop.run(send())
+    measured = {name: seconds for fact in facts for name, seconds in _durations(fact) if seconds is not None}
+    assert measured.keys() == {"request", "its attempt", "attempt", "passed"}
+    for name, seconds in measured.items():
+        assert seconds * 1000 != pytest.approx(round(seconds * 1000), abs=1e-6), name
+
+
+def _durations(fact: Fact) -> list[tuple[str, float | None]]:
+    match fact:
+        case RequestAnswered():
+            return [("request", fact.duration_seconds), ("its attempt", fact.upstream_seconds)]
+        case OperationSettled():
+            return [("attempt", fact.upstream_seconds)]
+        case RequestPassed():
+            return [("passed", fact.duration_seconds)]
+        case _:
+            return []
+
+
+async def test_an_operation_that_outlives_its_caller_has_its_line(tmp_path: Path) -> None:
+    """One that ends after its caller's 504, and one that is sent again, can be found by the ids of their requests."""
+    file = tmp_path / "log"
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced = [JSON, ("X-Tenant", "t1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")]
+    changes = {"route": {"recovery": "resend"}, "upstream": {"answer_within": "100ms"}}
+
+    def lines() -> list[dict[str, object]]:
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    async def ended() -> dict[str, object] | None:
+        return next((line for line in lines() if "waited no longer" in str(line["message"])), None)
+
+    async with RecordingUpstream() as upstream:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(502, hold=hold), Answer(201, body=b"CANARY-answer"))
+        logs = Logs(fd=fd)
+        try:
+            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path, **changes)), (logs,))
+            await gateway.start()
+            try:
+                port = gateway.address[1]
+                keyed = [*traced, ("Idempotency-Key", "CANARY-key")]
+                late = await http.request(port, "POST", "/charges", [*keyed, ("X-Request-Id", "req-1")], b"{}")
+                assert late.status == 504
+                operation_id = late.json()["operation_id"]
+                hold.set()
+                line = await eventually(ended)
+                again = await http.request(port, "POST", "/charges", [*keyed, ("X-Request-Id", "req-2")], b"{}")
+                assert again.status == 201
+            finally:
+                await gateway.stop()
+        finally:
+            logs.close()
+            os.close(fd)
+    which = {"route": "charge", "operation_id": operation_id, "trace_id": trace}
+    said = {"verdict": "in-doubt", "status": 502, "upstream_status": 502, "attempt": 1, "request_id": "req-1"}
+    assert line is not None
+    assert line.items() >= {**which, **said}.items()
+    assert isinstance(line["duration_ms"], float)
+    (taken,) = [line for line in lines() if line["message"] == "in doubt, and sent again"]
+    assert taken.items() >= {**which, "level": "info", "attempt": 2, "request_id": "req-2"}.items()
+    assert "CANARY" not in file.read_text()

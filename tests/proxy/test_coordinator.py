@@ -897,7 +897,7 @@ async def test_what_a_store_refuses_is_forwarded_nowhere(tmp_path: Path, faults:
 async def test_no_room_for_a_body(tmp_path: Path) -> None:
     """When the spool cannot take it, nothing is executed and the caller may try again."""
     async with coordination(tmp_path) as office:
-        await asyncio.to_thread(shutil.rmtree, tmp_path / "spool")
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "state" / "spool")
         assert heard(await office.reply(body=SPOOLED)) == (503, Word.OVERLOADED)
         assert office.memory.records == {}
 

@@ -36,8 +36,8 @@ class FastTier:
         await eventually(lambda: len(self.asked) == count, what="the fast tier is asked")
 
     async def wait_looking(self, count: int) -> None:
-        """Return when so many wait for the first answer. Beside them the coordinator wants to be told of it."""
-        await eventually(lambda: len(self.asked[0]._callbacks or ()) == count + 1, what="all are looking")
+        """Return when so many wait for the first answer, beside the coordinator and the tiers."""
+        await eventually(lambda: len(self.asked[0]._callbacks or ()) == count + 2, what="all are looking")
 
 
 async def completed(directory: Path, memory: Memory, body: bytes) -> Snapshot:

@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.core.operation import Complete, Snapshot, State, microseconds
+from gateway.core.operation import CUT, Complete, Snapshot, State, microseconds
+from gateway.core.verdict import Word
 from gateway.observe.facts import Fact, Herald, ProbeFinding, ProbeMade
 from gateway.proxy import probing
 from gateway.proxy.probing import Prober
 from gateway.store.base import StoreError
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
+from tests.support import memory_store
 from tests.support.coordination import LEASE_SECONDS, Office, coordination
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, lost, refused
@@ -55,6 +58,14 @@ class Case:
 
     async def probe(self) -> Snapshot | None:
         return await self.prober.probe_once(self.office.route, self.snapshot, is_urgent=True)
+
+    def forget_probe(self, **request_changes: str) -> None:
+        """As if the route had no probe when the operation was claimed, and this had been kept of its request."""
+        record = self.office.record
+        assert record.request is not None
+        request = replace(record.request, **request_changes)
+        changed = replace(record, probe=None, request=request)
+        self.office.memory.records[record.identity.operation_id] = changed
 
     async def resolve(self, wait_seconds: float) -> Snapshot | None:
         return await self.prober.resolve(self.office.route, self.office.record.identity.operation_id, wait_seconds)
@@ -137,12 +148,72 @@ async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
         assert case.probes == 0
 
 
-async def test_where_nothing_is_known_to_ask(tmp_path: Path) -> None:
-    """A claim that noted no probe, as one from before the route had any, is held."""
+async def test_a_probe_that_came_after_the_claim(tmp_path: Path) -> None:
+    """It is made of what is kept of the request: its host and its path."""
     async with in_doubt(tmp_path, DONE) as case:
-        record = replace(case.office.record, probe=None)
-        assert await case.prober.probe_once(case.office.route, Snapshot(record, 0), is_urgent=True) is None
+        case.forget_probe()
+        found = await case.probe()
+        assert found is not None
+        assert found.state is State.COMPLETED
+        (asked,) = [each for each in case.office.upstream.requests if each.method == "GET"]
+        assert asked.target == b"/status?operation=%b" % str(case.office.record.identity.operation_id).encode()
+        assert asked.values("Host") == [b"shop.example"]
+
+
+@pytest.mark.parametrize(
+    ("path", "request_changes"),
+    [
+        ("/status?key={key}", {}),
+        ("/status?operation={operation_id}", {"host": ""}),
+        ("/status?operation={operation_id}", {"host": f"shop{CUT}"}),
+        ("/status?operation={operation_id}", {"path": f"/charges{CUT}"}),
+    ],
+    ids=["key-is-a-digest", "no-host", "host-was-cut", "path-was-cut"],
+)
+async def test_a_probe_that_cannot_be_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, request_changes: dict[str, str]
+) -> None:
+    """Where too little is kept nobody is asked by a guess: that is said once, and the operation is held."""
+    async with in_doubt(tmp_path, NEVER, path=path) as case:
+        case.forget_probe(**request_changes)
+        case.office.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+        for _ in range(2):
+            assert await case.probe() is None
+        assert case.office.state is State.IN_DOUBT
         assert case.probes == 0
+        (line,) = [each.getMessage() for each in caplog.records if "cannot be probed" in each.getMessage()]
+        assert str(case.office.record.identity.operation_id) in line
+        reply = await case.office.reply()
+        assert (reply.status, reply.word) == (409, Word.IN_DOUBT)
+        assert b"Ask the operator" in reply.body  # type: ignore[operator]
+        assert case.probes == 0
+
+
+async def test_who_waits_never_lengthens_the_pause(tmp_path: Path) -> None:
+    """The service comes back after twenty seconds of retries in vain: the background has its answer within ten."""
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        background = partial(case.prober.probe_once, case.office.route, is_urgent=False)
+        for second in range(20):
+            await case.probe()
+            if second % 5 == 0:
+                await background(case.snapshot)
+            case.office.pass_time(1)
+        assert case.office.state is State.IN_DOUBT
+        case.office.upstream.on(None, DONE)
+        for _ in range(2):
+            case.office.pass_time(5)
+            await background(case.snapshot)
+        assert case.office.state is State.COMPLETED
+
+
+async def test_many_who_wait_one_after_the_other(tmp_path: Path) -> None:
+    """However often a request comes again, the service is asked once in a second."""
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        for _ in range(3):
+            for _ in range(10):
+                assert await case.probe() is None
+            case.office.pass_time(1)
+        assert case.probes == 3
 
 
 async def test_one_asks_at_a_time(tmp_path: Path) -> None:
@@ -279,6 +350,7 @@ def is_asking() -> bool:
 async def test_each_wait_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not known to the one is asked for the next."""
     monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
     async with in_doubt(tmp_path, UNKNOWN) as case:
         assert await case.resolve(0.0) is None
         case.office.upstream.on(None, UNKNOWN, DONE)
@@ -293,6 +365,7 @@ async def test_each_wait_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_who_waits_has_it_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that says nothing ends no wait."""
     monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
     async with in_doubt(tmp_path, UNKNOWN) as case:
         case.office.upstream.on(None, UNKNOWN, DONE)
         found = await case.resolve(30.0)

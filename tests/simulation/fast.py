@@ -154,6 +154,9 @@ class FastDriver:
     def on_drop(self, listener: Callable[[UUID], None]) -> None:
         self._drop_listeners.append(listener)
 
+    def bind(self, identity: str) -> None:
+        """There is one durable store in a simulation."""
+
     async def start(self) -> None:
         if self._keeper is None:
             if self not in self._server.drivers:

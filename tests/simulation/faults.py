@@ -95,7 +95,7 @@ _USUAL = {
     "stalls": 3.0,
     "drains": 1.0,
     "store_outages": 1.0,
-    "store_failovers": 0.2,
+    "store_failovers": 1.0,
     "fast_outages": 1.0,
     "fast_flushes": 1.0,
     "fast_restores": 1.0,

@@ -10,19 +10,17 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
 from gateway import config as asked
+from gateway.admin.journal import no_journal
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
-from gateway.app.operating import policies_of
-from gateway.app.routes import recipes, route_of, target_of
+from gateway.app.operating import operations_on
+from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
-from gateway.core.operation import microseconds
-from gateway.core.recovery import Probe
 from gateway.observe.facts import (
     Fact,
     Herald,
@@ -33,32 +31,17 @@ from gateway.observe.facts import (
     RequestAnswered,
     WriteRefused,
 )
-from gateway.proxy.claiming import Claiming
 from gateway.proxy.client_body import RequestCut
 from gateway.proxy.client_exchange import ClientGone
-from gateway.proxy.coordinator import Coordinator
 from gateway.proxy.hop import hop_from
-from gateway.proxy.identifying import Identifying
-from gateway.proxy.journaling import Journaling
-from gateway.proxy.leases import Leases
-from gateway.proxy.passthrough import Passthrough
-from gateway.proxy.probing import Prober
 from gateway.proxy.reply import Incoming, Untouched
-from gateway.proxy.route import Route
-from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
-from gateway.proxy.waiting import Waiting
-from gateway.store.base import Indefinite, NotApplied, StoreError
+from gateway.store.base import StoreError
 from gateway.store.epoch import SeenFile
-from gateway.store.front import Front
-from gateway.store.tiered import Tiered
-from gateway.upkeep.flusher import Flusher
-from gateway.upkeep.recovery import RecoveryWorker
-from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import TallyTaker
+from gateway.store.journal import SqliteJournal
 from tests.simulation.disk import Disk, DiskJournal, SeenNote
 from tests.simulation.fast import FastDriver, FastNote, FastServer
-from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
+from tests.simulation.faults import Weather
 from tests.simulation.history import History, Life
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
@@ -68,12 +51,6 @@ from tests.support.coordination import answered
 
 _HOP = hop_from("192.0.2.7", is_secure=False)
 _EDGE_GRACE_SECONDS = 1.0
-_DRAIN_SECONDS = 4.0
-_FLUSH_SECONDS = 2.0
-AMNESIA_SECONDS = 3 * 3600.0
-"""Longer than any run, wherever the store's clock jumps: what was forgotten stays so."""
-# As the configuration asks for it: the longest that an attempt lasts, and the longest that the network holds a request.
-_PROBE_SETTLE_SECONDS = 8.0 + REQUEST_LATE_SECONDS_MAX + 1.0
 
 ROUTES: dict[str, dict[str, Any]] = {
     "charge": {"outcome": {"preset": "payments"}},
@@ -129,8 +106,12 @@ def configuration() -> Config:
             "lease": "6s",
             "clear_keys": True,
             "cache_max_age": "5s",
+            "cache_bytes": "1MiB",
             "journal_grace": "3s",
+            # Longer than any run, wherever the store's clock jumps: what was forgotten stays so.
+            "amnesia_window": "3h",
         },
+        "shutdown": {"drain_timeout": "4s"},
         "secrets": {"fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"}},
         "routes": routes,
     }
@@ -227,65 +208,21 @@ class GatewayLife:
         if house.fast is not None:
             fast = FastDriver(house.fast, self.process, weather, clock)
             shared_note = FastNote(house.fast, self.process, weather, history, gateway=house.name)
-        store = self._store = Tiered(
-            Front(
-                durable,
-                herald,
-                config.service,
-                recipes(config),
-                frozenset(),
-                seen_file=cast(SeenFile, SeenNote(house.disk)),
-                amnesia_window_us=microseconds(AMNESIA_SECONDS),
-                shared_note=shared_note,
-            ),
-            fast,
-            cache_bytes=1 << 20,
-            cache_max_age_seconds=config.store.cache_max_age,
-            clock=clock,
-        )
-        self._operations = Operations(store, policies_of(config), drops_owed=lambda: store.drops_owed)
-        self._leases = Leases(store, herald, lease_seconds=config.store.lease, clock=clock)
-        self._claiming = Claiming(
-            store,
+        # What of the gateway is simulated stands here; how it is put together is the product's.
+        self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
+        environment = Environment(
             holder=self._holder,
-            lease_seconds=config.store.lease,
-            grace_seconds=config.store.journal_grace,
-            reachable_seconds=lambda: store.durable_reachable_seconds if self._flusher.is_done else 0.0,
+            durable=durable,
+            fast=fast,
+            seen_file=cast(SeenFile, SeenNote(house.disk)),
+            shared_note=shared_note,
+            journal=cast(SqliteJournal, self._journal),
             clock=clock,
         )
-        journal = self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
-        journaling = Journaling(journal, herald, clock=clock)
-        self._flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
-        prober = Prober(
-            store,
-            herald,
-            service=config.service,
-            may_recover=self._claiming.may_recover,
-            who=self._holder,
-            steady_seconds=lambda: store.durable_steady_seconds,
-        )
-        self.coordinator = Coordinator(
-            identifying=Identifying(config.service, Spool(Path("/nowhere")), keeps_clear_keys=True),
-            store=store,
-            journaling=journaling,
-            claiming=self._claiming,
-            leases=self._leases,
-            waiting=Waiting(store),
-            prober=prober,
-            herald=herald,
-            in_flight_max=config.limits.max_in_flight,
-            recall=store.recall,
-            look=store.look,
-        )
-        self._routes: dict[str, Route] = {
-            shape.name: replace(shape, target=replace(shape.target, upstream=self._upstream(settings)))
-            for shape, settings in zip(route_shapes(), map(config.upstream_for, config.routes), strict=True)
-        }
-        unmatched = self._upstream(config.upstream)
-        self._passthrough = Passthrough(target_of(config, config.upstream, unmatched), herald)
-        self._recovery = RecoveryWorker(store, prober, self._routes, pass_seconds=2.0)
-        self._sweeper = Sweeper(store, herald, pass_seconds=4.0, clock=clock)
-        self._tally_taker = TallyTaker(store, herald, pass_seconds=10.0)
+        self._parts = Parts(config, environment, herald, self._upstream)
+        self.coordinator = self._parts.coordinator
+        self._routes = {route.name: route for route in self._parts.routes}
+        self._operations = operations_on(config, self._parts.store, no_journal)
 
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house = self._house
@@ -319,39 +256,11 @@ class GatewayLife:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        is_store_there = await self._try_store()
-        if is_store_there:
-            await self._flush()
+        is_store_there = await self._parts.start_store()
+        self._upkeep = [asyncio.create_task(work) for work in (self._parts.leases.run(), *self._parts.upkeep())]
         self.is_listening = True
-        self._upkeep = [asyncio.create_task(work) for work in self._upkeep_work()]
-        pause = 0.2
-        while not is_store_there:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 5.0)
-            is_store_there = await self._try_store()
-
-    async def _try_store(self) -> bool:
-        try:
-            await self._store.start()
-        except (NotApplied, Indefinite):
-            return False
-        return True
-
-    async def _flush(self) -> None:
-        try:
-            async with asyncio.timeout(_FLUSH_SECONDS):
-                await self._flusher.run_once()
-        except (TimeoutError, StoreError):
-            pass
-
-    def _upkeep_work(self) -> list[Coroutine[Any, Any, None]]:
-        return [
-            self._leases.run(),
-            self._flusher.run(),
-            self._sweeper.run(),
-            self._tally_taker.run(),
-            self._recovery.run(),
-        ]
+        if not is_store_there:
+            await self._parts.keep_starting()
 
     def crash(self) -> None:
         self._end("crashed")
@@ -379,17 +288,15 @@ class GatewayLife:
         try:
             unsaid = await self._drain_in_order()
         except Exception as error:  # noqa: BLE001 -- the auditor hears of it
-            self._house.history.errors.append(f"a drain failed: {error!r}")
+            # Of one that was killed meanwhile only the interpreter goes on, to take it apart.
+            if self.process.is_alive:
+                self._house.history.errors.append(f"a drain failed: {error!r}")
         self._end("drained", unsaid, self._leftovers())
 
     async def _drain_in_order(self) -> int:
-        self._sweeper.stop()
-        self._tally_taker.stop()
-        self._recovery.stop()
+        self._parts.stop_upkeep()
         self.is_listening = False
-        drained = await self.coordinator.drain(_DRAIN_SECONDS)
-        await self._flush()
-        waiting = self._journal.tally.waiting
+        drained, waiting = await self._parts.drain()
         if self._connections:
             await asyncio.wait(list(self._connections), timeout=_EDGE_GRACE_SECONDS)
         left: list[asyncio.Task[Any]] = [*self._connections, *self._upkeep, *self._commands, self._main]
@@ -397,7 +304,7 @@ class GatewayLife:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self._journal.close()
-        await self._store.close()
+        await self._parts.store.close()
         return drained.unsaid + waiting
 
     def _leftovers(self) -> tuple[str, ...]:
@@ -405,8 +312,8 @@ class GatewayLife:
         found = {
             "runs": self.coordinator.in_flight,
             "waiters": self.coordinator.waiters,
-            "pursuits": self._claiming.pursued,
-            "leases": len(self._leases._held),
+            "pursuits": self._parts.claiming.pursued,
+            "leases": len(self._parts.leases._held),
         }
         names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]
         return (*(f"{count} {name}" for name, count in found.items() if count), *names)
@@ -451,7 +358,7 @@ class GatewayLife:
             answer = await answered(self.coordinator, incoming, route)
             if isinstance(answer, Untouched):
                 word = answer.word
-                reply = await self._passthrough(answer.incoming, connection, route, word)
+                reply = await self._parts.forward(answer.incoming, connection, route, word)
                 answer.incoming.body.close()
                 if reply is None:
                     return
@@ -461,16 +368,3 @@ class GatewayLife:
             return
         call.left_gateway = self._loop.time()
         await connection.write(answer)
-
-
-@functools.cache
-def route_shapes() -> tuple[Route, ...]:
-    """The routes of a run, but for the client of their upstream."""
-    config = configuration()
-    routes = (route_of(config, route, cast(Upstream, None)) for route in config.routes)
-    return tuple(
-        replace(route, recovery=replace(route.recovery, settle_us=microseconds(_PROBE_SETTLE_SECONDS)))
-        if isinstance(route.recovery, Probe)
-        else route
-        for route in routes
-    )

@@ -16,6 +16,11 @@ from hashlib import sha256
 Fields = tuple[tuple[str, str], ...]
 
 
+def digest_of(status: int, body: bytes) -> bytes:
+    """What is compared of an answer and of a recorded response; the fields are compared between answers."""
+    return sha256(b"%d %b" % (status, body)).digest()[:8]
+
+
 @dataclass(slots=True)
 class Answer:
     """What a client got. `is_whole` is False when the connection broke before the end."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import cast
 from uuid import UUID, uuid4
 
+from gateway.app.routes import route_of
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import Command, Disprove, Prove, Record, State
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
-from tests.simulation.gateway import route_shapes
+from gateway.proxy.upstream import Upstream
+from tests.simulation.gateway import configuration
 from tests.simulation.history import History, Sent
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
@@ -35,7 +38,8 @@ class Operator:
         self._diligence = dice.choice((0.0, 0.2, 0.7))
         # Where a gateway recovers by itself he mostly leaves it to do so.
         self._meddles = dice.random() < 0.3
-        self._routes = {route.name: route for route in route_shapes()}
+        config = configuration()
+        self._routes = {route.name: route_of(config, route, cast(Upstream, None)) for route in config.routes}
 
     async def work(self, until: float) -> None:
         while self._loop.time() < until:

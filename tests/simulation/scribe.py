@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.history import Answer, Call, Change, Fields, History, Life, Sent, StoreCall, Terms, View
+from tests.simulation.history import (
+    Answer,
+    Call,
+    Change,
+    Fields,
+    History,
+    Life,
+    Sent,
+    StoreCall,
+    Terms,
+    View,
+    digest_of,
+)
 
 OPERATION = "11111111-1111-8111-8111-111111111111"
 EPOCH_US = 1_800_000_000_000_000
@@ -97,7 +109,7 @@ class Scribe:
             replay_until_us=self.history.store_us(at + REPLAY_SECONDS),
             remember_until_us=self.history.store_us(at + REMEMBER_SECONDS),
             nonce=nonce,
-            response_digest=nonce.encode(),
+            response_digest=digest_of(201, nonce.encode()),
             has_body=True,
         )
         if event == "complete":

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -29,21 +28,23 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
     EpochChanged,
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     Swept,
     Tally,
     Watch,
 )
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
-from tests.simulation.history import Change, History, Jump, StoreCall, View
+from tests.simulation.history import Change, History, Jump, StoreCall, View, digest_of
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
@@ -216,7 +217,7 @@ def view(record: Record | None) -> View | None:
     if (response := record.response) is not None:
         nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
         has_body = response.body is not None
-        response_digest = sha256(repr((response.status, response.headers, response.body)).encode()).digest()[:8]
+        response_digest = digest_of(response.status, response.body or b"")
     return View(
         state=record.state.value,
         token=record.token,
@@ -278,10 +279,11 @@ class Durable:
     async def tally(self) -> Tally:
         return await self._ask_model("tally", self._database.store.tally)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, serving, is_trial=is_trial)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._ask_model("note_running", self._database.store.note_running, gateway_id, is_running=is_running)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         return await self._ask_model("strays", self._database.store.strays, service, operations)
@@ -294,14 +296,17 @@ class Durable:
             "recover", self._database.store.recover, operation_id, token, lease_us, is_urgent=is_urgent
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._ask_model("recovery", self._database.store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._ask_model("look_epoch", self._database.store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._ask_model("look_epoch", self._database.store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._ask_model("begin_epoch", self._database.store.begin_epoch, memo, beyond_token)

@@ -96,6 +96,11 @@ def two_expiries(made: History, scribe: Scribe) -> None:
         answer(call).headers += (("Idempotency-Expires", f"at {number}"),)
 
 
+@breaks("04")
+def other_bytes_than_the_record_has(made: History, scribe: Scribe) -> None:
+    made.changes[-1] = replace(made.changes[-1], after=replace(view(scribe), response_digest=b"others"))
+
+
 @breaks("05")
 def released_after_an_effect(made: History, scribe: Scribe) -> None:
     other = Scribe(made, OTHER, "k2")
@@ -207,6 +212,14 @@ def stored_and_the_record_says_otherwise(made: History, scribe: Scribe) -> None:
 
 
 @breaks("14")
+def stored_and_the_record_says_otherwise_after_another_was_lost(made: History, scribe: Scribe) -> None:
+    stored_and_the_record_says_otherwise(made, scribe)
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.change(3.1, "lost", None)
+
+
+@breaks("14")
 def a_zombie_writes(made: History, scribe: Scribe) -> None:
     made.changes[-1] = replace(made.changes[-1], token=9)
 
@@ -296,6 +309,11 @@ def claimed_on_an_older_release(made: History, scribe: Scribe) -> None:
 @breaks("28")
 def forgotten_after_it_was_acknowledged(made: History, scribe: Scribe) -> None:
     del made.final[OPERATION]
+
+
+@breaks("28")
+def other_bytes_in_the_end(made: History, scribe: Scribe) -> None:
+    made.final[OPERATION] = replace(view(scribe), response_digest=b"others")
 
 
 # -- what clients see -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from hashlib import sha256
 from uuid import UUID
 
 import redis
@@ -15,6 +16,8 @@ from gateway.store.redis import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
+
+STORE = "the-store"
 
 
 def completed(body: bytes = b"one", fields: Headers = ANSWER.headers) -> Snapshot:
@@ -50,14 +53,15 @@ def time_left_us(snapshot: Snapshot | None) -> int:
     return record_of(snapshot).replay_until_us - snapshot.now_us
 
 
-def key_of(operation_id: UUID) -> str:
-    return f"idempotency-gateway:{{{operation_id.hex}}}"
+def key_of(operation_id: UUID, store: str = STORE) -> str:
+    return f"idempotency-gateway:{sha256(store.encode()).hexdigest()[:16]}:{{{operation_id.hex}}}"
 
 
 @asynccontextmanager
-async def fast_tier(url: str) -> AsyncIterator[RedisFastTier]:
-    """A started tier."""
+async def fast_tier(url: str, store: str = STORE) -> AsyncIterator[RedisFastTier]:
+    """A started tier, bound to a durable store of this identity."""
     tier = RedisFastTier(url)
+    tier.bind(store)
     await tier.start()
     try:
         yield tier

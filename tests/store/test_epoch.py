@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,14 +15,18 @@ from gateway.store.base import Epoch
 from gateway.store.epoch import (
     FORMER_MAX,
     LOST,
+    MISSING_COUNTS_US,
     TOKENS_SKIPPED,
     Amnesia,
     Bearing,
     Seen,
     SeenFile,
+    WitnessNote,
     after_loss,
     bearing,
     loss,
+    memory_digest,
+    missing,
 )
 
 EPOCH = Epoch("here", 100, 1_000_000, b"")
@@ -80,6 +86,44 @@ def test_a_loss_is_found_once(own: Bearing, shared: Bearing) -> None:
     moved = Epoch(EPOCH.identity, known.beyond, EPOCH.now_us, b"")
     for before in (NOTES[own], NOTES[shared], *notes):
         assert loss(before, before, moved, known) is None
+
+
+LINK = UUID(int=1)
+NOTE = WitnessNote(LINK, 5, 900_000, 0, memory_digest("here"))
+WITNESSES = [
+    ("equal", NOTE, {LINK: 5}, False),
+    ("higher", NOTE, {LINK: 6}, False),
+    ("lower", NOTE, {LINK: 4}, True),
+    ("missing", NOTE, {UUID(int=2): 9}, True),
+    ("of another memory", replace(NOTE, memory=memory_digest("there")), {LINK: 4}, False),
+    ("from before a known loss", replace(NOTE, beyond=99), {LINK: 4}, False),
+    ("since a known loss", replace(NOTE, beyond=100), {LINK: 4}, True),
+    ("old and missing", replace(NOTE, at_us=EPOCH.now_us - MISSING_COUNTS_US - 1), {}, False),
+    ("old and lower", replace(NOTE, at_us=EPOCH.now_us - MISSING_COUNTS_US - 1), {LINK: 4}, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("note", "witnesses", "is_lost"), [each[1:] for each in WITNESSES], ids=[each[0] for each in WITNESSES]
+)
+def test_a_witness(note: WitnessNote, witnesses: dict[UUID, int], is_lost: bool) -> None:
+    """A store that has less than was acknowledged lost it, unless that is known, or the witness was long unused."""
+    epoch, known = replace(EPOCH, witnesses=witnesses), 100 if note.beyond else 0
+    whole = WitnessNote(UUID(int=2), 9, 1, known, NOTE.memory)
+    held = replace(epoch, witnesses={**witnesses, whole.link: 9})
+    for notes in ([note], [whole, note]):
+        assert (missing(notes, held, known) is not None) == is_lost
+        assert (loss(None, None, held, Amnesia(beyond=known), notes) is not None) == is_lost
+    assert (loss(Seen("here", 100), None, held, Amnesia(beyond=known), [note]) is not None) == is_lost
+
+
+def test_a_lost_witness_is_found_once() -> None:
+    """What was written down about the loss explains the notes, also where no other note was there."""
+    why = loss(None, None, EPOCH, Amnesia(), [NOTE])
+    assert why is not None
+    known = after_loss(why, [], EPOCH, Amnesia(), 60)
+    assert known.beyond == EPOCH.token + TOKENS_SKIPPED
+    assert loss(None, None, EPOCH, known, [NOTE]) is None
 
 
 def test_the_table_names_every_pair() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from gateway.store.base import (
     EpochChanged,
     Indefinite,
     NotApplied,
+    Serving,
     StartRefused,
     Store,
     StoreError,
@@ -39,12 +40,15 @@ from gateway.store.base import (
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
+from gateway.store.recipes import RUNNING_US
 from gateway.store.redis_seen import RedisSeen
+from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, FaultyStore, refused
+from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
+from tests.support.serving import serving
 
 WINDOW_US = 3_600_000_000
 
@@ -54,17 +58,25 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(store: Store, directory: Path, facts: list[Fact] | None = None, shared: SharedNote | None = None) -> Front:
-    """Not yet started."""
+def a_front(
+    store: Store,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    shared: SharedNote | None = None,
+    witness_files: WitnessFiles | None = None,
+    serves: Serving | None = None,
+    met: list[str] | None = None,
+) -> Front:
+    """Not yet started. Of the memories that it meets it reports to `met`."""
     return Front(
         store,
         Herald(*([facts.append] if facts is not None else [])),
-        "shop",
-        {"route": b"recipe"},
-        frozenset(),
+        serves or serving(recipes={"route": b"recipe"}),
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
         shared_note=shared,
+        witness_files=witness_files,
+        on_met=[].append if met is None else met.append,
     )
 
 
@@ -75,9 +87,10 @@ async def opened(
     facts: list[Fact] | None = None,
     store: Store | None = None,
     shared: SharedNote | None = None,
+    serves: Serving | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
-    front = a_front(store or MemoryStore(memory), directory, facts, shared)
+    front = a_front(store or MemoryStore(memory), directory, facts, shared, serves=serves)
     await front.start()
     try:
         yield front
@@ -651,8 +664,8 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
         assert not await is_refused(other, 1)
 
         class Overtaken(MemoryStore):
-            async def look_epoch(self) -> Epoch:
-                epoch = await super().look_epoch()
+            async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+                epoch = await super().look_epoch(links)
                 assert not await is_refused(other, 2 + memory.token)
                 await other.tally()
                 return epoch
@@ -681,7 +694,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
     store = MemoryStore(Memory())
     await store.start()
-    await store.agree_recipes("shop", {"create_payment": b"recipe", "route": b"recipe"}, frozenset())
+    await store.agree_recipes(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
     for _ in range(9):
         await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     await store.close()
@@ -689,8 +702,8 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
         await eventually(lambda: caplog.records, 10)
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
-        "operation create_payment has 9 living keys and no route: a repeat of an old request runs again; where a route "
-        'replaced it, give that one "operation: create_payment"'
+        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again where it is forwarded; a route with "operation: create_payment" has its keys'
     )
 
 
@@ -765,3 +778,144 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
         assert len(asyncio.all_tasks()) == 1
         with pytest.raises(NotApplied):
             await front.apply(claim(1))
+
+
+async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
+    """With every tally it notes that it runs, so that it counts for as long as it does, and no longer."""
+    memory = Memory()
+    store = MemoryStore(memory)
+    renamed = serving([("POST /a", "renamed")], gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])) as front:
+        await store.start()
+        for _ in range(3):
+            memory.clock.advance(RUNNING_US / 1_000_000 - 1)
+            await front.tally()
+        assert (await store.agree_recipes(renamed)).conflicts
+    assert not (await store.agree_recipes(renamed)).conflicts
+
+
+async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away, or silent, when a gateway stops keeps nobody from closing it."""
+    monkeypatch.setattr(front_module, "_STOP_NOTE_SECONDS", 0.01)
+    for fault in (refused(), Fault(before=Gate())):
+        store = FaultyStore(MemoryStore(Memory()))
+        async with opened(Memory(), host(tmp_path, str(fault.error)), store=store):
+            store.on("note_running", fault)
+        with pytest.raises(NotApplied):
+            await store.read(uuid4())
+
+
+async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
+    memory = Memory()
+    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
+    store = MemoryStore(memory)
+    await store.start()
+    await store.agree_recipes(other)
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "service books runs, and its operation create has the same requests as operation create of service shop: "
+        "they are taken for two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`"
+    )
+
+
+async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
+    """A start that does not know whether it has agreed is tried again, and is not refused because of itself."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    await grown(memory, tmp_path, 1)
+    renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
+        front = a_front(store, host(tmp_path, "second"), serves=renamed)
+        store.on("agree_recipes", lost())
+        with pytest.raises(Indefinite):
+            await front.start()
+        await front.start()
+        assert isinstance(await front.apply(claim(7)), Applied)
+        await front.close()
+
+
+class AwayStore(MemoryStore):
+    """One that cannot be reached."""
+
+    async def start(self) -> None:
+        raise NotApplied("away")
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "told"),
+    [
+        ("id/1", "id/1", ["id/1"]),
+        ("id/1", "id/2", ["id/1"]),
+        ("id/1", "other/1", []),
+        ("id/1", None, []),
+        (None, "id/1", []),
+    ],
+    ids=["agree", "promoted-since", "disagree", "not-shared", "fresh-host"],
+)
+async def test_a_store_that_is_away_is_known_by_two_notes(
+    tmp_path: Path, redis_url: str, own: str | None, shared: str | None, told: list[str]
+) -> None:
+    """Before the store was met it is taken for the one that this host has seen, where the other hosts say the same."""
+    note = RedisSeen(redis_url, "service shop, postgresql gateway")
+    if own is not None:
+        SeenFile(tmp_path / "seen.json").write(Seen(own, 7))
+    if shared is not None:
+        await note.write(Seen(shared, 7), "")
+    met: list[str] = []
+    front = a_front(AwayStore(Memory()), tmp_path, shared=note, met=met)
+    with pytest.raises(NotApplied):
+        await front.start()
+    await front.close()
+    assert met == told
+
+
+async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
+    """Whoever keeps copies hears which memory it is while the gate is still shut."""
+    memory = Memory()
+    asked: list[str] = []
+
+    class Asked(MemoryStore):
+        async def apply(self, command: Command) -> Result:
+            assert met == [memory.identity]
+            asked.append(memory.identity)
+            return await super().apply(command)
+
+    met: list[str] = []
+    front = a_front(Asked(memory), tmp_path, met=met)
+    await front.start()
+    try:
+        await front.apply(claim(1))
+    finally:
+        await front.close()
+    assert asked == [memory.identity]
+
+
+async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path) -> None:
+    """Its last notes are enough, whatever the token says, and the loss is found once."""
+    memory, directory = Memory(), tmp_path / "witness"
+    killed = WitnessFiles(directory)
+    killed.open()
+    store = MemoryStore(memory, killed)
+    await store.start()
+    await do(store, Hand(), Hand.claim)
+    copy = dict(memory.records), dict(memory.witnesses)
+    await do(store, hand := Hand(), Hand.claim, Hand.complete)
+    memory.records, memory.witnesses = copy
+    killed.close()
+    until_us = memory.clock() + WINDOW_US
+    for _ in range(2):
+        files = WitnessFiles(directory)
+        front = a_front(MemoryStore(memory, files), tmp_path, witness_files=files)
+        await front.start()
+        try:
+            with pytest.raises(Amnesic):
+                await front.apply(hand.claim())
+            await front.tally()
+            assert amnesia_of(await front.look_epoch()).until_us == until_us
+        finally:
+            await front.close()
+        memory.clock.advance(1)

@@ -6,21 +6,26 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
-from gateway.store.postgres import PostgresStore, migrate
+from gateway.store.postgres import PostgresStore, is_migrated, migrate
+from gateway.store.postgres_schema import checksum
+from gateway.store.postgres_statements import RECIPE_LOCK
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
+from tests.support.serving import serving
 
 
 async def complaint(store: PostgresStore) -> str:
@@ -112,6 +117,29 @@ async def test_a_server_that_forgets_is_refused(setting: str, own_postgres: Post
     own_postgres.restart()
     with pytest.raises(StartRefused, match=f"{setting} = off"):
         await PostgresStore(own_postgres.url).start()
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+async def test_a_setting_that_storage_replaces_can_be_accepted_by_its_name(
+    setting: str, own_postgres: PostgresServer
+) -> None:
+    """The refusal says when that is right and what to write; accepting one of them accepts no other."""
+    async with session(own_postgres.url) as connection:
+        await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+    own_postgres.restart()
+    with pytest.raises(StartRefused, match=rf"only where .* store\.accept_server_settings: \[{setting}\]"):
+        await PostgresStore(own_postgres.url).start()
+    (other,) = {"fsync", "full_page_writes"} - {setting}
+    with pytest.raises(StartRefused, match=f"{setting} = off"):
+        await migrate(own_postgres.url, accepts_off=[other])
+    assert await migrate(own_postgres.url, accepts_off=[setting])
+    assert await is_migrated(own_postgres.url, accepts_off=[setting])
+    store = PostgresStore(own_postgres.url, accepts_off=[setting])
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+    finally:
+        await store.close()
 
 
 async def test_a_server_that_begins_to_forget_is_noticed(postgres_url: str) -> None:
@@ -220,6 +248,31 @@ async def test_a_schema_one_ahead_serves_and_two_ahead_refuses(postgres_url: str
         await PostgresStore(postgres_url).start()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE idempotency_gateway.migration SET checksum = 'another'",
+        "ALTER TABLE idempotency_gateway.migration DROP COLUMN checksum",
+    ],
+    ids=["another", "unknown"],
+)
+async def test_another_schema_of_the_same_number_is_refused(change: str, postgres_url: str) -> None:
+    """A schema that another build has made is refused at the start with what to do, not at the first claim."""
+    await migrate(postgres_url)
+    async with session(postgres_url) as connection:
+        await connection.execute(change)
+    for ask in (PostgresStore(postgres_url).start, partial(migrate, postgres_url), partial(is_migrated, postgres_url)):
+        with pytest.raises(StartRefused, match="another one than this program's: its migration 1 was changed since"):
+            await ask()
+
+
+def test_a_checksum_is_of_what_a_migration_does() -> None:
+    """Comments and the breaks of lines may be mended in a release; a column may not."""
+    told = checksum("-- one\nCREATE TABLE t (\n    a int\n);\n")
+    assert told == checksum("-- two\n-- lines\nCREATE TABLE t ( a int );")
+    assert told != checksum("CREATE TABLE t ( a bigint );")
+
+
 @pytest.mark.parametrize("change", ["state = 'settling'", "version = 2"])
 async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_url: str) -> None:
     """What this program does not know is neither read as something else nor changed."""
@@ -288,13 +341,16 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
                 assert await other.find(Query(states, frozenset(("create_payment",)), recoverable=True)) == []
                 assert len(await other.find(Query(states, frozenset(("create_payment",))))) == 1
-            await store.put_off(lease, 0)
+            await store.put_off(lease, 0, "asked")
             await do(store, doubted, Hand.disprove)
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)
             await store.tally()
-            assert await store.agree_recipes("shop", {"charges": b"one"}, frozenset()) == []
-            assert len(await store.agree_recipes("shop", {"charges": b"two"}, frozenset())) == 1
+            await store.agree_recipes(serving([("POST /charges", "charges")]))
+            renamed = serving([("POST /charges", "create_charge")])
+            assert len((await store.agree_recipes(renamed)).conflicts) == 1
+            await store.note_running(renamed.gateway_id, is_running=True)
+            await store.note_running(renamed.gateway_id, is_running=False)
             async with store.watch(hands[0].operation_id) as watch:
                 assert await watch.wait_changed(0.01) is False
         assert pooler.transactions > 20
@@ -313,3 +369,28 @@ async def test_a_stores_texts_hold_no_key(postgres_url: str, caplog: pytest.LogC
     async with opened(postgres_url) as store:
         assert isinstance(await store.apply(hand.claim()), Applied)
     assert str(hand.operation_id) not in caplog.text
+
+
+async def test_gateways_agree_one_after_the_other(own_postgres: PostgresServer) -> None:
+    """Whoever starts waits for a gateway that is agreeing, and finds what that one has written; a trial does not."""
+    first, renamed = serving([("POST /a", "one")]), serving([("POST /a", "two")], gateway_id=UUID(int=2))
+    async with (
+        opened(own_postgres.url) as store,
+        opened(own_postgres.url) as other,
+        session(own_postgres.url) as beside,
+    ):
+        begun = beside.transaction()
+        await begun.start()
+        await beside.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+        agreeing = asyncio.create_task(store.agree_recipes(first))
+
+        async def waits() -> bool:
+            rows = await beside.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(rows) or agreeing.done()
+
+        await eventually(waits)
+        assert not agreeing.done()
+        assert not (await other.agree_recipes(renamed, is_trial=True)).conflicts
+        await begun.rollback()
+        assert not (await agreeing).conflicts
+        assert (await other.agree_recipes(renamed)).conflicts

@@ -207,6 +207,26 @@ async def test_a_claim_under_way_is_not_granted_by_another_memory(own_postgres: 
         await closing
 
 
+async def test_a_loss_that_another_gateway_wrote_down(postgres_url: str) -> None:
+    """Whoever connects again hears of it before anything is granted; whoever wrote it goes on."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as beside:
+        for each in (store, other):
+            await do(each, Hand(), Hand.claim)
+        await store.begin_epoch(b"lost", 10)
+        await beside.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'idempotency-gateway' AND datname = current_database()"
+        )
+
+        async def has_heard() -> bool:
+            with pytest.raises((NotApplied, Indefinite)) as told:
+                await other.apply(Hand().claim())
+            return isinstance(told.value, EpochChanged)
+
+        await eventually(has_heard, PATIENCE_SECONDS)
+        await insist(store, Hand(), Hand.claim)
+
+
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CLOSE], ids=lambda fault: fault.name.lower())
 async def test_cut_connections_are_replaced(fault: Fault, own_postgres: PostgresServer) -> None:
     """Whatever ends the connections while they are idle, the next statements go over new ones."""

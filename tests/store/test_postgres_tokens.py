@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.store.base import NotApplied
 from gateway.store.epoch import TOKENS_SKIPPED
+from gateway.store.postgres_statements import EPOCH_LOCK
 from tests.store.postgres_sessions import opened, session
 
 # Draws, and how many of them were given what this session was given before, or less.
@@ -55,3 +57,17 @@ async def test_the_first_token_is_beyond_what_was_noted(postgres_url: str, beyon
     async with opened(postgres_url) as store, session(postgres_url) as beside:
         await store.begin_epoch(b"", beyond)
         assert await beside.fetchval("SELECT nextval('idempotency_gateway.token')") > beyond
+
+
+async def test_the_sequence_is_moved_by_one_at_a_time(postgres_url: str) -> None:
+    """While one gateway notes something of the memory no other moves the sequence: it changes nothing and says so."""
+    last_token = "SELECT last_value FROM idempotency_gateway.token"
+    async with opened(postgres_url) as store, session(postgres_url) as other, session(postgres_url) as beside:
+        before = await beside.fetchval(last_token)
+        async with other.transaction():
+            await other.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
+            with pytest.raises(NotApplied):
+                await store.begin_epoch(b"accepted", far_away(before))
+            assert await beside.fetchval(last_token) == before
+        await store.begin_epoch(b"accepted", far_away(before))
+        assert await beside.fetchval(last_token) == far_away(before)

@@ -18,6 +18,7 @@ from tests.store.postgres_sessions import EXECUTE, opened, session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
+from tests.support.serving import serving
 
 # Longer than anything that a store waits for.
 PATIENCE_SECONDS = 15.0
@@ -73,7 +74,7 @@ async def record_an_answer(store: PostgresStore) -> None:
 
 UPKEEP: dict[str, tuple[bytes, Callable[[PostgresStore], Awaitable[object]]]] = {
     "partition": (b"CREATE TABLE idempotency_gateway.response_", record_an_answer),
-    "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.agree_recipes(SERVICE, {}, frozenset())),
+    "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.agree_recipes(serving())),
     "memory": (b"UPDATE idempotency_gateway.epoch", lambda store: store.begin_epoch(b"", 1)),
 }
 
@@ -163,7 +164,7 @@ async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: Post
             f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true", command_seconds=COMMAND_SECONDS
         ) as store,
     ):
-        await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+        await store.agree_recipes(serving(recipes={"charges": b"one"}))
         await do(store, Hand(), Hand.claim)
         await admin.execute(
             "ALTER TABLE idempotency_gateway.operation RENAME TO kept;"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import State
+from gateway.core.lifecycle import LEASE_US_MAX
+from gateway.core.operation import MICROSECONDS, State
 from gateway.store.base import Query
-from tests.conformance.hand import LEASE_SECONDS, Hand, do
+from tests.conformance.hand import LEASE_SECONDS, Hand, Speech, do
 from tests.store.postgres_sessions import let_pass, let_statements_end, opened, session
 from tests.support.memory_store import ManualClock
 
@@ -52,6 +54,40 @@ async def test_a_walk_waits_for_as_long_as_a_commit_may_take(postgres_url: str) 
             await store.sweep(100)
             passed.append(await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep"))
         assert passed == [0, 0, done.token]
+
+
+NEWER = "UPDATE idempotency_gateway.operation SET version = version + 1 WHERE operation_id = $1"
+PASSED = "SELECT passed_token FROM idempotency_gateway.upkeep"
+
+
+async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(postgres_url: str) -> None:
+    """A claim that a newer program wrote is left to its sweeps for a while, and then what is behind it is passed."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        await do(store, newer := Hand(), Hand.claim)
+        await do(store, done := Hand(), Hand.claim, Hand.complete)
+        await beside.execute(NEWER, newer.operation_id)
+        await store.sweep(100)
+        let_statements_end(store)
+        clock.advance(LEASE_SECONDS + LEASE_US_MAX / MICROSECONDS - 1)
+        await store.sweep(100)
+        assert await beside.fetchval(PASSED) == 0
+        clock.advance(2)
+        await store.sweep(100)
+        assert await beside.fetchval(PASSED) == done.token
+        assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.operation WHERE state = 'claimed'") == 1
+
+
+@pytest.mark.parametrize("speeches", [(Hand.claim,), (Hand.claim, Hand.renew)], ids=["young", "renewed"])
+async def test_claims_of_a_newer_program_hold_up_no_lapse(speeches: tuple[Speech, ...], postgres_url: str) -> None:
+    """However many lapsed claims a newer program wrote, those of this one are written down."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+        await asyncio.gather(*(do(store, Hand(), *speeches) for _ in range(30)))
+        await beside.execute("UPDATE idempotency_gateway.operation SET version = version + 1")
+        await do(store, Hand(), *speeches)
+        clock.advance(3 * LEASE_SECONDS)
+        assert (await store.sweep(1)).lapsed == 1
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])

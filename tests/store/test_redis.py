@@ -20,6 +20,7 @@ from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.codec import encode
 from gateway.store.redis import ENTRY_BYTES_MAX, GET_SECONDS, PUT_AGE_SECONDS_MAX, RedisFastTier
 from tests.store.copies import (
+    STORE,
     client,
     completed,
     fast_tier,
@@ -206,6 +207,7 @@ async def test_a_reading_that_is_too_old_is_refused(redis_url: str) -> None:
     """What a frozen writer read long ago is not put, because a drop's marker might be gone by now."""
     clock_seconds = [boot_seconds()]
     tier = RedisFastTier(redis_url, clock=lambda: clock_seconds[0])
+    tier.bind(STORE)
     await tier.start()
     try:
         started_seconds = clock_seconds[0]
@@ -276,6 +278,7 @@ async def test_nobody_waits_for_more_than_one_slow_answer_before_his_own(redis_u
     ahead_seconds = [0.0]
     async with Relay(urlsplit(redis_url).port or 6379) as relay:
         tier = RedisFastTier(f"redis://127.0.0.1:{relay.port}/0", clock=lambda: boot_seconds() + ahead_seconds[0])
+        tier.bind(STORE)
         await tier.start()
         try:
             first, second = completed(), completed()
@@ -525,11 +528,21 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert f"Redis at 127.0.0.1:{port}/0 cannot be used" in await why_down(f"redis://127.0.0.1:{port}/0")
 
 
+_NOT_PERMITTED = "its user may not run what the scripts need, or not on these keys or channels (NOPERM)"
+
+
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
         pytest.param(("REPLICAOF", "127.0.0.1", "1"), "it is a replica (READONLY); name the primary", id="replica"),
         pytest.param(("CONFIG", "SET", "maxmemory", "1"), "its memory is full (OOM)", id="full"),
+        pytest.param(
+            ("ACL", "SETUSER", "default", "-eval"), "its user may not run what the scripts need", id="no-scripts"
+        ),
+        pytest.param(("ACL", "SETUSER", "default", "-set"), "its user may not run what the scripts need", id="no-set"),
+        pytest.param(
+            ("ACL", "SETUSER", "default", "resetkeys"), "its user may not run what the scripts need", id="no-keys"
+        ),
     ],
 )
 async def test_why_a_server_takes_no_writes(settings: tuple[str, ...], cause: str, own_redis: RedisServer) -> None:
@@ -572,6 +585,17 @@ async def test_a_full_server_refuses_puts_and_still_answers(
         await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
 
 
+async def test_a_user_without_channels_is_told_so(own_redis: RedisServer) -> None:
+    """Since Redis 7 a new user may publish nowhere by default: a put that wakes nobody says what the user lacks."""
+    with client(own_redis.url) as redis:
+        redis.execute_command("ACL", "SETUSER", "default", "resetchannels")
+    async with fast_tier(own_redis.url) as tier:
+        with pytest.raises(NotApplied, match="NOPERM"):
+            await tier.announce(id_of(completed()))
+        with pytest.raises(NotApplied, match="NOPERM"):
+            await tier.put(completed(), boot_seconds())
+
+
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:
     """Redis may forget the scripts at any moment."""
     snapshot = completed()
@@ -595,3 +619,71 @@ async def test_options_of_the_url_do_not_change_how_it_works(redis_url: str, opt
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
         assert await tier.get(id_of(snapshot)) is not None
+
+
+async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
+    """Until it is known whose copies they are, none is read, made or dropped; then the tier is up at once."""
+    snapshot = completed()
+    async with fast_tier(redis_url) as other:
+        await other.put(snapshot, boot_seconds())
+    changes: list[tuple[bool, str]] = []
+    tier = RedisFastTier(redis_url)
+    tier.on_change(lambda up, why: changes.append((up, why)))
+    await tier.start()
+    try:
+        with pytest.raises(NotApplied):
+            await tier.get(id_of(snapshot))
+        with pytest.raises(NotApplied):
+            await tier.put(snapshot, boot_seconds())
+        with pytest.raises(NotApplied):
+            await tier.drop(id_of(snapshot), record_of(snapshot).token)
+        assert (tier.up, changes) == (False, [])
+        tier.bind(STORE)
+        assert (tier.up, changes) == (True, [(True, "")])
+        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
+    finally:
+        await tier.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_shared"),
+    [
+        ("id/server/1/00000001", "id/server/1/00000002", True),
+        ("id/server/1/00000001", "id/server/2/00000001", False),
+        ("id/server/1/00000001", "id/other/1/00000001", False),
+        ("0123456789abcdef", "fedcba9876543210", False),
+    ],
+    ids=["promoted", "copied-database", "another-server", "sqlite"],
+)
+async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, is_shared: bool) -> None:
+    """What one store acknowledged answers for no other one; a promotion leaves it the same store."""
+    async with fast_tier(redis_url, one) as mine, fast_tier(redis_url, other) as theirs:
+        snapshot, later = completed(), completed()
+        await mine.put(snapshot, boot_seconds())
+        found = await theirs.get(id_of(snapshot))
+        assert (found is not None) == is_shared
+        await theirs.drop(id_of(snapshot), record_of(snapshot).token)
+        assert (await mine.get(id_of(snapshot)) is None) == is_shared
+        # One that goes over to another store takes nothing along.
+        assert record_of(await get_anew(mine, later)) == record_of(later)
+        mine.bind(other)
+        assert (await mine.get(id_of(later)) is not None) == is_shared
+
+
+async def test_what_was_on_its_way_stays_with_its_store(redis_url: str) -> None:
+    """A copy that waits to be written, and an answer that waits to be read, are not the next store's."""
+    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay), "one") as tier:
+        snapshot, late = completed(), completed()
+        await tier.put(snapshot, boot_seconds())
+        relay.to_client.hold()
+        getting = asyncio.ensure_future(tier.get(id_of(snapshot)))
+        sent_bytes = relay.to_target.forwarded_bytes
+        await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the get is under way")
+        putting = asyncio.ensure_future(tier.put(late, boot_seconds()))
+        tier.bind("other")
+        relay.to_client.release()
+        assert await getting is None
+        await putting
+        assert await tier.get(id_of(late)) is None
+        tier.bind("one")
+        assert record_of(await tier.get(id_of(late))) == record_of(late)

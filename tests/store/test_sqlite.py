@@ -6,12 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -23,15 +25,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store import sqlite_files
-from gateway.store.base import Indefinite, NotApplied, Query, RecipeConflict, Rejected, StartRefused, Withheld
+from gateway.store import sqlite, sqlite_files
+from gateway.store.base import (
+    EpochChanged,
+    Indefinite,
+    NotApplied,
+    Query,
+    Rejected,
+    StartRefused,
+    Withheld,
+)
 from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite_rows import decode_headers, encode_headers
 from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
+from tests.support.serving import serving
 
 BUSY_SECONDS = 0.05
 
@@ -222,6 +234,24 @@ async def test_an_older_program_refuses_a_much_newer_schema(store: SqliteStore, 
     assert "newer program" in await refused(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE operation DROP COLUMN holder",
+        "ALTER TABLE operation ADD COLUMN holder_too TEXT",
+        "DROP TABLE audit",
+    ],
+    ids=["column-less", "column-more", "table-less"],
+)
+async def test_another_schema_of_the_same_number_is_refused(store: SqliteStore, path: Path, change: str) -> None:
+    """A file that another build has made is refused at the start with what to do, not at the first claim."""
+    await store.close()
+    tamper(path, change)
+    assert "has other tables than this program's schema 1. Run the program that made it" in await refused(path)
+    with pytest.raises(StartRefused, match="other tables"):
+        sqlite.is_migrated(path)
+
+
 @pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'"])
 async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: SqliteStore, path: Path) -> None:
     """A record of another version or state is neither guessed nor swept, and its neighbours are served."""
@@ -236,6 +266,31 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
         await store.read(strange.operation_id)
     tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim'")
     await do(store, strange, Hand.complete)
+
+
+@pytest.mark.parametrize("who", ["this-worker", "another-worker"])
+async def test_a_backup_that_is_restored_into_the_open_file(who: str, path: Path, tmp_path: Path) -> None:
+    """The file stays the same one and its connections go on; still nothing is granted that was acknowledged before."""
+    workers = [WitnessFiles(tmp_path / "witness") for _ in range(2)]
+    for worker in workers:
+        worker.open()
+    stores = [SqliteStore(path, witness_files=worker) for worker in workers]
+    try:
+        for store in stores:
+            await store.start()
+            await do(store, Hand(), Hand.claim)
+        lost = stores[0] if who == "this-worker" else stores[1]
+        with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(tmp_path / "copy.db")) as kept:
+            live.backup(kept)
+            await do(lost, hand := Hand(), Hand.claim)
+            kept.backup(live)
+        with pytest.raises(EpochChanged):
+            await stores[0].apply(hand.claim())
+        assert (await stores[0].read(hand.operation_id)).state is State.ABSENT
+    finally:
+        for store, worker in zip(stores, workers, strict=True):
+            await store.close()
+            worker.close()
 
 
 async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, path: Path) -> None:
@@ -494,7 +549,7 @@ async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    await store.agree_recipes(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     counting = asyncio.create_task(store.strays(SERVICE, ()))
@@ -506,14 +561,14 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
 
 async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who starts with other recipes counts the keys that speak against them, and no command waits for that."""
-    await store.agree_recipes(SERVICE, {"charges": b"one"}, frozenset())
+    await store.agree_recipes(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    agreeing = asyncio.create_task(store.agree_recipes(SERVICE, {"charges": b"two"}, frozenset()))
+    agreeing = asyncio.create_task(store.agree_recipes(serving(recipes={"charges": b"two"})))
     claiming = asyncio.create_task(store.apply(Hand().claim()))
     done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
     assert done == {claiming}
-    assert await agreeing == [RecipeConflict("charges", len(hands) + 1)]
+    assert [conflict.living.keys for conflict in (await agreeing).conflicts] == [len(hands) + 1]
 
 
 async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:
@@ -542,10 +597,10 @@ async def test_a_dead_sweepers_turn_of_a_clock_that_was_set_back(
 HOT = (
     "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
     "delete_response", "update_granted", "insert_response_of",
-    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "delete_recipe",
-    "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit", "select_recovery",
-    "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery", "update_recovery",
-    "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
+    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "upsert_gateway",
+    "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
+    "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
+    "update_recovery", "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
 )  # fmt: skip
 
 

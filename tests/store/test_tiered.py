@@ -26,7 +26,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
-from tests.store.copies import client, fast_tier, key_of, record_of
+from tests.store.copies import STORE, client, fast_tier, key_of, record_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -85,6 +85,8 @@ async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTE
         return boot_seconds() + clock[0]
 
     fast = None if url is None else RedisFastTier(url, clock=now)
+    if fast is not None:
+        fast.bind(STORE)
     store = Tiered(
         durable,
         fast,
@@ -337,7 +339,7 @@ async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
 
 
 async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
-    """A drop that Redis could not take is owed: its copy is not used here, and is dropped when Redis is back."""
+    """A drop that Redis could not take is owed, and made good when Redis is back."""
     async with gateway(memory, own_redis.url) as here:
         hand = await complete(here.store)
         await in_redis(own_redis.url, hand)
@@ -349,6 +351,42 @@ async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: Red
         await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
     async with fast_tier(own_redis.url) as tier:
         assert await tier.get(hand.operation_id) is None
+
+
+async def test_a_copy_that_is_owed_a_drop_is_not_used(
+    memory: Memory, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is there and still has it: whoever purged it here is not answered from there."""
+    async with gateway(memory, redis_url) as here:
+        hand = await complete(here.store)
+        await in_redis(redis_url, hand)
+        tier = here.store._fast
+        assert tier is not None
+
+        async def fail(*_: object) -> None:
+            raise Indefinite("the answer was lost")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(tier, "drop", fail)
+            await here.store.apply(Purge(hand.operation_id))
+            assert (here.store.fast_up, here.store.drops_owed) == (True, 1)
+            assert await tier.get(hand.operation_id) is not None
+            assert here.store.look(hand.operation_id) is None
+            assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
+        await eventually(lambda: here.store.drops_owed == 0, what="the drop is made good")
+        assert await tier.get(hand.operation_id) is None
+
+
+async def test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache(memory: Memory) -> None:
+    """It may have been done, so the process forgets its copy whatever it hears."""
+    async with gateway(memory, None) as here:
+        hand = await complete(here.store)
+        assert here.store.recall(hand.operation_id) is not None
+        here.durable.loses_answers = True
+        with pytest.raises(Indefinite):
+            await here.store.apply(Purge(hand.operation_id))
+        here.durable.loses_answers = False
+        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, redis_url: str) -> None:
@@ -448,7 +486,9 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
 async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
     """A store that is closed refuses, and what was not started says so."""
     durable = CountingStore(memory)
-    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(durable, fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
     with pytest.raises(NotApplied):
         await store.apply(Hand().claim())
     await store.start()
@@ -471,7 +511,9 @@ async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, r
         hand = await complete(here.store)
     durable = LateStore(memory)
     durable.is_away = True
-    store = Tiered(durable, RedisFastTier(redis_url), cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(durable, fast, cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
     try:
         with pytest.raises(NotApplied):
             await store.start()
@@ -496,7 +538,9 @@ async def test_a_durable_store_that_starts_at_the_second_try(
                 raise failures.pop()
             await super().start()
 
-    store = Tiered(Late(memory), RedisFastTier(redis_url), cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(Late(memory), fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
     with pytest.raises(error):
         await store.start()
     await store.start()

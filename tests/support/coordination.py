@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from gateway.app.routes import route_of, upstream_settings
+from gateway.app.parts import Environment, Parts
+from gateway.app.routes import upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, Snapshot, State
@@ -24,16 +25,12 @@ from gateway.observe.facts import Fact, Herald
 from gateway.proxy.claiming import Claiming
 from gateway.proxy.coordinator import Coordinator
 from gateway.proxy.hop import hop_from
-from gateway.proxy.identifying import Identifying
-from gateway.proxy.journaling import Journaling
 from gateway.proxy.leases import Leases
-from gateway.proxy.probing import Prober
 from gateway.proxy.reply import Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
 from gateway.proxy.route import Route
-from gateway.proxy.spool import Spool
 from gateway.proxy.upstream import Upstream
-from gateway.proxy.waiting import Waiting
-from gateway.store.base import Store, boot_seconds
+from gateway.store.base import FastTier, Store, Watch, boot_seconds
+from gateway.store.epoch import SeenFile
 from gateway.store.journal import SqliteJournal
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
@@ -94,13 +91,17 @@ class Here(Pieces):
 
 @dataclass
 class Office:
-    """One coordinator; several on one `memory` are several gateways. `client` is its side of the upstream."""
+    """One coordinator; several on one `memory` are several gateways. `client` is its side of the upstream.
+
+    `store` is the durable one, `tiers` what the coordinator has in front of it.
+    """
 
     memory: Memory
     store: FaultyStore
     upstream: RecordingUpstream
     client: Upstream
     route: Route
+    tiers: Store
     coordinator: Coordinator
     leases: Leases
     claiming: Claiming
@@ -188,7 +189,7 @@ def spooled_files(directory: Path) -> list[str]:
             target = str(entry.readlink())
         except FileNotFoundError:
             continue
-        if target.startswith(str(directory / "spool")):
+        if target.startswith(str(directory / "state" / "spool")):
             found.append(target)
     return found
 
@@ -213,6 +214,42 @@ def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> C
     )
 
 
+class Looked:
+    """A fast tier that can only be asked, as `FastTier` of `store.base`."""
+
+    up = True
+
+    def __init__(self, get: Callable[[UUID], asyncio.Future[Snapshot | None]]) -> None:
+        self.get = get
+
+    def on_change(self, listener: Callable[[bool, str], None]) -> None:
+        """It is up from the beginning to the end."""
+
+    def on_drop(self, listener: Callable[[UUID], None]) -> None:
+        """Nothing is dropped."""
+
+    def bind(self, identity: str) -> None:
+        """There is one durable store."""
+
+    async def start(self) -> None:
+        """It is up."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Nothing is kept."""
+
+    async def drop(self, operation_id: UUID, token: int) -> None:
+        """Nothing is there."""
+
+    async def announce(self, operation_id: UUID) -> None:
+        """Nobody waits here."""
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        raise AssertionError("nobody waits here")
+
+
 @asynccontextmanager
 async def coordination(
     directory: Path,
@@ -221,11 +258,11 @@ async def coordination(
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
     store_on: Callable[[Memory], Store] = MemoryStore,
-    look: Callable[[UUID], asyncio.Future[Snapshot | None] | None] = lambda _: None,
+    look: Callable[[UUID], asyncio.Future[Snapshot | None]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Office]:
-    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`,
-    and `Coordinator` for `look`. `store_on` makes the durable store.
+    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`.
+    `look` is what a fast tier is asked with, None for no such tier; `store_on` makes the durable store.
 
     At the end it is drained, and nothing is left.
     """
@@ -244,47 +281,49 @@ async def coordination(
         ):
             yield office
         return
-    config = parse(config_text(behind.url, {"durable": "sqlite:///nowhere.db"}, directory, **changes))
+    config = parse(
+        config_text(
+            behind.url,
+            # What is in the journal gets no grace, and no answer is remembered here.
+            {"durable": "sqlite:///nowhere.db", "journal_grace": "0s", "cache_max_age": "0s"},
+            directory,
+            limits={"max_in_flight": in_flight_max},
+            **changes,
+        )
+    )
     client = Upstream(upstream_settings(config, config.upstream))
     memory = memory or Memory()
     store = FaultyStore(store_on(memory))
     facts: list[Fact] = []
-    herald = Herald(facts.append)
     now = [1000.0]
+    await asyncio.to_thread((config.state_dir / "spool").mkdir, parents=True, exist_ok=True)
     journal = SqliteJournal(directory / "journal", "tests")
-    leases = Leases(store, herald, lease_seconds=LEASE_SECONDS, clock=lambda: now[0])
-    claiming = claiming_on(store, clock=lambda: now[0])
-    await asyncio.to_thread((directory / "spool").mkdir, parents=True, exist_ok=True)
-    coordinator = Coordinator(
-        identifying=Identifying(config.service, Spool(directory / "spool")),
-        store=store,
-        journaling=Journaling(journal, herald, clock=lambda: now[0]),
-        claiming=claiming,
-        leases=leases,
-        waiting=Waiting(store),
-        prober=Prober(
-            store,
-            herald,
-            service=config.service,
-            may_recover=claiming.may_recover,
-            who="a probe",
-            steady_seconds=lambda: math.inf,
-        ),
-        herald=herald,
-        in_flight_max=in_flight_max,
-        recall=lambda _: None,
-        look=look,
+    environment = Environment(
+        holder="here",
+        durable=store,
+        fast=None if look is None else cast(FastTier, Looked(look)),
+        seen_file=SeenFile(config.state_dir / "store-seen.json"),
+        shared_note=None,
+        journal=journal,
+        clock=lambda: now[0],
     )
-    await store.start()
+    parts = Parts(config, environment, Herald(facts.append), lambda _: client)
+    await parts.store.start()
     await journal.start()
-    route = route_of(config, config.routes[0], client)
+    # What was said and stated in a start is no part of any test.
+    store.said.clear()
+    facts.clear()
+    coordinator, leases, claiming, (route,) = parts.coordinator, parts.leases, parts.claiming, parts.routes
     try:
-        yield Office(memory, store, behind, client, route, coordinator, leases, claiming, journal, now, facts)
+        yield Office(
+            memory, store, behind, client, route, parts.store, coordinator, leases, claiming, journal, now, facts
+        )
     finally:
         store.mend()
         await coordinator.drain(0)
         await client.close()
         await journal.close()
+        await parts.store.close()
     assert coordinator.in_flight == 0
     assert coordinator.waiters == 0
     assert claiming.pursued == 0

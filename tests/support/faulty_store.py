@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,13 +17,15 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
 from gateway.store.base import (
+    Agreement,
     AuditEntry,
     Epoch,
     Indefinite,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     Store,
     Swept,
     Tally,
@@ -135,10 +137,14 @@ class FaultyStore:
     async def tally(self) -> Tally:
         return await self._ask("tally", self._store.tally)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
-        return await self._ask("agree_recipes", self._store.agree_recipes, service, recipes, accept)
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._ask(
+            "agree_recipes", functools.partial(self._store.agree_recipes, is_trial=is_trial), serving
+        )
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        noting = functools.partial(self._store.note_running, is_running=is_running)
+        await self._ask("note_running", noting, gateway_id)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)
@@ -154,14 +160,17 @@ class FaultyStore:
             "recover", functools.partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
-        await self._ask("put_off", self._store.put_off, lease, pause_us)
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._ask("put_off", self._store.put_off, lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._ask("recovery", self._store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask("audits", self._store.audits, operation_id)
 
-    async def look_epoch(self) -> Epoch:
-        return await self._ask("look_epoch", self._store.look_epoch)
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._ask("look_epoch", self._store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._ask("begin_epoch", self._store.begin_epoch, memo, beyond_token)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.app.gateway import Gateway
+from gateway.app.gateway import Gateway, environment_of
+from gateway.app.parts import Environment
 from gateway.config import parse
 from tests.support import http
 from tests.support.http import Response
@@ -32,6 +33,11 @@ ROUTE: dict[str, Any] = {
 BODY = b'{"amount":1000,"currency":"eur"}'
 JSON = ("Content-Type", "application/json")
 _PLAIN = Answer()
+Surround = Callable[[Environment], Environment]
+
+
+def _as_it_is(environment: Environment) -> Environment:
+    return environment
 
 
 @dataclass
@@ -111,18 +117,33 @@ def config_text(upstream_url: str, store: dict[str, Any], directory: Path, /, **
 
 
 @asynccontextmanager
-async def house(store: dict[str, Any], directory: Path, /, **changes: Any) -> AsyncIterator[House]:
-    """Run a gateway with this store section; see `config_text` for `changes`."""
-    async with RecordingUpstream() as upstream, neighbour(store, directory, upstream, **changes) as running:
+async def house(
+    store: dict[str, Any], directory: Path, /, *, surround: Surround = _as_it_is, **changes: Any
+) -> AsyncIterator[House]:
+    """Run a gateway with this store section; see `config_text` for `changes`, and `neighbour` for `surround`."""
+    async with (
+        RecordingUpstream() as upstream,
+        neighbour(store, directory, upstream, surround=surround, **changes) as running,
+    ):
         yield running
 
 
 @asynccontextmanager
 async def neighbour(
-    store: dict[str, Any], directory: Path, upstream: RecordingUpstream, /, **changes: Any
+    store: dict[str, Any],
+    directory: Path,
+    upstream: RecordingUpstream,
+    /,
+    *,
+    surround: Surround = _as_it_is,
+    **changes: Any,
 ) -> AsyncIterator[House]:
-    """A further gateway in front of an upstream that is there already."""
-    gateway = Gateway(parse(config_text(upstream.url, store, directory, **changes)))
+    """A further gateway in front of an upstream that is there already.
+
+    `surround` changes what it meets: its clock, and what fails in its stores.
+    """
+    config = parse(config_text(upstream.url, store, directory, **changes))
+    gateway = Gateway(config, environment=surround(environment_of(config)))
     await gateway.start()
     try:
         yield House(gateway, upstream, gateway.address[1], gateway.status_address[1])

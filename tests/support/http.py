@@ -57,14 +57,17 @@ class Response:
 class Connection:
     """`async with Connection(port) as connection`: one TCP or TLS connection to loopback."""
 
-    def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, server_name: str = "localhost") -> None:
+    def __init__(
+        self, port: int, *, tls: ssl.SSLContext | None = None, server_name: str = "localhost", host: str = "127.0.0.1"
+    ) -> None:
+        self._host = host
         self._port = port
         self._tls = tls
         self._server_name = server_name if tls else None
 
     async def __aenter__(self) -> Self:
         self.reader, self.writer = await asyncio.open_connection(
-            "127.0.0.1", self._port, ssl=self._tls, server_hostname=self._server_name, limit=_HEAD_BYTES_MAX
+            self._host, self._port, ssl=self._tls, server_hostname=self._server_name, limit=_HEAD_BYTES_MAX
         )
         return self
 

@@ -7,7 +7,7 @@ the `MemoryStore` objects that are opened on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
@@ -17,6 +17,7 @@ from gateway.core.lifecycle import settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
+    Applied,
     Command,
     Record,
     Result,
@@ -30,17 +31,26 @@ from gateway.store.base import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
+    PROBE_FLOOR_US,
+    WITNESS_KEEP_US,
+    Agreement,
     AuditEntry,
     Epoch,
+    EpochChanged,
+    Living,
     NotApplied,
     Query,
-    RecipeConflict,
     RecoveryLease,
+    RecoveryState,
+    Serving,
     Swept,
     Tally,
     Watch,
 )
+from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, strays
 from gateway.store.watching import Watchers
+from gateway.store.witness_files import Reading, WitnessFiles
 
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
 EPOCH_US = 1_800_000_000 * MICROSECONDS
@@ -67,6 +77,9 @@ class KeptLease:
     held_until_us: int
     put_off_until_us: int = 0
     tries: int = 1
+    background_tries: int = 0
+    asked_us: int = 0
+    finding: str = ""
 
 
 @dataclass(slots=True)
@@ -78,6 +91,14 @@ class Kept:
 
 
 @dataclass(slots=True)
+class Serves:
+    """What a gateway serves, and when it was last seen to run."""
+
+    names: frozenset[Name]
+    seen_us: int
+
+
+@dataclass(slots=True)
 class Memory:
     """What a restart does not forget."""
 
@@ -86,9 +107,13 @@ class Memory:
     token: int = 0
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
-    recipes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    recipes: dict[Name, Remembered] = field(default_factory=dict)
+    gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
+    witnesses: dict[UUID, int] = field(default_factory=dict)
+    # The number at the last look at a witness, and when the next one is due.
+    witnesses_due_us: dict[UUID, tuple[int, int]] = field(default_factory=dict)
     watchers: Watchers = field(default_factory=Watchers)
 
     def draw_token(self) -> int:
@@ -109,11 +134,14 @@ class Memory:
 class MemoryStore:
     """The `Store` of the tests. Atomic because no verb awaits anything between reading and writing."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: Memory | None = None, witness_files: WitnessFiles | None = None) -> None:
         self.memory = Memory() if memory is None else memory
+        self._witness_files = witness_files
+        self._link = uuid4()
         self._started = False
 
     async def start(self) -> None:
+        self._link = uuid4()
         self._started = True
 
     async def close(self) -> None:
@@ -121,7 +149,31 @@ class MemoryStore:
 
     async def apply(self, command: Command) -> Result:
         self._check_started()
-        return self.apply_now(command)
+        reading = self._compared()
+        result = self.apply_now(command)
+        if isinstance(result, Applied):
+            self._witness(reading)
+        return result
+
+    def _compared(self) -> Reading:
+        """What is noted of this memory. Raises `EpochChanged` where it lacks some of that."""
+        files, memory = self._witness_files, self.memory
+        if files is None:
+            return Reading()
+        reading = files.read()
+        epoch = Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.witnesses)
+        if (why := missing(reading.notes, epoch, files.beyond)) is not None:
+            raise EpochChanged(why)
+        return reading
+
+    def _witness(self, reading: Reading) -> None:
+        files, memory = self._witness_files, self.memory
+        if files is None:
+            return
+        number = memory.witnesses[self._link] = memory.witnesses.get(self._link, 0) + 1
+        memory.witnesses_due_us.setdefault(self._link, (0, memory.clock() + WITNESS_KEEP_US))
+        files.write(0, WitnessNote(self._link, number, memory.clock(), files.beyond, memory_digest(memory.identity)))
+        files.cover(reading)
 
     def apply_now(self, command: Command) -> Result:
         """`apply`, for those who have no event loop."""
@@ -168,6 +220,13 @@ class MemoryStore:
             record = memory.records.get(operation_id)
             if record is None or record.token != lease.token or record.state is not State.IN_DOUBT:
                 del memory.recovery_leases[operation_id]
+        for link, (kept_number, due_us) in list(memory.witnesses_due_us.items()):
+            if due_us > now_us:
+                continue
+            if memory.witnesses[link] == kept_number:
+                del memory.witnesses[link], memory.witnesses_due_us[link]
+            else:
+                memory.witnesses_due_us[link] = (memory.witnesses[link], now_us + WITNESS_KEEP_US)
         for operation_id, audits in list(memory.audits.items()):
             for kept in [kept for kept in audits if kept.until_us <= now_us]:
                 if limit <= 0:
@@ -187,36 +246,42 @@ class MemoryStore:
         oldest_us = max((now_us - record.claimed_us for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
-    async def agree_recipes(
-        self, service: str, recipes: Mapping[str, bytes], accept: frozenset[str]
-    ) -> list[RecipeConflict]:
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         self._check_started()
-        known = self.memory.recipes
-        conflicts = []
-        for operation, recipe in sorted(recipes.items()):
-            is_new = (service, operation) not in known
-            others = tuple(sorted(other for other, name in known if name == operation)) if is_new else ()
-            alive = self._alive(operation, None if others else service)
-            is_other = known.get((service, operation), recipe) != recipe or bool(others)
-            if is_other and alive and operation not in accept:
-                conflicts.append(RecipeConflict(operation, alive, others))
-        if not conflicts:
-            known.update({(service, operation): recipe for operation, recipe in recipes.items()})
-        return conflicts
+        memory, now_us = self.memory, self.memory.clock()
+        running = {
+            name
+            for gateway_id, serves in memory.gateways.items()
+            if gateway_id != serving.gateway_id and 0 <= now_us - serves.seen_us <= RUNNING_US
+            for name in serves.names
+        }
+        comparison = compare(memory.recipes.values(), running, serving)
+        agreement = comparison.agreement({name: self._living(name) for name in comparison.names})
+        if not agreement.conflicts and not is_trial:
+            memory.recipes.update({row.name: row for row in comparison.written})
+            names = frozenset((serving.service, operation) for operation in serving.recipes)
+            memory.gateways[serving.gateway_id] = Serves(names, now_us)
+        return agreement
 
-    def _alive(self, operation: str, service: str | None) -> int:
-        """The living keys of an operation name, of one service or of all."""
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        self._check_started()
+        if not is_running:
+            self.memory.gateways.pop(gateway_id, None)
+        elif (serves := self.memory.gateways.get(gateway_id)) is not None:
+            serves.seen_us = self.memory.clock()
+
+    def _living(self, name: Name) -> Living:
+        """The living keys of an operation of a service."""
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
-        identities = [record.identity for record in settled if record is not None]
-        return sum(
-            identity.operation == operation and (service is None or is_of(identity, service, operation))
-            for identity in identities
-        )
+        alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
+        if any(record.state in (State.CLAIMED, State.IN_DOUBT) for record in alive):
+            return Living(len(alive), None)
+        return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0))
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         self._check_started()
-        names = [name for other, name in self.memory.recipes if other == service and name not in operations]
-        return {name: alive for name in names if (alive := self._alive(name, service))}
+        names = strays(self.memory.recipes.values(), service, operations)
+        return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
     async def find(self, query: Query) -> list[Snapshot]:
         self._check_started()
@@ -258,20 +323,33 @@ class MemoryStore:
             return None
         lease = leases.get(operation_id)
         if lease is None or lease.token != token:
-            leases[operation_id] = KeptLease(token, now_us + lease_us)
+            leases[operation_id] = KeptLease(token, now_us + lease_us, background_tries=not is_urgent)
             return RecoveryLease(operation_id, token, 0)
         if lease.held_until_us > now_us or (lease.put_off_until_us > now_us and not is_urgent):
             return None
+        if lease.asked_us <= now_us < lease.asked_us + PROBE_FLOOR_US:
+            return None
         lease.held_until_us = now_us + lease_us
         lease.tries += 1
-        return RecoveryLease(operation_id, token, lease.tries - 1)
+        lease.background_tries += not is_urgent
+        return RecoveryLease(operation_id, token, lease.tries - 1, lease.background_tries - (not is_urgent))
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int) -> None:
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         self._check_started()
         kept = self.memory.recovery_leases.get(lease.operation_id)
         if kept is not None and (kept.token, kept.tries) == (lease.token, lease.tries + 1):
             kept.held_until_us = 0
-            kept.put_off_until_us = self.memory.clock() + pause_us
+            kept.asked_us, kept.finding = self.memory.clock(), finding
+            kept.put_off_until_us = kept.asked_us + pause_us
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        self._check_started()
+        kept = self.memory.recovery_leases.get(operation_id)
+        if kept is None:
+            return None
+        return RecoveryState(
+            kept.token, kept.tries, kept.held_until_us, kept.put_off_until_us, kept.asked_us, kept.finding
+        )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()
@@ -281,10 +359,11 @@ class MemoryStore:
         """`audits`, for those who have no event loop."""
         return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
 
-    async def look_epoch(self) -> Epoch:
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
         self._check_started()
         memory = self.memory
-        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo)
+        witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
+        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo, witnesses)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_started()
@@ -302,3 +381,9 @@ class MemoryStore:
 def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
     named = tuple(lapsed[:LAPSES_NAMED_MAX])
     return Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more, named)
+
+
+def _kept_until_us(record: Record) -> int:
+    """Until when a key is remembered that nothing more happens to."""
+    is_answered = record.state is State.COMPLETED
+    return max(record.remember_until_us, record.replay_until_us if is_answered else 0)

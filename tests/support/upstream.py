@@ -100,7 +100,9 @@ Script = Answer | Callable[[Received], Answer]
 class RecordingUpstream:
     """`async with RecordingUpstream() as upstream`: listens on `upstream.port`; see `on` for its answers."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`host` is an address of IPv4 or IPv6."""
+        self.host = host
         self.port = port
         self.requests: list[Received] = []
         self.effects: list[Received] = []
@@ -118,7 +120,8 @@ class RecordingUpstream:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
     def on(self, path: str | None, *scripts: Script) -> None:
         """Answer the next requests for this path so, one script each; the last one serves all that follow.
@@ -133,7 +136,7 @@ class RecordingUpstream:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._accept, "127.0.0.1", self.port, ssl=self._tls, limit=_HEAD_BYTES_MAX
+            self._accept, self.host, self.port, ssl=self._tls, limit=_HEAD_BYTES_MAX
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self

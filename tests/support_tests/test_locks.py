@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ["requirements.lock", "requirements-test.lock", "requirements-redis.lock"]
+LOCKS = ["requirements.lock", "requirements-test.lock", "requirements-redis.lock", "requirements-servers.lock"]
 
 
 def _pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,18 +33,78 @@ HEAD = "import asyncio, subprocess, sys, pytest\n"
 )  # fmt: skip
 def test_what_does_not_judge_is_not_green(tmp_path: Path, source: str, status: int, said: str) -> None:
     """Skipping, expecting failure, leaving something behind and collecting nothing all end the run in failure."""
-    file = tmp_path / "test_sample.py"
+    done = run(tmp_path, source)
+    assert done.returncode == status, done.stdout
+    assert said in done.stdout
+
+
+HANGING = """
+import time
+import uvloop
+
+def test_asleep():
+    time.sleep(1000)
+
+def test_busy():
+    while True:
+        pass
+
+async def test_waiting():
+    await asyncio.Event().wait()
+
+async def test_waiting_for_others():
+    await asyncio.gather(asyncio.Event().wait(), asyncio.Event().wait())
+
+async def test_turning():
+    while True:
+        await asyncio.sleep(0)
+
+async def test_waiting_on_uvloop():
+    assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+    await asyncio.Event().wait()
+
+@pytest.fixture
+async def never():
+    yield
+    await asyncio.Event().wait()
+
+async def test_torn_down(never):
+    pass
+
+def test_after():
+    pass
+"""
+LOOPS = """
+import asyncio, uvloop
+
+def pytest_asyncio_loop_factories(item):
+    return {"loop": uvloop.new_event_loop if "uvloop" in item.name else asyncio.new_event_loop}
+"""
+
+
+def test_one_that_hangs_is_named_and_the_others_run(tmp_path: Path) -> None:
+    """It fails by its name, and those behind it are judged."""
+    (tmp_path / "conftest.py").write_text(LOOPS)
+    done = run(tmp_path, HANGING, GATEWAY_TEST_PATIENCE="2")
+    assert done.returncode == 1, done.stdout
+    for name in ("asleep", "busy", "waiting", "waiting_for_others", "turning", "waiting_on_uvloop"):
+        assert re.search(rf"::test_{name}(\[loop\])?: the test did not end within 2 s", done.stdout), done.stdout
+    assert re.search(r"::test_torn_down\S*: the teardown did not end within 2 s", done.stdout), done.stdout
+    assert "6 failed, 2 passed" in done.stdout
+
+
+def run(directory: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Have pytest run this, under the rules of this suite."""
+    file = directory / "test_sample.py"
     file.write_text(HEAD + source)
-    done = subprocess.run(
+    return subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider"),
-            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), str(file)),
+            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(directory), str(file)),
         ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert done.returncode == status, done.stdout
-    assert said in done.stdout

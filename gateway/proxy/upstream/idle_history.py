@@ -45,7 +45,7 @@ class IdleHistory:
         self._probation_until = now + self._probation_seconds
 
     def allows(self, idle_seconds: float, now: float) -> bool:
-        """Whether a connection idle for so long may be trusted with a protected request."""
+        """Whether a connection idle for so long may be trusted with a request."""
         limit = self._survived_seconds
         if now < self._probation_until:
             limit = min(limit, self._closed_after_seconds)

@@ -5,11 +5,11 @@ HTTP.
 
 Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and what could
 have been "executed, then closed" cannot be told from "never read". For an unprotected request that is a failed
-request, for a protected one it is doubt, so a protected request gets a used connection only where experience says that
-the upstream would not close it now: it has been idle for clearly less time than one has been *seen* to survive. Until
-there is experience, and for a while after a connection was closed early, protected requests get fresh connections,
-which cost a fraction of a millisecond. The most recently used connection goes first, so that the others grow old and
-teach.
+request, since nothing here sends it again, for a protected one it is doubt. So a request gets a used connection only
+where experience says that the upstream would not close it now: it has been idle for clearly less time than one has been
+*seen* to survive. Until there is experience, and for a while after a connection was closed early, requests get fresh
+connections, which cost a fraction of a millisecond. The most recently used connection goes first, so that the others
+grow old and teach.
 
 The late body: some upstreams send a body behind an answer that has none (204, 304). What arrives on an idle connection
 condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
@@ -100,7 +100,7 @@ class UpstreamPool:
                 return None
             idle_seconds = now - connection.idle_since
             is_young = now < connection.idle_until
-            if is_young and protected and not self._history.allows(idle_seconds, now):
+            if is_young and not self._history.allows(idle_seconds, now):
                 self._learn_from_oldest(now)
                 return None
             take()

@@ -100,7 +100,13 @@ DEFECTS = (
     Defect(
         "lease-never-lapses",
         "a dead holder keeps its key for ever",
-        (Edit(LIFECYCLE, "return Event.LAPSE if record.lease_until_us <= now_us else None", "return None"),),
+        (
+            Edit(
+                LIFECYCLE,
+                "if due is None or due > now_us:",
+                "if due is None or due > now_us or record.lease_until_us:",
+            ),
+        ),
         ("tests/core/test_lifecycle.py::test_a_lease_ends_at_its_moment", _CLAIMING + "test_close_gives_pursuits_up"),
     ),
     Defect(

@@ -145,6 +145,63 @@ DEFECTS = (
         ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_lease[sqlite]",),
     ),
     Defect(
+        "healing-repeats-are-forbidden",
+        "callers are told not to repeat what only a repeat ends",
+        (Edit("proxy/problem.py", "case = DOUBTS[type(recovery)]", "case = DOUBTS[Hold]"),),
+        (
+            "tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does",
+            _HTTP + "test_callers_are_told_what_heals[sqlite-resend]",
+        ),
+    ),
+    Defect(
+        "held-doubt-is-promised-a-probe",
+        "callers are told to repeat what can neither be asked about nor sent again",
+        (Edit(RECOVERY, "case Probe() if probe_target(recovery, record) is None:", "case Probe() if False:"),),
+        (_RECOVERY + "test_a_repeat_is_promised_nothing_that_recovery_cannot_do",),
+    ),
+    Defect(
+        "retries-put-the-background-off",
+        "each probe for a request that waits makes the pause of the background longer",
+        (
+            Edit(
+                "proxy/probing.py",
+                "PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)",
+                "pause_us(lease.tries)",
+            ),
+        ),
+        (
+            "tests/proxy/test_probing.py::test_who_waits_never_lengthens_the_pause",
+            _HTTP + "test_retries_keep_no_answer_back",
+        ),
+    ),
+    Defect(
+        "retries-hammer-the-service",
+        "a service that does not know is asked as often as anybody repeats",
+        (Edit("store/sqlite_inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
+        ("tests/conformance/test_recovery.py::test_nobody_asks_again_at_once[sqlite]",),
+    ),
+    Defect(
+        "later-probe-asks-nobody",
+        "a probe that was configured after the claim is never sent",
+        (
+            Edit(
+                RECOVERY,
+                "    if record.probe is not None:\n        return record.probe\n    request, identity",
+                "    if True:\n        return record.probe\n    request, identity",
+            ),
+        ),
+        (
+            _RECOVERY + "test_a_probe_that_came_later_is_that_of_the_claim",
+            _HTTP + "test_a_probe_that_is_configured_later_resolves_older_doubts[sqlite]",
+        ),
+    ),
+    Defect(
+        "later-probe-guesses-its-host",
+        "a probe is made with half a host, and the 'not found' of another one may free the key",
+        (Edit(RECOVERY, " or request.host.endswith(CUT):", ":"),),
+        ("tests/proxy/test_probing.py::test_a_probe_that_cannot_be_made[host-was-cut]",),
+    ),
+    Defect(
         "purge-without-audit",
         "who dropped an answer is not written down",
         (
@@ -181,6 +238,30 @@ DEFECTS = (
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
+        "lower-witness-believed",
+        "a copy that was put back is believed as long as it knows the gateway, however much it lacks",
+        (Edit("store/epoch.py", "if held is None or held < note.number:", "if held is None:"),),
+        ("tests/store/test_epoch.py::test_a_witness[lower]",),
+    ),
+    Defect(
+        "witness-of-a-repeat-unraised",
+        "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
+        (Edit("store/postgres_batch.py", "            await self._touch()\n", "            pass\n"),),
+        ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
+    ),
+    Defect(
+        "notes-uncompared-on-a-new-connection",
+        "a Postgres that is replaced by an older copy under a running gateway grants what it has forgotten",
+        (
+            Edit(
+                "store/postgres_schema.py",
+                "if (why := missing(notes, found, beyond)) is not None:",
+                "if (why := None) is not None:",
+            ),
+        ),
+        ("tests/conformance/test_witness.py::test_a_store_that_lacks_what_it_acknowledged[postgres]",),
+    ),
+    Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
         (Edit("store/front.py", "if changes != self._memory_changes and", "if False and"),),
@@ -191,8 +272,8 @@ DEFECTS = (
         "a claim from while another memory was found is believed when it is said again",
         (
             Edit(
-                "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
+                "store/epoch.py",
+                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
                 "record.state is State.RELEASED",
             ),
         ),
@@ -228,7 +309,7 @@ DEFECTS = (
     Defect(
         "lost-is-absent",
         "a key that was in the lost memory is taken for one that was never used",
-        (Edit("store/front.py", "if is_doubtful and snapshot.now_us < amnesia.until_us:", "if False:"),),
+        (Edit("store/epoch.py", "        if now_us >= self.until_us:\n", "        if True:\n"),),
         ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
@@ -245,9 +326,9 @@ DEFECTS = (
         "a release from before the loss frees the key although a later retry may be forgotten",
         (
             Edit(
-                "store/front.py",
-                "(record.state is State.RELEASED or record.attempt_id == claim_id)",
-                "record.attempt_id == claim_id",
+                "store/epoch.py",
+                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
+                "record.attempt_id == attempt_id",
             ),
         ),
         ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),

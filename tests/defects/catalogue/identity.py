@@ -7,6 +7,8 @@ from tests.defects.defect import Defect, Edit
 IDENTITY = "core/identity.py"
 _ID = 'framed(b"operation", _utf8(service), _utf8(operation))'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
+_RECIPES = "store/recipes.py"
+_AGREEMENT = "tests/conformance/test_agreement.py::"
 
 DEFECTS = (
     Defect(
@@ -194,5 +196,143 @@ DEFECTS = (
             ),
         ),
         ("tests/proxy/test_coordinator.py::test_doubt_about_a_request_that_cannot_be_compared[resend]",),
+    ),
+    Defect(
+        "renamed-route-only-warned-of",
+        "a route under another name runs the repeats of old requests again",
+        (
+            Edit(
+                _RECIPES,
+                "for name, heirs in _by_name(taken, serving.accepted).items():",
+                "for name, heirs in dict[Name, tuple[str, ...]]().items():",
+            ),
+        ),
+        (
+            _AGREEMENT + "test_a_renamed_route[memory]",
+            "tests/http/gateway/test_identity_change.py::test_a_renamed_route_is_refused[sqlite]",
+        ),
+    ),
+    Defect(
+        "only-a-route-that-is-gone-counts",
+        "operations whose routes exchange their names lose their keys",
+        (
+            Edit(
+                _RECIPES,
+                "taken = handed_over(current + past, serving.routes)",
+                "gone = [route for route in current + past if route.operation not in serving.recipes]\n"
+                "    taken = handed_over(gone, serving.routes)",
+            ),
+        ),
+        (_AGREEMENT + "test_names_that_are_exchanged[memory]",),
+    ),
+    Defect(
+        "removed-route-is-forgotten",
+        "a route that gets the requests of one that was removed earlier runs the repeats of old requests again",
+        (
+            Edit(
+                _RECIPES,
+                "taken = handed_over(current + past, serving.routes)",
+                "taken = handed_over(current, serving.routes)",
+            ),
+        ),
+        (_AGREEMENT + "test_a_removed_route[memory]",),
+    ),
+    Defect(
+        "gateway-under-an-old-name-is-overlooked",
+        "two gateways of a service serve the same requests under two names",
+        (
+            Edit(
+                _RECIPES,
+                "if counted.keys or (question.is_own and question.is_served):",
+                "if counted.keys:",
+            ),
+        ),
+        (
+            _AGREEMENT + "test_two_configurations_of_one_service_at_once[memory-route]",
+            "tests/http/gateway/test_identity_change.py::test_two_configurations_of_one_service",
+        ),
+    ),
+    Defect(
+        "renamed-service-is-a-second-one",
+        "a service that was stopped and started under another name runs the repeats of old requests again",
+        (
+            Edit(
+                _RECIPES,
+                "apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]",
+                "apart = list(taken)",
+            ),
+        ),
+        (
+            _AGREEMENT + "test_a_renamed_service[memory-stopped]",
+            "tests/http/gateway/test_identity_change.py::test_a_renamed_service",
+        ),
+    ),
+    Defect(
+        "second-service-is-a-renamed-one",
+        "a second service cannot start beside one with the same routes",
+        (
+            Edit(
+                _RECIPES,
+                "apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]",
+                "apart: list[tuple[ServedRoute, ServedRoute]] = []",
+            ),
+        ),
+        (
+            _AGREEMENT + "test_a_second_service[memory]",
+            "tests/http/gateway/test_identity_change.py::test_a_second_service_beside_one_that_runs",
+        ),
+    ),
+    Defect(
+        "stopped-gateway-counts-as-running",
+        "a service that is renamed while it is stopped is taken for a second one",
+        (
+            Edit(
+                "store/front.py",
+                "        if was_open:\n            await self._note_stopped()\n",
+                "        _ = was_open\n",
+            ),
+        ),
+        ("tests/http/gateway/test_identity_change.py::test_a_renamed_service",),
+    ),
+    Defect(
+        "running-gateway-is-not-seen",
+        "a gateway that runs for more than a minute counts as stopped",
+        (
+            Edit(
+                "store/front.py",
+                "        await self.note_running(self._serving.gateway_id, is_running=True)\n",
+                "",
+            ),
+        ),
+        ("tests/store/test_front.py::test_a_gateway_that_runs_is_seen",),
+    ),
+    Defect(
+        "trial-is-an-agreement",
+        "who only checks a configuration has accepted the loss of keys",
+        (
+            Edit(
+                "store/sqlite.py",
+                "self._agreeing(serving, counted, writes=False)",
+                "self._agreeing(serving, counted, writes=True)",
+            ),
+            Edit(
+                "store/sqlite.py",
+                "if is_trial:\n                agreed = await running.reading.run(self._reader.look,",
+                "if is_trial:\n                agreed = await running.writing.run(self._writer.transact,",
+            ),
+        ),
+        (_AGREEMENT + "test_a_trial_changes_nothing[sqlite]",),
+    ),
+    Defect(
+        "lock-of-the-agreement-is-gone",
+        "two gateways with different configurations that start at once both serve",
+        (
+            Edit(
+                "store/postgres_upkeep.py",
+                "                if not is_trial:\n                    await connection.execute(",
+                "                if is_trial:\n                    await connection.execute(",
+            ),
+        ),
+        ("tests/store/test_postgres.py::test_gateways_agree_one_after_the_other",),
     ),
 )

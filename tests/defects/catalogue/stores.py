@@ -38,9 +38,27 @@ DEFECTS = (
         ("tests/store/test_redis.py::test_a_connection_that_outlived_a_failover_answers_nothing",),
     ),
     Defect(
+        "copies-of-any-store",
+        "a key is answered with what another durable store on the same Redis holds under it",
+        (Edit("store/redis.py", 'self._prefix = f"{KEY_PREFIX}{store}:"', "self._prefix = KEY_PREFIX"),),
+        ("tests/http/gateway/test_shared_redis.py::test_two_stores_on_one_redis_answer_for_themselves[new]",),
+    ),
+    Defect(
+        "copies-of-a-store-unmet",
+        "before Postgres was reached, a gateway answers from the copies of a store that its host served formerly",
+        (
+            Edit(
+                "store/front.py",
+                "if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):",
+                "if own is not None:",
+            ),
+        ),
+        ("tests/store/test_front.py::test_a_store_that_is_away_is_known_by_two_notes[disagree]",),
+    ),
+    Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
-        (Edit("store/postgres.py", "self._dialer.fetch_compared(link, _READ, ", "link.fetch(_READ, "),),
+        (Edit("store/postgres.py", "self._dialer.run_compared(link, ", "link.run("),),
         ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
     ),
     Defect(
@@ -295,11 +313,106 @@ DEFECTS = (
         (
             Edit(
                 "store/sql/postgres/complete.sql",
-                "        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id\n",
+                "        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id\n",
                 "",
             ),
         ),
         ("tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[postgres-complete]",),
+    ),
+    Defect(
+        "postgres-decides-on-another-version",
+        "Postgres decides about a record as its statement's snapshot has it, not as it was locked",
+        (
+            Edit(
+                "store/sql/postgres/takeover.sql",
+                "{is_in_doubt(l)}",
+                "{is_in_doubt(o)}",
+            ),
+        ),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
+    ),
+    Defect(
+        "postgres-purges-what-it-sees",
+        "a purge on Postgres leaves a response that was recorded while it waited",
+        (
+            Edit(
+                "store/sql/postgres/purge.sql",
+                "    SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch\n",
+                "    DELETE FROM idempotency_gateway.response r USING changed ch\n"
+                "    WHERE r.token = ch.token AND r.drop_day = ch.drop_day RETURNING 1\n",
+            ),
+            Edit("store/sql/postgres/purge.sql", "FROM dropped) AS changed", "FROM changed) AS changed"),
+            Edit("store/sql/postgres/purge.sql", "dropped AS MATERIALIZED (", "dropped AS ("),
+        ),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
+    ),
+    Defect(
+        "postgres-waits-for-a-newer-program",
+        "the walk for lapsed claims of Postgres ends for good before a claim that a newer program wrote",
+        (
+            Edit(
+                "store/sql/postgres/lapse.sql",
+                "                y.version = {record_version}\n                OR ",
+                "                true OR ",
+            ),
+        ),
+        ("tests/store/test_postgres_walk.py::test_a_walk_does_not_wait_for_ever_for_a_newer_program",),
+    ),
+    Defect(
+        "no-room-is-a-bad-value",
+        "a response that no partition has room for yet is rejected for ever",
+        (
+            Edit(
+                "store/postgres_link.py",
+                "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
+                "return self.is_of_some",
+            ),
+        ),
+        ("tests/store/test_postgres_days.py::test_without_room_a_response_is_not_refused",),
+    ),
+    Defect(
+        "detached-day-is-lost",
+        "a day that was half detached is never written to again",
+        (Edit("store/postgres_schema.py", " if not is_pending}", "}"),),
+        ("tests/store/test_postgres_days.py::test_a_day_that_was_half_detached_is_used_again",),
+    ),
+    Defect(
+        "room-is-made-too-late",
+        "room for the responses of a day is made when the day has begun",
+        (Edit("store/postgres_schema.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
+        ("tests/store/test_postgres_days.py::test_there_is_room_from_the_start",),
+    ),
+    Defect(
+        "postgres-collects-what-is-due",
+        "a sweep of Postgres removes a doubt that is written down as due",
+        (
+            Edit(
+                "store/sql/postgres/expire.sql",
+                "        AND {due_us(o)} <= (SELECT now_us FROM clock)\n",
+                "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM clock)\n",
+            ),
+            Edit(
+                "store/sql/postgres/expire.sql",
+                "    WHERE o.operation_id = d.operation_id AND {is_absent(d)}\n",
+                "    WHERE o.operation_id = d.operation_id AND d.state <> 'claimed'\n"
+                "        AND greatest(d.replay_until_us, d.remember_until_us) <= c.now_us\n",
+            ),
+        ),
+        ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[postgres]",),
+    ),
+    Defect(
+        "sqlite-sweeps-what-is-due",
+        "a sweep of SQLite looks for what is due in any state, and removes a doubt",
+        (
+            Edit("store/sql/sqlite/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit(
+                "store/sqlite_statements.py",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
+                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
+                "            settled = None if settled is kept.record else settled\n",
+            ),
+        ),
+        ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[sqlite]",),
     ),
     Defect(
         "sqlite-trusts-the-grant",

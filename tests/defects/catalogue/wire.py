@@ -55,7 +55,7 @@ DEFECTS = (
     ),
     Defect(
         "used-connections-are-trusted",
-        "a protected request goes out on a used connection that nobody has seen to last",
+        "a request goes out on a used connection that nobody has seen to last",
         (
             Edit(
                 "proxy/upstream/idle_history.py",
@@ -63,7 +63,7 @@ DEFECTS = (
                 "return True",
             ),
         ),
-        (_REUSE + "test_protected_requests_use_fresh_connections_until_one_was_seen_to_last",),
+        (_REUSE + "test_requests_use_fresh_connections_until_one_was_seen_to_last",),
     ),
     Defect(
         "truncated-body-is-whole",

@@ -151,6 +151,8 @@ async def serving(
                 assert upstream is not None
                 chosen = UpstreamSettings(host="127.0.0.1", port=upstream.port)
             client = Upstream(chosen)
+            # Experience, without which no idle connection is used.
+            client._pool._history.survived(3600.0)
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
             target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)

@@ -98,6 +98,23 @@ def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "method", "path"),
+    [
+        (b"/V1/payments", b"POST", "/v1/payments"),
+        (b"/v1/Limits/7", b"PUT", "/v1/limits/{id}"),
+        (b"/v1%2Fpayments", b"POST", None),
+        (b"//h/v1/payments", b"POST", None),
+    ],
+)
+def test_a_path_in_another_case_is_answered_with_the_right_one(target: bytes, method: bytes, path: str | None) -> None:
+    """Who only wrote the path in another case is told so, and how the route is written; nobody else is."""
+    _, fault = asked(target, method)
+    assert fault is not None
+    assert ("Upper and lower case differ in paths" in fault.detail) == (path is not None)
+    assert path is None or f"is written {path};" in fault.detail
+
+
+@pytest.mark.parametrize(
     "target", [b"/v1/payments%20", b"/v1/%0aPayments", b"/v1%09/payments/?x", b"/v1/payments%2520"]
 )
 def test_blanks_around_a_segment_are_not_a_way_round_a_route(target: bytes) -> None:

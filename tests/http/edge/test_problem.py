@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core.message import Headers, StoredResponse, field_values
 from gateway.core.operation import Event, Identity, Record, State
+from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Word
 from gateway.proxy.problem import ANSWERED, CASES, Shape, plain, refuse
 from gateway.proxy.reply import Reply
@@ -184,6 +185,25 @@ def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool, is_terminal:
     assert (one(reply.headers, b"x-should-retry") == b"false") == is_terminal
     assert "under a new key" in str(body["detail"])
     assert (one(reply.headers, b"retry-after") is not None) == retryable
+
+
+@pytest.mark.parametrize("status", [409, 502, 504])
+@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("recovery", [Hold(), Resend(), Probe("/status")], ids=["hold", "resend", "probe"])
+def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, status: int) -> None:
+    """Where a repeat may end it, detail, members and fields all ask for one, and nobody is sent to the operator."""
+    heals = not isinstance(recovery, Hold)
+    reply = refuse(Word.IN_DOUBT, status=status, shape=shape, operation_id=ID, recovery=recovery)
+    body = document(reply)
+    about = body if shape == "problem" else body["error"]
+    assert isinstance(about, dict)
+    assert about["retryable"] is heals
+    assert one(reply.headers, b"retry-after") == (b"1" if heals else None)
+    advice = b"true" if heals else b"false" if status == 409 else None
+    assert one(reply.headers, b"x-should-retry") == one(reply.headers, b"stripe-should-retry") == advice
+    text = about["detail"] if shape == "problem" else about["message"]
+    assert ("Send it again with the same key" in text) == heals
+    assert ("Ask the operator" in text) != heals
 
 
 def test_a_fault_is_named_before_the_advice() -> None:

@@ -13,8 +13,8 @@ import pytest
 from gateway.core.operation import Abandon
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import House, house, neighbour, status_of
-from tests.support.upstream import Answer, Ending, Received
+from tests.support.house import House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 Store = dict[str, Any]
 
@@ -183,18 +183,6 @@ async def test_probe_that_knows_nothing_changes_nothing(store: Store, tmp_path: 
         assert len(charges(home)) == 1
 
 
-async def test_never_happened_too_early(store: Store, tmp_path: Path) -> None:
-    """That nothing is there yet is no proof while a request may still arrive."""
-    route = probed() | {"in_flight": {"wait": "1s"}}
-    async with house(store, tmp_path, route=route) as home:
-        home.upstream.on("/charges", LOST)
-        home.upstream.on(None, Answer(404, effect=False))
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-        assert status_of(await home.send("k1")) == (409, "in-doubt")
-        assert len(probes(home)) >= 1
-        assert len(charges(home)) == 1
-
-
 async def test_probe_follows(store: Store, tmp_path: Path) -> None:
     """Where the answer names another one, that is what is recorded; a name on another host is not followed."""
     async with house(store, tmp_path, route=probed(follow="/url") | {"in_flight": {"wait": "3s"}}) as home:
@@ -212,12 +200,11 @@ async def test_probe_follows(store: Store, tmp_path: Path) -> None:
         assert (status_of(again), again.body) == ((200, "recovered"), b"the charge")
 
 
-async def test_lapsed_claim_waits_for_its_owners_journal(store: Store, tmp_path: Path) -> None:
-    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
+async def test_doubt_that_its_holder_spoke_of_waits_for_no_journal(store: Store, tmp_path: Path) -> None:
+    """However long the outcomes of those who went silent are waited for, this one's is known: it may be sent again."""
     async with house(store, tmp_path, route={"recovery": "resend"}, store={"journal_grace": "1h"}) as home:
         home.upstream.on("/charges", LOST, Answer(200))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
-        # Said by its holder, it has nothing to wait for.
         assert status_of(await home.send("k1")) == (200, "stored")
 
 
@@ -259,3 +246,90 @@ async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
         for response in await asyncio.gather(*tasks):
             assert status_of(response) == (200, "recovered")
         assert len(probes(home)) == 1
+
+
+RECOVERIES: dict[str, tuple[dict[str, Any], bool]] = {
+    "hold": ({}, False),
+    "resend": ({"recovery": "resend"}, True),
+    "probe": ({"recovery": {"probe": PROBE}, "in_flight": {"wait": "0s"}}, True),
+}
+
+
+@pytest.mark.parametrize(("route", "heals"), RECOVERIES.values(), ids=RECOVERIES)
+async def test_callers_are_told_what_heals(store: Store, tmp_path: Path, route: dict[str, Any], heals: bool) -> None:
+    """The lost request and its repeat are told alike whether to come again, and only `hold` sends to the operator."""
+    async with house(store, tmp_path, route=route) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(STATUS, told("processing"))
+        first, again = await home.send("k1"), await home.send("k1")
+        assert (first.status, again.status) == (502, 502 if "resend" in route.values() else 409)
+        for response in (first, again):
+            about = response.json()
+            assert response.header("Idempotency-Status") == "in-doubt"
+            assert about["retryable"] is heals
+            assert (response.header("Retry-After") is not None) is heals
+            assert (response.header("x-should-retry") == "true") is heals
+            assert ("Ask the operator" in about["detail"]) is not heals
+        assert heals or again.header("x-should-retry") == "false"
+
+
+async def test_retries_keep_no_answer_back(tmp_path: Path) -> None:
+    """After a while of retries in vain the service is back, and without a further one the answer is there soon."""
+    route = probed() | {"in_flight": {"wait": "0s"}}
+    async with house(sqlite_store(tmp_path), tmp_path, route=route) as home:
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, told("processing"))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+
+        async def asked_often() -> bool:
+            assert status_of(await home.send("k1")) == (409, "in-doubt")
+            return len(probes(home)) >= 5
+
+        await eventually(asked_often, deadline_seconds=30)
+        home.upstream.on(None, told("succeeded"))
+
+        async def is_resolved() -> bool:
+            return bool(await home.gateway._parts._recovery.run_once())
+
+        # What a pass of the background finds due, without the wait for the next pass.
+        await eventually(is_resolved, deadline_seconds=4)
+        assert status_of(await home.send("k1")) == (200, "recovered")
+
+
+async def test_a_probe_that_is_configured_later_resolves_older_doubts(store: Store, tmp_path: Path) -> None:
+    """What came into doubt while its route held is asked about once it has one, by repeats and in the background."""
+    probe = {"recovery": {"probe": PROBE | {"path": STATUS + "?operation={operation_id}"}}}
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", LOST)
+        async with neighbour(store, tmp_path, upstream) as home:
+            doubts = [(await home.send(key)).json()["operation_id"] for key in ("k1", "k2")]
+            assert status_of(await home.send("k1")) == (409, "in-doubt")
+        upstream.on(None, told("succeeded"))
+        async with neighbour(store, tmp_path, upstream, route=probe) as home:
+            assert status_of(await home.send("k1")) == (200, "recovered")
+
+            async def resolved() -> bool:
+                await home.gateway._parts._recovery.run_once()
+                return len(probes(home)) == 2
+
+            await eventually(resolved)
+            assert status_of(await home.send("k2")) == (200, "recovered")
+            targets = {each.target for each in probes(home)}
+            assert targets == {f"{STATUS}?operation={each}".encode() for each in doubts}
+            assert len(charges(home)) == 2
+
+
+async def test_a_probe_by_a_key_that_is_not_kept_asks_nobody(tmp_path: Path) -> None:
+    """An older doubt whose key is a digest is held: its repeat is sent to the operator at once."""
+    store = sqlite_store(tmp_path)
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", LOST)
+        async with neighbour(store, tmp_path, upstream) as home:
+            assert status_of(await home.send("k1")) == (502, "in-doubt")
+        upstream.on(None, told("succeeded"))
+        async with neighbour(store, tmp_path, upstream, route=probed()) as home:
+            again = await home.send("k1")
+            assert status_of(again) == (409, "in-doubt")
+            assert again.json()["retryable"] is False
+            assert await home.gateway._parts._recovery.run_once() == 0
+            assert probes(home) == []

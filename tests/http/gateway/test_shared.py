@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gateway.app.life import StartError
 from tests.http.gateway.test_recovery import FAST, LOST, charges, probed, probes, told
 from tests.support.eventually import eventually
 from tests.support.house import House, house, status_of
@@ -34,19 +33,6 @@ async def test_services_that_share_a_database_start_again(postgres_url: str, tmp
             assert status_of(await home.send()) == (200, "replayed")
 
 
-async def test_a_service_that_is_new_beside_living_keys_is_asked_about(postgres_url: str, tmp_path: Path) -> None:
-    """A service that the store does not know may be another one under a new name: it starts once somebody says no."""
-    store = {"durable": postgres_url}
-    async with house(store, tmp_path / "shop", service="shop") as shop:
-        assert status_of(await shop.send()) == (200, "stored")
-    with pytest.raises(StartError, match=r"operations of the service books, .* \(shop\): charge with 1 living keys"):
-        async with house(store, tmp_path / "books", service="books"):
-            pass
-    for route in ({"identity_change": "accept"}, {}):
-        async with house(store, tmp_path / "books", service="books", route=route) as books:
-            await books.send("k2")
-
-
 @pytest.mark.parametrize(
     ("service", "operation"), [("books", "charge"), ("shop", "refund")], ids=["another-service", "another-operation"]
 )
@@ -64,6 +50,8 @@ async def test_a_service_asks_about_its_own_operations_alone(
         other.upstream.on("/charges", LOST)
         other.upstream.on(None, Answer(500, effect=False))
         assert status_of(await other.send("k1")) == (502, "in-doubt")
+    ours["route"] |= {"identity_change": "accept"}
+    theirs["route"] |= {"identity_change": "accept"}
     async with house(store, tmp_path / "ours", **ours) as home:
         home.upstream.on(None, told("succeeded"))
         # The pass that comes to the second of these has come to everything that was in doubt before it.

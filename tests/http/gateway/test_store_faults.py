@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.app import gateway as composition
+from gateway import EXIT_OK
+from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Applied, Prove
+from gateway.core.operation import Abandon, Applied, Prove, Purge, State
 from gateway.store.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
@@ -27,18 +28,19 @@ from tests.support.upstream import Answer, RecordingUpstream
 
 @asynccontextmanager
 async def shaken(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, **changes: Any
+    directory: Path, *, journal_rows_max: int | None = None, **changes: Any
 ) -> AsyncIterator[tuple[House, FaultyStore]]:
-    """A gateway whose durable store, a real one, can be made to fail."""
+    """A gateway whose durable store, a real one, can be made to fail, and whose journal may have room for so many."""
     made: list[FaultyStore] = []
-    make = composition.durable_store
 
-    def faulty(*arguments: Any) -> FaultyStore:
-        made.append(FaultyStore(make(*arguments)))
-        return made[0]
+    def surround(environment: Environment) -> Environment:
+        made.append(FaultyStore(environment.durable))
+        if journal_rows_max is None:
+            return replace(environment, durable=made[0])
+        journal = SqliteJournal(directory / "journal", "tests", rows_max=journal_rows_max)
+        return replace(environment, durable=made[0], journal=journal)
 
-    monkeypatch.setattr(composition, "durable_store", faulty)
-    async with house(sqlite_store(directory), directory, **changes) as home:
+    async with house(sqlite_store(directory), directory, surround=surround, **changes) as home:
         yield home, made[0]
 
 
@@ -50,11 +52,9 @@ def operation_of(home: House) -> UUID:
 @pytest.mark.parametrize(
     ("body", "word"), [(b"short", "stored"), (b"x" * 100, "response-not-stored")], ids=["whole", "streamed"]
 )
-async def test_nobody_is_answered_before_the_store_has_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: bytes, word: str
-) -> None:
+async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: bytes, word: str) -> None:
     """No byte of an answer, whole or streamed, goes out before the durable store acknowledged its record."""
-    async with shaken(monkeypatch, tmp_path, route={"response": {"max_stored_bytes": 10}}) as (home, store):
+    async with shaken(tmp_path, route={"response": {"max_stored_bytes": 10}}) as (home, store):
         gate = store.stop_before("complete")
         home.upstream.on("/charges", Answer(201, body=body))
         first = asyncio.create_task(home.send("k1"))
@@ -68,11 +68,9 @@ async def test_nobody_is_answered_before_the_store_has_it(
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
-async def test_an_outcome_is_said_until_the_store_answers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Any
-) -> None:
+async def test_an_outcome_is_said_until_the_store_answers(tmp_path: Path, fault: Any) -> None:
     """A completion whose answer is lost, or that is refused for a moment, is said again and then told."""
-    async with shaken(monkeypatch, tmp_path) as (home, store):
+    async with shaken(tmp_path) as (home, store):
         store.on("complete", fault, fault)
         assert status_of(await home.send("k1")) == (200, "stored")
         assert status_of(await home.send("k1")) == (200, "replayed")
@@ -80,10 +78,9 @@ async def test_an_outcome_is_said_until_the_store_answers(
         assert len(home.upstream.requests) == 1
 
 
-async def test_what_nothing_durable_took_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_what_nothing_durable_took_is_told_to_nobody(tmp_path: Path) -> None:
     """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
-    monkeypatch.setattr(composition, "SqliteJournal", functools.partial(SqliteJournal, rows_max=0))
-    async with shaken(monkeypatch, tmp_path) as (home, store):
+    async with shaken(tmp_path, journal_rows_max=0) as (home, store):
         store.break_("complete", fault=refused())
         first = await home.send("k1")
         assert status_of(first) == (503, "in-doubt")
@@ -97,9 +94,9 @@ async def test_what_nothing_durable_took_is_told_to_nobody(monkeypatch: pytest.M
         assert len(home.upstream.requests) == 1
 
 
-async def test_a_superseded_holder_tells_what_the_record_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_superseded_holder_tells_what_the_record_says(tmp_path: Path) -> None:
     """When somebody else recorded what happened, the late holder's client gets that record and not the holder's own."""
-    async with shaken(monkeypatch, tmp_path) as (home, store):
+    async with shaken(tmp_path) as (home, store):
         gate = store.stop_before("complete")
         home.upstream.on("/charges", Answer(201, body=b"late"))
         first = asyncio.create_task(home.send("k1"))
@@ -134,3 +131,31 @@ async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: Postg
             relay.refuse()
             assert status_of(await two.send("k1")) == (503, "store-unavailable")
             assert len(upstream.requests) == 2
+
+
+async def test_a_stop_takes_the_journal_to_the_store(tmp_path: Path) -> None:
+    """What was kept while the store took nothing is recorded before the end, if it takes it by then."""
+    async with shaken(tmp_path) as (home, store):
+        store.break_("complete", fault=refused())
+        assert status_of(await home.send("k1")) == (200, "journaled")
+        store.mend()
+        assert await home.gateway.stop() == EXIT_OK
+        async with neighbour(sqlite_store(tmp_path), tmp_path / "n", home.upstream) as other:
+            assert status_of(await other.send("k1")) == (200, "replayed")
+
+
+async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path: Path) -> None:
+    """Once an outcome is recorded its record is what counts: purged by an operator, it is gone."""
+    async with shaken(tmp_path, route={"in_flight": {"wait": "0s"}}) as (home, store):
+        store.break_("complete", fault=refused())
+        assert status_of(await home.send("k1")) == (200, "journaled")
+        operation_id = operation_of(home)
+        store.mend()
+
+        async def is_recorded() -> bool:
+            return (await home.gateway._store.read(operation_id)).state is State.COMPLETED
+
+        await eventually(is_recorded)
+        await eventually(lambda: home.gateway._journal.tally.waiting == 0)
+        await home.gateway._store.apply(Purge(operation_id))
+        assert status_of(await home.send("k1")) == (410, "key-expired")

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown
+from gateway.proxy.upstream import Answer, Lost, NotSent, SentNothing, Unknown, tls_context
 from gateway.proxy.upstream.idle_history import IdleHistory
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
+from tests.support.tls import Authority
 
 FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 
 
 @contextlib.contextmanager
 def in_a_thread(
-    *after_answer: bytes | None, go: threading.Event | None = None
+    *after_answer: bytes | None, go: threading.Event | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[int, list[threading.Event]]]:
     """A server that does something right after its n-th answer, with the loop standing still: bytes, or FIN for None.
 
@@ -34,6 +37,8 @@ def in_a_thread(
         with contextlib.suppress(OSError):
             for then, event in zip(after_answer, done, strict=True):
                 connection, _ = listener.accept()
+                if tls is not None:
+                    connection = tls.wrap_socket(connection, server_side=True)
                 connections.append(connection)
                 connection.recv(65536)
                 connection.sendall(DONE)
@@ -67,20 +72,21 @@ async def test_a_connection_serves_request_after_request() -> None:
         assert (server.accepted, client.stats.opened, client.stats.reused) == (1, 1, 4)
 
 
-async def test_protected_requests_use_fresh_connections_until_one_was_seen_to_last() -> None:
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_requests_use_fresh_connections_until_one_was_seen_to_last(protected: bool) -> None:
     """Without experience a used connection is not trusted; with some it is."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        await answer(client, protected=True)
-        await answer(client, protected=True)
+    async with serving(answering(DONE)) as server, upstream_to(server.port, seen_to_last_seconds=0.0) as client:
+        await answer(client, protected=protected)
+        await answer(client, protected=protected)
         assert server.accepted == 2
 
         async def is_reused() -> bool:
-            await answer(client, protected=True)
+            await answer(client, protected=protected)
             return client.stats.reused > 0
 
         await eventually(is_reused)
         accepted = server.accepted
-        await answer(client, protected=True)
+        await answer(client, protected=protected)
         assert server.accepted == accepted
         assert client.stats.died_on_reuse == 0
 
@@ -109,7 +115,8 @@ async def test_http_1_0_is_not_kept() -> None:
 
 async def test_a_connection_that_was_idle_for_too_long_is_closed() -> None:
     """Nothing is kept beyond the keepalive time, and having lasted so long is experience."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port, keepalive_seconds=0.5) as client:
+    settings = {"keepalive_seconds": 0.5, "seen_to_last_seconds": 0.0}
+    async with serving(answering(DONE)) as server, upstream_to(server.port, **settings) as client:
         await answer(client)
         await all_closed(client)
         assert client._pool._history.allows(0.4, asyncio.get_running_loop().time())
@@ -245,6 +252,20 @@ async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: by
             assert (client.stats.reused, client.stats.opened) == (0, 2)
 
 
+@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
+async def test_what_came_since_the_answer_over_tls(authority: Authority, then: bytes | None) -> None:
+    """Bytes that a fresh connection may have to read, its session tickets, condemn a used one."""
+    go = threading.Event()
+    tls = tls_context(ca=authority.ca_file)
+    with in_a_thread(then, b"", go=go, tls=authority.issue().server_context()) as (port, done):
+        async with upstream_to(port, tls=tls) as client:
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            go.set()
+            done[0].wait(10)
+            assert await (await answer(client)).body.read_all(10) == b"done"
+            assert (client.stats.reused, client.stats.opened) == (0, 2)
+
+
 async def test_a_lost_keep_alive_race_is_in_doubt_and_teaches() -> None:
     """A connection that dies under its second request is not retried, and no used one is trusted for a while."""
     ends = asyncio.Event()
@@ -277,10 +298,48 @@ async def test_an_upstream_that_closes_after_each_answer_never_causes_doubt() ->
         writer.write(DONE)
         await writer.drain()
 
-    async with serving(handler) as server, upstream_to(server.port) as client:
+    async with serving(handler) as server, upstream_to(server.port, seen_to_last_seconds=0.0) as client:
         for _ in range(300):
             assert await (await answer(client, protected=True)).body.read_all(10) == b"done"
         assert len(server.requests) == 300
+
+
+@contextlib.contextmanager
+def closing_soon() -> Iterator[int]:
+    """The port of a service that closes each connection 0 to 6 ms after its answer, and says nothing of it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            for number in itertools.count():
+                connection, _ = listener.accept()
+                connection.recv(65536)
+                connection.sendall(DONE)
+                threading.Timer(number % 13 / 2000, connection.close).start()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+async def test_an_upstream_that_closes_soon_after_each_answer_fails_no_unprotected_request() -> None:
+    """Nobody sends such a request again, so it is not sent where a service may be about to close."""
+    with closing_soon() as port:
+        async with upstream_to(port, seen_to_last_seconds=0.0) as client:
+            lost = 0
+            for _ in range(300):
+                result = await send(client, request(b"GET"), b"")
+                if isinstance(result, Answer):
+                    assert await result.body.read_all(10) == b"done"
+                else:
+                    lost += 1
+            assert lost == 0
 
 
 async def test_answers_belong_to_their_own_requests() -> None:
@@ -394,11 +453,13 @@ async def test_answers_that_last_keep_no_operation_out() -> None:
             assert await stream.body.read_all(2) == b"ok"
 
 
-async def test_a_place_is_taken_from_a_connection_that_may_not_serve() -> None:
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
     """At the limit an idle connection that is not trusted makes room for a fresh one."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port, connections_max=1) as client:
+    limits = {"connections_max": 1, "seen_to_last_seconds": 0.0}
+    async with serving(answering(DONE)) as server, upstream_to(server.port, **limits) as client:
         for _ in range(3):
-            await answer(client, protected=True)
+            await answer(client, protected=protected)
         assert client.stats.opened == 3 - client.stats.reused
 
 

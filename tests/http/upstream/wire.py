@@ -95,9 +95,13 @@ def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asynci
 
 
 @contextlib.asynccontextmanager
-async def upstream_to(port: int, **settings: Any) -> AsyncIterator[Upstream]:
-    """A client that is closed at the end, and must have closed every connection that it opened."""
+async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **settings: Any) -> AsyncIterator[Upstream]:
+    """A client that is closed at the end, and must have closed every connection that it opened.
+
+    It has seen an idle connection to live for so long, and so uses one again; with 0 it has seen none yet.
+    """
     client = Upstream(UpstreamSettings(**({"host": "127.0.0.1", "port": port} | settings)))
+    client._pool._history.survived(seen_to_last_seconds)
     try:
         yield client
     finally:

@@ -60,6 +60,7 @@ class Completion:
     surely_gone: float
     event: str
     has_body: bool
+    response_digest: bytes | None
 
 
 class Case:
@@ -185,6 +186,7 @@ class Case:
                         *self._ends(change, after.replay_until_us),
                         change.event,
                         after.has_body,
+                        after.response_digest,
                     )
 
     def _ends(self, completed: Change, replay_until_us: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, REPEATED, Case
 from tests.simulation.audit.memory import known
-from tests.simulation.history import Answer
+from tests.simulation.history import Answer, digest_of
 
 _AUTHORISING = frozenset(("release", "forget", "disprove", "takeover"))
 _NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}
@@ -109,6 +109,11 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
         expires = answer.header("idempotency-expires")
         if expires is not None and until.setdefault(window, expires) != expires:
             yield f"{window[0]}: call {call.number} was told another expiry"
+    for call, answer in case.answers(REPEATED | {"stored"}):
+        digest = digest_of(answer.status, answer.body)
+        recorded = [each for each in case.completed_as(answer.nonce) if each.operation_id not in case.lost]
+        if any(each.has_body and each.response_digest != digest for each in recorded):
+            yield f"call {call.number}: {answer.word}, and the record has other bytes"
 
 
 def _essence(answer: Answer) -> object:

@@ -1,9 +1,18 @@
--- Counts the keys that are remembered now, by operation name.
+-- Counts the keys that are remembered now, by service and operation name, and says until when the last of them is: null
+-- where one is kept until it is resolved.
 --
--- Where it is given what the ids of a service are derived from, up to the caller, only that service's are counted: their ids
--- are derived again as `core.identity` does, as UUIDs of version 8.
-SELECT o.operation, count(*) AS alive
-FROM unnest($2::text[], $3::bytea[]) AS a (operation, derivation)
+-- The name alone does not say whose a key is: the ids are derived again as `core.identity` does, as UUIDs of version 8,
+-- from what the ids of a service's operation are derived from, up to the caller.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+SELECT
+    a.place,
+    count(*) AS keys,
+    CASE
+        WHEN NOT bool_or(o.state IN ('claimed', 'in_doubt')) THEN max(greatest(o.replay_until_us, o.remember_until_us))
+    END AS until_us
+FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS a (operation, derivation, place)
     JOIN idempotency_gateway.operation o USING (operation)
     CROSS JOIN LATERAL (
         SELECT substring(
@@ -14,13 +23,7 @@ FROM unnest($2::text[], $3::bytea[]) AS a (operation, derivation)
             ) FOR 16
         ) AS bits
     ) d
-WHERE (
-        o.state IN ('claimed', 'in_doubt')
-        OR greatest(o.replay_until_us, o.remember_until_us) > {now}
-    )
-    AND (
-        a.derivation IS NULL
-        OR uuid_send(o.operation_id)
-            = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
-    )
-GROUP BY o.operation
+WHERE NOT {is_absent(o)}
+    AND uuid_send(o.operation_id)
+        = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
+GROUP BY a.place

@@ -21,15 +21,17 @@ WITH clock AS MATERIALIZED (
         coalesce(i.lease_us, ($14::bigint[])[1]) AS lease_us,
         i.read_token,
         coalesce(i.due_in_us, ($16::bigint[])[1]) AS due_in_us,
-        i.new_probe_target, i.new_probe_host
+        i.new_probe_target, i.new_probe_host,
+        coalesce(i.new_request, ($19::text[])[1]) AS new_request,
+        i.new_request_id, i.new_trace_id
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
         $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
-        $17::bytea[], $18::bytea[]
+        $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[]
     ) AS i (
         for_id, new_attempt_id, new_holder, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
         new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us,
-        new_probe_target, new_probe_host
+        new_probe_target, new_probe_host, new_request, new_request_id, new_trace_id
     )
 ), seen AS MATERIALIZED (
     SELECT i.*, o.*
@@ -40,17 +42,17 @@ WITH clock AS MATERIALIZED (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
         carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
-        recipe, digest, raw, key_id, probe_target, probe_host
+        recipe, digest, raw, key_id, probe_target, probe_host, request, request_id, trace_id
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
         c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
-        s.new_probe_target, s.new_probe_host
+        s.new_probe_target, s.new_probe_host, s.new_request, s.new_request_id, s.new_trace_id
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
-        OR s.state = 'released' AND (s.token = s.read_token OR s.remember_until_us <= c.now_us)
-        OR s.state IN ('completed', 'tombstone') AND greatest(s.replay_until_us, s.remember_until_us) <= c.now_us
+        OR s.state = 'released' AND s.token = s.read_token
+        OR {is_absent(s)}
     ORDER BY s.for_id
     ON CONFLICT (operation_id) DO UPDATE SET
         -- Drawn now that the row is locked: a token of `excluded` may be lower than one given to somebody meanwhile.
@@ -74,6 +76,9 @@ WITH clock AS MATERIALIZED (
         holder = excluded.holder,
         probe_target = excluded.probe_target,
         probe_host = excluded.probe_host,
+        request = excluded.request,
+        request_id = excluded.request_id,
+        trace_id = excluded.trace_id,
         -- Everything above is alike for both rows. What follows is kept by a retry, and new where the key was free again.
         (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key) = (
             SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key
@@ -103,10 +108,14 @@ WITH clock AS MATERIALIZED (
                 )
         )
     RETURNING o.operation_id, o.token, o.attempts, o.claimed_us
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $22::uuid AND EXISTS (SELECT FROM granted)
+    RETURNING w.number
 )
-SELECT NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, c.now_us, {record}
+SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, {record}, {witness}
 FROM seen o CROSS JOIN clock c
 WHERE o.operation_id IS NOT NULL
 UNION ALL
-SELECT g.operation_id, g.token, g.attempts, g.claimed_us, {no_record}
+SELECT g.claimed_us, g.operation_id, g.token, g.attempts, {no_record}, {witness}
 FROM granted g

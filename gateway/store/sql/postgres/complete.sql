@@ -43,11 +43,11 @@ WITH input AS MATERIALIZED (
         location = l.new_location,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND (
-            o.state IN ('claimed', 'in_doubt')
-            OR o.state = 'released' AND o.last_event = 'disprove' AND o.remember_until_us > c.now_us
+            l.state IN ('claimed', 'in_doubt')
+            OR {is_released(l)} AND l.last_event = 'disprove'
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (
@@ -56,8 +56,12 @@ WITH input AS MATERIALIZED (
         ch.token, ch.drop_day, coalesce(($9::bytea[])[ch.ordinal], ($9::bytea[])[1]), ($10::bytea[])[ch.ordinal],
         ($11::bytea[])[ch.ordinal]
     FROM changed ch
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $13::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}
+SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN (
     SELECT l.* FROM locked l WHERE NOT $12 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
 ) o ON true

@@ -16,18 +16,18 @@ WITH input AS MATERIALIZED (
 ), changed AS (
     DELETE FROM idempotency_gateway.operation o
     USING locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.remember_until_us > c.now_us
-        AND (
-            o.state IN ('released', 'tombstone')
-            OR o.state = 'completed' AND o.replay_until_us <= c.now_us
-        )
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND ({is_released(l)} OR {is_tombstone(l)})
     RETURNING o.operation_id, o.token, l.by_who, l.by_why
 ), audited AS (
     INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
     SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'erase', ch.by_who, ch.by_why
     FROM changed ch CROSS JOIN clock c
     WHERE ch.by_who IS NOT NULL
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $5::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

@@ -2,6 +2,8 @@
 -- released | tombstone --collect--> absent (the key is no longer remembered)
 -- claimed --lapse--> in_doubt (a lapse that the walk over the tokens did not see)
 --
+-- A state that time alone does not end stays, whatever is written as the time at which it is due.
+--
 -- `due_us` may be late by the slack, so the scan goes that much further. Who is locked is left for the next pass. A retired
 -- answer stays where it is until its partition leaves: nobody reads it any more.
 WITH turn AS MATERIALIZED (
@@ -10,16 +12,12 @@ WITH turn AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), due AS MATERIALIZED (
-    SELECT o.operation_id, o.state, greatest(o.replay_until_us, o.remember_until_us) AS until_us
+    SELECT o.operation_id, o.state, o.replay_until_us, o.remember_until_us
     FROM idempotency_gateway.operation o
     WHERE (SELECT mine FROM turn)
         AND o.due_us <= (SELECT now_us FROM clock) + {due_slack_us}
         AND o.version = {record_version}
-        AND CASE o.state
-            WHEN 'claimed' THEN o.lease_until_us <= (SELECT now_us FROM clock)
-            WHEN 'completed' THEN o.replay_until_us <= (SELECT now_us FROM clock)
-            ELSE o.remember_until_us <= (SELECT now_us FROM clock)
-        END
+        AND {due_us(o)} <= (SELECT now_us FROM clock)
     ORDER BY o.due_us
     LIMIT $2::bigint
     FOR UPDATE SKIP LOCKED
@@ -39,12 +37,12 @@ WITH turn AS MATERIALIZED (
         due_us = o.remember_until_us,
         drop_day = NULL
     FROM due d CROSS JOIN clock c
-    WHERE o.operation_id = d.operation_id AND d.state = 'completed' AND d.until_us > c.now_us
+    WHERE o.operation_id = d.operation_id AND d.state = 'completed' AND NOT {is_absent(d)}
     RETURNING 1
 ), collected AS (
     DELETE FROM idempotency_gateway.operation o
     USING due d CROSS JOIN clock c
-    WHERE o.operation_id = d.operation_id AND d.state <> 'claimed' AND d.until_us <= c.now_us
+    WHERE o.operation_id = d.operation_id AND {is_absent(d)}
     RETURNING 1
 )
 SELECT

@@ -21,11 +21,8 @@ WITH clock AS MATERIALIZED (
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (
             o.state = ANY($6::text[])
-            OR o.state = ANY($7::text[]) AND CASE o.state
-                WHEN 'claimed' THEN o.lease_until_us <= c.now_us
-                WHEN 'completed' THEN o.replay_until_us <= c.now_us OR r.reason IS NULL
-                ELSE o.remember_until_us <= c.now_us
-            END
+            OR o.state = ANY($7::text[])
+                AND ({due_us(o)} <= c.now_us OR o.state = 'completed' AND r.reason IS NULL)
         )
     ORDER BY o.operation_id
     LIMIT $8::bigint

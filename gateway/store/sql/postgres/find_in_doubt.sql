@@ -22,7 +22,7 @@ WITH start AS MATERIALIZED (
         ORDER BY token
         LIMIT {unswept_claims_max}
     ) o
-    WHERE o.attention_us IS NULL AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+    WHERE o.attention_us IS NULL AND {is_in_doubt(o)}
         AND o.operation_id >= $2::uuid AND (h.last_id IS NULL OR o.operation_id <= h.last_id)
 ), found AS MATERIALIZED (
     SELECT o.*
@@ -35,7 +35,7 @@ WITH start AS MATERIALIZED (
         ) o
     ) o
     WHERE o.version = {record_version}
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= s.now_us)
+        AND {is_in_doubt(o)}
         AND o.first_claimed_us <= s.now_us - $4::bigint
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (NOT $6::boolean OR NOT EXISTS (

@@ -6,7 +6,8 @@
 -- Walks the claims in the order of their tokens from where the last walk ended, and looks at those that were renewed. The
 -- walk ends before the first claim that must be looked at again, and before what may still be followed by a lower token
 -- of a statement that has not committed: after the last token of which that is known ($4). When a claim was made does not
--- tell, for the clock may have been set since.
+-- tell, for the clock may have been set since. Nor does it wait for ever for a claim that a newer program wrote, and that
+-- only such a one may end: the statement for what is expired comes to it later.
 WITH turn AS MATERIALIZED (
     -- What time has changed is true whether or not it is written down: no flush at commit.
     SELECT pg_try_advisory_xact_lock({sweep_lock}) AS mine, set_config('synchronous_commit', 'off', true)
@@ -16,7 +17,7 @@ WITH turn AS MATERIALIZED (
 ), young AS MATERIALIZED (
     SELECT o.*
     FROM start s CROSS JOIN LATERAL (
-        SELECT operation_id, token, state, lease_until_us, attention_us
+        SELECT operation_id, token, state, lease_until_us, attention_us, version
         FROM idempotency_gateway.operation
         WHERE token > s.passed_token
         ORDER BY token
@@ -25,20 +26,21 @@ WITH turn AS MATERIALIZED (
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
     FROM young y CROSS JOIN start s
-    WHERE y.state = 'claimed' AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + {lease_us_max})
+    WHERE y.state = 'claimed' AND y.version = {record_version}
+        AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + {lease_us_max})
     UNION
     SELECT o.operation_id
     FROM start s CROSS JOIN LATERAL (
         SELECT operation_id, lease_until_us
         FROM idempotency_gateway.operation
-        WHERE attention_us IS NOT NULL AND state = 'claimed'
+        WHERE attention_us IS NOT NULL AND state = 'claimed' AND version = {record_version}
     ) o
     WHERE o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max}
     LIMIT $2::bigint
 ), due AS MATERIALIZED (
-    SELECT o.operation_id
+    SELECT o.operation_id, o.lease_until_us
     FROM (SELECT operation_id FROM candidate ORDER BY operation_id) d CROSS JOIN start s CROSS JOIN LATERAL (
-        SELECT operation_id
+        SELECT operation_id, lease_until_us
         FROM idempotency_gateway.operation o
         WHERE o.operation_id = d.operation_id AND o.state = 'claimed'
             AND (o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max})
@@ -52,7 +54,7 @@ WITH turn AS MATERIALIZED (
         due_us = NULL,
         attention_us = coalesce(o.attention_us, s.now_us)
     FROM due d CROSS JOIN start s
-    WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+    WHERE o.operation_id = d.operation_id AND d.lease_until_us <= s.now_us
     RETURNING o.token, o.route, o.operation_id
 ), shortened AS (
     UPDATE idempotency_gateway.operation o SET
@@ -61,14 +63,19 @@ WITH turn AS MATERIALIZED (
         lease_until_us = s.now_us + {lease_us_max},
         attention_us = coalesce(o.attention_us, s.now_us)
     FROM due d CROSS JOIN start s
-    WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.lease_until_us > s.now_us + {lease_us_max}
+    WHERE o.operation_id = d.operation_id AND d.lease_until_us > s.now_us
     RETURNING o.token
 ), held AS MATERIALIZED (
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
-    FROM young y
+    FROM young y CROSS JOIN start s
     WHERE y.token > $4::bigint
         OR y.state = 'claimed' AND y.attention_us IS NULL
             AND y.token NOT IN (SELECT token FROM lapsed UNION ALL SELECT token FROM shortened)
+            -- A newer program has as long for its own as the longest lease.
+            AND (
+                y.version = {record_version}
+                OR y.lease_until_us BETWEEN s.now_us - {lease_us_max} AND s.now_us + {lease_us_max}
+            )
 ), moved AS (
     UPDATE idempotency_gateway.upkeep u SET passed_token = p.token
     FROM (SELECT max(y.token) AS token FROM young y CROSS JOIN held h WHERE y.token < h.token) p

@@ -34,9 +34,9 @@ WITH input AS MATERIALIZED (
         location = l.new_location,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token
+        AND {is_in_doubt(l)}
     RETURNING o.operation_id, o.token, o.drop_day, l.ordinal
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
@@ -50,6 +50,10 @@ WITH input AS MATERIALIZED (
         ($12::text[])[ch.ordinal], ($13::text[])[ch.ordinal]
     FROM changed ch CROSS JOIN clock c
     WHERE ($12::text[])[ch.ordinal] IS NOT NULL
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $14::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

@@ -21,18 +21,20 @@ WITH input AS MATERIALIZED (
         due_us = o.remember_until_us,
         drop_day = NULL
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.state = 'completed' AND o.replay_until_us > c.now_us
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND {is_completed(l)}
     RETURNING o.operation_id, l.token, l.drop_day, l.by_who, l.by_why
-), dropped AS (
-    DELETE FROM idempotency_gateway.response r
-    USING changed ch
-    WHERE r.token = ch.token AND r.drop_day = ch.drop_day
+), dropped AS MATERIALIZED (
+    SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch
 ), audited AS (
     INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
     SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'purge', ch.by_who, ch.by_why
     FROM changed ch CROSS JOIN clock c
     WHERE ch.by_who IS NOT NULL
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $5::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM dropped) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

@@ -4,6 +4,8 @@ WITH clock AS MATERIALIZED (
 )
 UPDATE idempotency_gateway.recovery r SET
     held_until_us = 0,
-    put_off_until_us = c.now_us + $5::bigint
+    put_off_until_us = c.now_us + $5::bigint,
+    asked_us = c.now_us,
+    finding = $6::text
 FROM clock c
 WHERE r.operation_id = $2::uuid AND r.token = $3::bigint AND r.tries = $4::integer

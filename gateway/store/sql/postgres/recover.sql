@@ -6,18 +6,28 @@ WITH clock AS MATERIALIZED (
     -- A lease that a crash forgets is given twice, which costs a question: no flush at commit.
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )
-INSERT INTO idempotency_gateway.recovery AS r (operation_id, token, held_until_us, put_off_until_us, check_us, tries)
-SELECT o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1
+INSERT INTO idempotency_gateway.recovery AS r (
+    operation_id, token, held_until_us, put_off_until_us, check_us, tries, background_tries, asked_us, finding
+)
+SELECT
+    o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1,
+    CASE WHEN $5::boolean THEN 0 ELSE 1 END, 0, ''
 FROM clock c CROSS JOIN idempotency_gateway.operation o
 WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = {record_version}
-    AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    AND {is_in_doubt(o)}
 ON CONFLICT (operation_id) DO UPDATE SET
     token = excluded.token,
     held_until_us = excluded.held_until_us,
     put_off_until_us = CASE WHEN r.token = excluded.token THEN r.put_off_until_us ELSE 0 END,
-    tries = CASE WHEN r.token = excluded.token THEN r.tries + 1 ELSE 1 END
+    tries = CASE WHEN r.token = excluded.token THEN r.tries + 1 ELSE 1 END,
+    -- Whoever waits makes no pause longer.
+    background_tries = excluded.background_tries + CASE WHEN r.token = excluded.token THEN r.background_tries ELSE 0 END,
+    asked_us = CASE WHEN r.token = excluded.token THEN r.asked_us ELSE 0 END,
+    finding = CASE WHEN r.token = excluded.token THEN r.finding ELSE '' END
 WHERE r.token < excluded.token
     OR r.token = excluded.token
         AND r.held_until_us <= (SELECT now_us FROM clock)
+        -- A time that is yet to come is of a clock that was set back.
+        AND NOT (SELECT now_us FROM clock) BETWEEN r.asked_us AND r.asked_us + {probe_floor_us} - 1
         AND ($5::boolean OR r.put_off_until_us <= (SELECT now_us FROM clock))
-RETURNING r.tries
+RETURNING r.tries, r.background_tries

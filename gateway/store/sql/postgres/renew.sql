@@ -19,10 +19,14 @@ WITH input AS MATERIALIZED (
         lease_until_us = c.now_us + l.lease_us,
         attention_us = coalesce(o.attention_us, c.now_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND o.attempt_id = l.for_attempt_id
-        AND o.state = 'claimed' AND o.lease_until_us > c.now_us
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
+        AND {is_claimed(l)}
     RETURNING o.operation_id
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $6::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, {witness}
 FROM clock c LEFT JOIN locked o ON true

@@ -2,8 +2,11 @@
 --
 -- A claimed record whose lease is over is in doubt. An attempt takes over once.
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::bigint[])
-    AS i (for_id, for_token, new_attempt_id, new_holder, lease_us)
+    SELECT * FROM unnest(
+        $2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::bigint[], $7::text[], $8::text[], $9::text[]
+    ) AS i (
+        for_id, for_token, new_attempt_id, new_holder, lease_us, new_request, new_request_id, new_trace_id
+    )
     ORDER BY for_id
 ), locked AS MATERIALIZED (
     SELECT i.*, o.*
@@ -30,12 +33,19 @@ WITH input AS MATERIALIZED (
         -- Kept, so that a lapse is found also by who walked past this token before it was committed.
         attention_us = coalesce(o.attention_us, c.now_us),
         doubt = NULL,
-        resolution_id = NULL
+        resolution_id = NULL,
+        request = l.new_request,
+        request_id = l.new_request_id,
+        trace_id = l.new_trace_id
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND o.version = {record_version}
-        AND o.token = l.for_token AND NOT (o.last_event = 'takeover' AND o.attempt_id = l.new_attempt_id)
-        AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= c.now_us)
+    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+        AND l.token = l.for_token AND NOT (l.last_event = 'takeover' AND l.attempt_id = l.new_attempt_id)
+        AND {is_in_doubt(l)}
     RETURNING o.operation_id, o.token
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $10::uuid AND EXISTS (SELECT FROM changed)
+    RETURNING w.number
 )
-SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token
+SELECT c.now_us, (SELECT count(*) FROM changed) AS changed, {record}, ch.token AS granted_token, {witness}
 FROM clock c LEFT JOIN locked o ON true LEFT JOIN changed ch ON ch.operation_id = o.operation_id

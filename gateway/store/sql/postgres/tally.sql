@@ -6,7 +6,7 @@ WITH start AS MATERIALIZED (
 ), in_doubt AS (
     SELECT o.route, o.claimed_us
     FROM idempotency_gateway.operation o CROSS JOIN start s
-    WHERE o.attention_us IS NOT NULL AND (o.state = 'in_doubt' OR o.state = 'claimed' AND o.lease_until_us <= s.now_us)
+    WHERE o.attention_us IS NOT NULL AND {is_in_doubt(o)}
     UNION ALL
     SELECT o.route, o.claimed_us
     FROM start s CROSS JOIN LATERAL (
@@ -16,7 +16,7 @@ WITH start AS MATERIALIZED (
         ORDER BY token
         LIMIT {unswept_claims_max}
     ) o
-    WHERE o.attention_us IS NULL AND o.state = 'claimed' AND o.lease_until_us <= s.now_us
+    WHERE o.attention_us IS NULL AND {is_in_doubt(o)}
 )
 SELECT d.route, count(*) AS in_doubt, max(s.now_us - d.claimed_us) AS oldest_us
 FROM in_doubt d CROSS JOIN start s

@@ -1,4 +1,5 @@
--- No row of the table: audits whose time and record are gone, and recovery leases of what is in doubt no longer.
+-- No row of the table: audits whose time and record are gone, recovery leases of what is in doubt no longer, and witnesses
+-- that nobody has raised between two looks.
 --
 -- What is still needed is looked at again later.
 WITH turn AS MATERIALIZED (
@@ -44,5 +45,22 @@ WITH turn AS MATERIALIZED (
     DELETE FROM idempotency_gateway.recovery r
     USING old_recovery d
     WHERE r.operation_id = d.operation_id AND r.token = d.token AND NOT d.is_needed
+), due_witness AS MATERIALIZED (
+    SELECT w.link
+    FROM idempotency_gateway.witness w
+    WHERE (SELECT mine FROM turn) AND w.check_us <= (SELECT now_us FROM clock)
+    ORDER BY w.check_us
+    LIMIT $2::bigint
+), kept_witness AS (
+    UPDATE idempotency_gateway.witness w SET kept_number = w.number, check_us = c.now_us + {witness_keep_us}
+    FROM due_witness d CROSS JOIN clock c
+    WHERE w.link = d.link AND w.number <> w.kept_number
+), dropped_witness AS (
+    DELETE FROM idempotency_gateway.witness w
+    USING due_witness d
+    WHERE w.link = d.link AND w.number = w.kept_number
 )
-SELECT greatest((SELECT count(*) FROM old_audit), (SELECT count(*) FROM old_recovery)) AS looked_at
+SELECT
+    greatest(
+        (SELECT count(*) FROM old_audit), (SELECT count(*) FROM old_recovery), (SELECT count(*) FROM due_witness)
+    ) AS looked_at

@@ -6,7 +6,7 @@ SELECT
     o.attempts, o.first_claimed_us, o.claimed_us, o.lease_until_us, o.replay_until_us, o.remember_until_us, o.completed_us,
     o.doubt, o.resolution_id, o.status, o.reason, o.headers,
     o.body_kept AND NOT EXISTS (SELECT 1 FROM response WHERE response.row = o.row), o.probe_target, o.probe_host,
-    o.route, o.operation, o.scope_digest, o.key_digest, o.key, NULL
+    o.request, o.request_id, o.trace_id, o.route, o.operation, o.scope_digest, o.key_digest, o.key, NULL
 FROM operation AS o
 WHERE o.id > ?1 AND o.id <= ?2 AND o.version = ?3 AND o.first_claimed_us <= ?4
     AND (?5 IS NULL OR o.route IN (SELECT value FROM json_each(?5)))

@@ -11,7 +11,7 @@ SELECT
     o.attempts, o.first_claimed_us, o.claimed_us, o.lease_until_us, o.replay_until_us, o.remember_until_us, o.completed_us,
     o.doubt, o.resolution_id, o.status, o.reason, o.headers,
     o.body_kept, o.probe_target, o.probe_host,
-    o.route, o.operation, o.scope_digest, o.key_digest, o.key, NULL
+    o.request, o.request_id, o.trace_id, o.route, o.operation, o.scope_digest, o.key_digest, o.key, NULL
 FROM doubt CROSS JOIN operation AS o ON o.row = doubt.row
 WHERE o.version = ?3 AND o.first_claimed_us <= ?4
     AND (?5 IS NULL OR o.route IN (SELECT value FROM json_each(?5)))

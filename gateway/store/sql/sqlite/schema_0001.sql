@@ -38,7 +38,11 @@ CREATE TABLE operation (
     operation TEXT NOT NULL,
     scope_digest BLOB NOT NULL,
     key_digest BLOB NOT NULL,
-    key TEXT
+    key TEXT,
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    request TEXT NOT NULL DEFAULT '',
+    request_id TEXT,
+    trace_id TEXT
 );
 
 -- What the sweep looks for, and what has lapsed unseen.
@@ -68,10 +72,23 @@ CREATE TABLE sweeper (
 );
 INSERT INTO sweeper (one, owner, until_us) VALUES (1, x'', 0);
 
--- How the identity of each operation name was made.
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
+-- the configuration that was agreed on last.
 CREATE TABLE recipe (
-    operation TEXT PRIMARY KEY,
-    recipe BLOB NOT NULL
+    service TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    recipe BLOB NOT NULL,
+    routes TEXT NOT NULL,
+    is_current INTEGER NOT NULL,
+    PRIMARY KEY (service, operation)
+) WITHOUT ROWID;
+
+-- Which processes serve which operation names (JSON) of which service, and when each was last seen to run.
+CREATE TABLE gateway (
+    id BLOB PRIMARY KEY,
+    service TEXT NOT NULL,
+    operations TEXT NOT NULL,
+    seen_us INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody
@@ -83,7 +100,12 @@ CREATE TABLE recovery (
     held_until_us INTEGER NOT NULL,
     put_off_until_us INTEGER NOT NULL,
     tries INTEGER NOT NULL,
-    check_us INTEGER NOT NULL
+    check_us INTEGER NOT NULL,
+    -- Of these those that nobody waited for: the pause grows with them alone.
+    background_tries INTEGER NOT NULL DEFAULT 0,
+    -- When the last one was given back, and what it came to; 0 and empty before that.
+    asked_us INTEGER NOT NULL DEFAULT 0,
+    finding TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
 CREATE INDEX recovery_check ON recovery (check_us);
@@ -111,3 +133,15 @@ CREATE TABLE epoch (
     memo BLOB NOT NULL
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');
+
+-- What each link of a gateway has acknowledged: a number that every transaction raises in which a command took effect. A note
+-- of it on the host that is higher shows that this is an older state. One that nobody raised between two looks at `check_us`
+-- is removed.
+CREATE TABLE witness (
+    link BLOB PRIMARY KEY,
+    number INTEGER NOT NULL,
+    kept_number INTEGER NOT NULL,
+    check_us INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX witness_check ON witness (check_us);

@@ -5,7 +5,7 @@ SELECT
     fingerprint_recipe, fingerprint_digest, fingerprint_raw, fingerprint_key_id,
     attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
     doubt, resolution_id, status, reason, headers, body_kept, probe_target, probe_host,
-    route, operation, scope_digest, key_digest, key, NULL
+    request, request_id, trace_id, route, operation, scope_digest, key_digest, key, NULL
 FROM operation
 WHERE state = ? AND due_us > ? AND version = ?
 LIMIT ?

@@ -1,2 +1,2 @@
--- no row of the table: how identities were made at the last agreement
-SELECT operation, recipe FROM recipe
+-- no row of the table: what is remembered of each operation name
+SELECT service, operation, recipe, routes, is_current FROM recipe

@@ -4,5 +4,5 @@ UPDATE operation SET
     fingerprint_recipe = ?, fingerprint_digest = ?, fingerprint_raw = ?, fingerprint_key_id = ?,
     attempts = ?, first_claimed_us = ?, claimed_us = ?, lease_until_us = ?, replay_until_us = ?, remember_until_us = ?,
     completed_us = ?, doubt = ?, resolution_id = ?, status = ?, reason = ?, headers = ?, body_kept = ?, due_us = ?,
-    probe_target = ?, probe_host = ?
+    probe_target = ?, probe_host = ?, request = ?, request_id = ?, trace_id = ?
 WHERE row = ?

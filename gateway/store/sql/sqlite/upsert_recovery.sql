@@ -1,7 +1,12 @@
 -- no row of the table: the recovery lease of an operation in doubt, by the transaction that found it so
-INSERT INTO recovery (id, token, held_until_us, put_off_until_us, tries, check_us) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO recovery (
+    id, token, held_until_us, put_off_until_us, tries, background_tries, asked_us, finding, check_us
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     token = excluded.token,
     held_until_us = excluded.held_until_us,
     put_off_until_us = excluded.put_off_until_us,
-    tries = excluded.tries
+    tries = excluded.tries,
+    background_tries = excluded.background_tries,
+    asked_us = excluded.asked_us,
+    finding = excluded.finding

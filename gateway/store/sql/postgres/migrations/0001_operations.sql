@@ -42,7 +42,11 @@ CREATE TABLE idempotency_gateway.operation (
     key_id            text,
     location          bytea,
     probe_target      bytea,
-    probe_host        bytea
+    probe_host        bytea,
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    request           text     NOT NULL DEFAULT '',
+    request_id        text,
+    trace_id          text
 ) WITH (
     fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.05,
@@ -79,10 +83,31 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     END AS coarseness) steps
 $$;
 
+-- A statement does not see the response of a completion that it waited for; one of a volatile function sees what was
+-- committed until it begins.
+CREATE FUNCTION idempotency_gateway.drop_response(of_token bigint, of_drop_day integer) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    DELETE FROM idempotency_gateway.response WHERE token = of_token AND drop_day = of_drop_day
+$$;
+
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
+-- the configuration that was agreed on last.
 CREATE TABLE idempotency_gateway.recipe (
-    operation text  NOT NULL PRIMARY KEY,
-    recipe    bytea NOT NULL
+    service    text    NOT NULL,
+    operation  text    NOT NULL,
+    recipe     bytea   NOT NULL,
+    routes     text    NOT NULL,
+    is_current boolean NOT NULL,
+    PRIMARY KEY (service, operation)
 );
+
+-- Which processes serve which operation names of which service, and when each was last seen to run.
+CREATE TABLE idempotency_gateway.gateway (
+    gateway_id uuid   NOT NULL PRIMARY KEY,
+    service    text   NOT NULL,
+    operations text[] NOT NULL,
+    seen_us    bigint NOT NULL
+) WITH (fillfactor = 70);
 
 -- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
 CREATE TABLE idempotency_gateway.upkeep (
@@ -100,7 +125,12 @@ CREATE TABLE idempotency_gateway.recovery (
     held_until_us    bigint  NOT NULL,
     put_off_until_us bigint  NOT NULL,
     check_us         bigint  NOT NULL,
-    tries            integer NOT NULL
+    tries            integer NOT NULL,
+    -- Of these those that nobody waited for: the pause grows with them alone.
+    background_tries integer NOT NULL DEFAULT 0,
+    -- When the last one was given back, and what it came to; 0 and empty before that.
+    asked_us         bigint  NOT NULL DEFAULT 0,
+    finding          text    NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70);
 CREATE INDEX recovery_check ON idempotency_gateway.recovery (check_us);
 
@@ -126,3 +156,14 @@ CREATE TABLE idempotency_gateway.epoch (
     memo     bytea   NOT NULL
 );
 INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
+
+-- What each link of a gateway has acknowledged: a number that every statement raises which changes an operation. A note of it
+-- on the gateway's host that is higher shows that this is an older state. One that nobody raised between two looks at
+-- `check_us` is removed. Raising changes no indexed column, and stays on its page.
+CREATE TABLE idempotency_gateway.witness (
+    link        uuid   NOT NULL PRIMARY KEY,
+    number      bigint NOT NULL,
+    kept_number bigint NOT NULL,
+    check_us    bigint NOT NULL
+) WITH (fillfactor = 20);
+CREATE INDEX witness_check ON idempotency_gateway.witness (check_us);

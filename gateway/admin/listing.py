@@ -1,0 +1,156 @@
+"""A list of resolutions: what `resolve --from FILE` reads, and what becomes of each line.
+
+One operation a line, `OPERATION_ID never-happened` or `OPERATION_ID completed FILE`; `OPERATION_ID@TOKEN` where it may
+be no other attempt than this. Empty lines and lines that begin with `#` are passed over. A file with a mistake is
+refused as a whole, before anything is done. What it says is done line by line, and may be given again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from gateway.admin.answer import AnswerRefused, read_answer
+from gateway.admin.operations import Operations
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
+from gateway.core.operation import Audit
+from gateway.store.base import Indefinite, NotApplied, StoreError
+
+LIST_BYTES_MAX: Final = 4 * 1024 * 1024
+_LINES_MAX: Final = 10_000
+_MISTAKES_MAX: Final = 20
+# Of all answers together: they are held until the last line is done.
+_ANSWERS_BYTES_MAX: Final = 256 * 1024 * 1024
+_FORM: Final = "expected OPERATION_ID never-happened, or OPERATION_ID completed FILE"
+
+
+class ListWrong(ValueError):
+    """The list cannot be read. The text names each line with a mistake, up to a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a line of the list says. `token` as in `Operations.resolve`."""
+
+    number: int
+    operation_id: UUID
+    ruling: Ruling
+    token: int | None = None
+
+
+class End(StrEnum):
+    """What became of a line."""
+
+    RESOLVED = "resolved"
+    POSSIBLE = "would be resolved"
+    ALREADY = "resolved already"
+    REFUSED = "refused"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A line and what became of it, with what to say."""
+
+    line: Line
+    end: End
+    text: str
+
+
+def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
+    """The lines of a list, with the answers that they name. Raises `ListWrong`, and what `read_file` raises."""
+    lines: list[Line] = []
+    mistakes: list[str] = []
+    answers_bytes = 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        words = raw.decode("utf-8", "surrogateescape").strip()
+        if not words or words.startswith("#"):
+            continue
+        if len(lines) >= _LINES_MAX:
+            raise ListWrong(f"there are more than {_LINES_MAX} operations; split the file")
+        try:
+            line, size = _read_line(number, words, read_file)
+        except ValueError as error:
+            mistakes.append(f"line {number}: {error}")
+            if len(mistakes) >= _MISTAKES_MAX:
+                break
+            continue
+        lines.append(line)
+        answers_bytes += size
+        if answers_bytes > _ANSWERS_BYTES_MAX:
+            raise ListWrong(f"the answers have more than {_ANSWERS_BYTES_MAX >> 20} MiB together; split the file")
+    often = Counter(line.operation_id for line in lines)
+    mistakes += [
+        f"line {line.number}: {line.operation_id} is there {often[line.operation_id]} times"
+        for line in lines
+        if often[line.operation_id] > 1
+    ]
+    if mistakes:
+        raise ListWrong("\n".join(mistakes[:_MISTAKES_MAX]))
+    if not lines:
+        raise ListWrong(f"it names no operation; {_FORM}")
+    return lines
+
+
+def _read_line(number: int, words: str, read_file: Callable[[str], bytes]) -> tuple[Line, int]:
+    """What the line says, and how many bytes of an answer come with it. Raises ValueError."""
+    which, _, rest = words.partition(" ")
+    verb, _, file = rest.strip().partition(" ")
+    operation_id, token = _which(which)
+    match verb, file.strip():
+        case "never-happened", "":
+            return Line(number, operation_id, NothingHappened(), token), 0
+        case "completed", file if file:
+            data = read_file(file)
+            try:
+                return Line(number, operation_id, Happened(*read_answer(data)), token), len(data)
+            except AnswerRefused as error:
+                raise ValueError(f"{file}: {error}") from None
+        case _:
+            raise ValueError(_FORM)
+
+
+def _which(text: str) -> tuple[UUID, int | None]:
+    name, at, token = text.partition("@")
+    try:
+        operation_id = UUID(name)
+    except ValueError:
+        raise ValueError(_FORM) from None
+    if not at:
+        return operation_id, None
+    if not (token.isascii() and token.isdecimal() and 1 <= len(token) <= 18 and int(token) > 0):
+        raise ValueError("expected a token behind @: a whole number above 0")
+    return operation_id, int(token)
+
+
+async def resolve_all(
+    operations: Operations, lines: Sequence[Line], audit: Audit, *, is_forced: bool, is_dry_run: bool
+) -> AsyncIterator[Ended]:
+    """Do what each line says, in order. Ends behind a line of which the store does not say what became of it."""
+    for line in lines:
+        try:
+            outcome = await operations.resolve_listed(
+                line.operation_id,
+                line.ruling,
+                audit,
+                is_forced=is_forced,
+                token=line.token,
+                is_dry_run=is_dry_run,
+            )
+        except (NotApplied, Indefinite) as error:
+            yield Ended(line, End.UNKNOWN, str(error))
+            return
+        except StoreError as error:
+            yield Ended(line, End.REFUSED, str(error))
+            continue
+        match outcome:
+            case Refused(_, text):
+                yield Ended(line, End.REFUSED, text)
+            case Changed(text, is_repeat=True):
+                yield Ended(line, End.ALREADY, text)
+            case Changed(text):
+                yield Ended(line, End.POSSIBLE if is_dry_run else End.RESOLVED, text)

@@ -1,0 +1,181 @@
+"""What a gateway is made of between its listeners and its stores, and how these parts know each other.
+
+The configuration says how they behave, an `Environment` what they meet. Nothing else puts them together: tests and the
+simulation hand in other clocks, stores and upstreams, and change settings in the configuration only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.app.routes import route_of, serving_of, target_of
+from gateway.app.stores import durable_store, tiered_store
+from gateway.config import Config
+from gateway.config import Upstream as UpstreamConfig
+from gateway.core.key import key_fields
+from gateway.observe.facts import Herald
+from gateway.proxy.claiming import Claiming
+from gateway.proxy.coordinator import Coordinator
+from gateway.proxy.identifying import Identifying
+from gateway.proxy.journaling import Journaling
+from gateway.proxy.leases import Leases
+from gateway.proxy.passthrough import Passthrough
+from gateway.proxy.probing import Prober
+from gateway.proxy.runs import Drained
+from gateway.proxy.spool import Spool
+from gateway.proxy.upstream import Upstream
+from gateway.proxy.waiting import Waiting
+from gateway.store.base import FastTier, Indefinite, NotApplied, Store, StoreError, boot_seconds
+from gateway.store.epoch import SeenFile, SharedNote
+from gateway.store.journal import SqliteJournal
+from gateway.store.witness_files import WitnessFiles
+from gateway.upkeep.flusher import Flusher
+from gateway.upkeep.recovery import RecoveryWorker
+from gateway.upkeep.sweeper import Sweeper
+from gateway.upkeep.tally import TallyTaker
+
+_LOG = logging.getLogger("gateway")
+
+_STORE_PAUSE_SECONDS_MIN: Final = 0.2
+_STORE_PAUSE_SECONDS_MAX: Final = 5.0
+# How long a start and a stop wait for what is in the journal. It is flushed in the background, too.
+_FIRST_FLUSH_SECONDS: Final = 10.0
+_LAST_FLUSH_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the parts of one process meet. None of it is open yet; the journal is opened and closed by its owner.
+
+    `holder` names the process in records. `durable` is the durable record itself, without its front. `clock` counts
+    seconds, also while the machine sleeps.
+    """
+
+    holder: str
+    durable: Store
+    fast: FastTier | None
+    seen_file: SeenFile
+    shared_note: SharedNote | None
+    witness_files: WitnessFiles | None = None
+    journal: SqliteJournal
+    clock: Callable[[], float] = boot_seconds
+
+
+class Parts:
+    """The parts of one process. Lives on one event loop, which must be running."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        herald: Herald,
+        client_for: Callable[[UpstreamConfig], Upstream],
+    ) -> None:
+        """`client_for` gives the client of an upstream. Raises what it raises."""
+        clock, journal = environment.clock, environment.journal
+        self._config = config
+        self._journal = journal
+        durable = durable_store(
+            config,
+            environment.durable,
+            herald,
+            serving_of(config),
+            environment.seen_file,
+            environment.shared_note,
+            environment.witness_files,
+            environment.fast,
+        )
+        self.store = store = tiered_store(config, durable, environment.fast, herald, clock)
+        journaling = Journaling(journal, herald, clock=clock)
+        self._flusher = flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
+        self.claiming = Claiming(
+            store,
+            holder=environment.holder,
+            lease_seconds=config.store.lease,
+            grace_seconds=config.store.journal_grace,
+            # What this gateway has not flushed yet may be what became of a record in doubt.
+            reachable_seconds=lambda: store.durable_reachable_seconds if flusher.is_done else 0.0,
+            clock=clock,
+        )
+        self.leases = Leases(store, herald, lease_seconds=config.store.lease, clock=clock)
+        self.prober = Prober(
+            store,
+            herald,
+            service=config.service,
+            may_recover=self.claiming.may_recover,
+            who=f"probe by {environment.holder}",
+            steady_seconds=lambda: store.durable_steady_seconds,
+        )
+        self.coordinator = Coordinator(
+            identifying=Identifying(
+                config.service, Spool(config.state_dir / "spool"), keeps_clear_keys=config.store.clear_keys
+            ),
+            store=store,
+            journaling=journaling,
+            claiming=self.claiming,
+            leases=self.leases,
+            waiting=Waiting(store),
+            prober=self.prober,
+            herald=herald,
+            in_flight_max=config.limits.max_in_flight,
+            recall=store.recall,
+            look=store.look,
+        )
+        self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
+        key_names = frozenset(name for route in self.routes for name in key_fields(route.key)) | {b"idempotency-key"}
+        self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), herald, key_names)
+        self._sweeper = Sweeper(store, herald, clock=clock)
+        self._tally_taker = TallyTaker(store, herald)
+        self._recovery = RecoveryWorker(store, self.prober, {route.name: route for route in self.routes})
+
+    async def start_store(self) -> bool:
+        """Start the stores and flush the journal; False when the durable one is not there: `keep_starting`.
+
+        Raises `StartRefused`.
+        """
+        try:
+            await self.store.start()
+        except (NotApplied, Indefinite):
+            return False
+        await self._flush(_FIRST_FLUSH_SECONDS)
+        return True
+
+    async def keep_starting(self) -> None:
+        """Until the durable store is there. Raises `StartRefused`, which is no passing fault."""
+        pause = _STORE_PAUSE_SECONDS_MIN
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self.store.start()
+            except (NotApplied, Indefinite):
+                pause = min(pause * 2, _STORE_PAUSE_SECONDS_MAX)
+            else:
+                return
+
+    def upkeep(self) -> list[Coroutine[Any, Any, None]]:
+        """What is to be run beside the requests, until it is cancelled. `leases` are to run before the first one."""
+        return [self._flusher.run(), self._sweeper.run(), self._tally_taker.run(), self._recovery.run()]
+
+    def stop_upkeep(self) -> None:
+        """Begin nothing in the background from now on but flushing."""
+        self._sweeper.stop()
+        self._tally_taker.stop()
+        self._recovery.stop()
+
+    async def drain(self) -> tuple[Drained, int]:
+        """End what is in flight; returns how, and how many outcomes stay in the journal."""
+        drained = await self.coordinator.drain(self._config.shutdown.drain_timeout)
+        await self._flush(_LAST_FLUSH_SECONDS)
+        return drained, self._journal.tally.waiting
+
+    async def _flush(self, seconds: float) -> None:
+        """Flush the journal as far as that goes in so many seconds; the flusher's own task does the rest."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._flusher.run_once()
+        except (TimeoutError, StoreError) as error:
+            _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")

@@ -1,0 +1,67 @@
+"""What `check` says of the TLS files: those of this machine, as a start would meet them, and as peers would."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import PLACEHOLDER_DIRECTORY, Config
+from gateway.proxy.certificates import PemError, believing, check_dates
+
+
+@dataclass(frozen=True, slots=True)
+class TlsRemark:
+    """What is said of the files at `path` of the configuration. `is_fault`: a start or each handshake would fail."""
+
+    path: str
+    text: str
+    is_fault: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    path: str
+    cert: Path | None
+    key: Path | None
+    ca: Path | None
+
+
+def tls_remarks(config: Config) -> list[TlsRemark]:
+    """What is wrong with each of the files, and which of them this user may not read."""
+    return [remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)]
+
+
+def _named(config: Config) -> Iterator[_Files]:
+    if (tls := config.listen.tls) is not None:
+        yield _Files("listen.tls", tls.cert, tls.key, None)
+    upstreams = [("upstream.tls", config.upstream)]
+    upstreams += [
+        (f"routes[{index}].upstream.tls", config.upstream_for(route))
+        for index, route in enumerate(config.routes)
+        if "tls" in route.upstream.model_fields_set
+    ]
+    for path, upstream in upstreams:
+        if upstream.tls is not None:
+            yield _Files(path, upstream.tls.cert, upstream.tls.key, upstream.tls.ca)
+
+
+def _remarks(files: _Files) -> Iterator[TlsRemark]:
+    paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
+    # Who checks is often not the user that will serve, and must not read its keys.
+    hidden = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
+    for path in hidden:
+        yield TlsRemark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
+    if hidden or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
+        return
+    try:
+        if files.ca is not None:
+            believing(files.ca)
+        if files.cert is not None and files.key is not None:
+            check_dates(files.cert, files.key)
+    except PemError as error:
+        yield TlsRemark(files.path, str(error), is_fault=True)

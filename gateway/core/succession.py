@@ -1,0 +1,70 @@
+"""Which operations lose requests to which others when routes change.
+
+An operation is remembered under a name; a repeat of an old request is recognised only while its route still leads to
+that name. Two route tables are compared, that of before and that of after, and both as requests are routed: the first
+route that matches decides. What is asked is not whether two routes look alike but whether there is a request that led
+to one operation before and leads to another one after. That covers a renamed route, an exchange of two names, a new
+route that takes a part of an older one's requests, and another order.
+
+A route that leads nowhere any more loses its requests to nobody: they match no route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.core.routing import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRoute:
+    """A route of a service: which requests lead to which of its operations."""
+
+    service: str
+    operation: str
+    rule: Rule
+
+    def is_of(self, other: ServedRoute) -> bool:
+        """Whether both lead to the same operation."""
+        return (self.service, self.operation) == (other.service, other.operation)
+
+
+def handed_over(before: Sequence[ServedRoute], after: Sequence[ServedRoute]) -> list[tuple[ServedRoute, ServedRoute]]:
+    """The pairs of routes, of two operations, where the second gets requests that led to the first before.
+
+    Both tables are in routing order. A request that several earlier routes take only together is not seen to be taken:
+    then a pair too many is found, never one too few.
+    """
+    found = []
+    before_places, after_places = _places(before), _places(after)
+    # A route takes all of its requests before whatever comes behind it, so that where both routes of a pair are in both
+    # tables only another order makes a difference.
+    bounds = [before_places.get(_key(latter), len(before)) for latter in after]
+    for former_place, former in enumerate(before):
+        for latter_place in range(after_places.get(_key(former), len(after))):
+            latter = after[latter_place]
+            if former_place >= bounds[latter_place] or latter.is_of(former):
+                continue
+            shared = former.rule.common(latter.rule)
+            if shared is not None and any(
+                not _is_taken(before[:former_place], shared, method)
+                and not _is_taken(after[:latter_place], shared, method)
+                for method in shared.methods
+            ):
+                found.append((former, latter))
+    return found
+
+
+def _key(route: ServedRoute) -> tuple[str, str, Rule]:
+    return route.service, route.operation, route.rule
+
+
+def _places(table: Sequence[ServedRoute]) -> dict[tuple[str, str, Rule], int]:
+    """Where each route is found first."""
+    return {_key(route): place for place, route in reversed(list(enumerate(table)))}
+
+
+def _is_taken(earlier: Sequence[ServedRoute], shared: Rule, method: bytes) -> bool:
+    """Whether one of the routes takes all of these requests first."""
+    return any(route.rule.covers(shared, method) for route in earlier)

@@ -1,0 +1,202 @@
+"""The files in which the workers of a host note what the durable store acknowledged to them.
+
+It owns names, bytes and locks, and judges nothing (`epoch` does). A worker has one file, locked while it lives; the
+files of workers that ended are read by all, and removed once a later acknowledgement stands for them. A note is one
+small write at a fixed place, with a checksum. It is in the kernel's hands when `write` returns, so that it outlives the
+process, and on the disk after the next `sync`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import struct
+import threading
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from gateway.store.base import StartRefused
+from gateway.store.directories import make_directory, sync_directory
+from gateway.store.epoch import WitnessNote
+
+# Links of one worker.
+PLACES: Final = 8
+SUFFIX: Final = ".notes"
+
+_LOG = logging.getLogger("gateway")
+
+# Link, number, time, token of the last known loss, memory; then the checksum of these.
+_NOTE: Final = struct.Struct("<16sQqQ16s")
+_CHECKSUM: Final = struct.Struct("<I4x")
+_NOTE_BYTES: Final = _NOTE.size + _CHECKSUM.size
+_UNUSED: Final = bytes(_NOTE_BYTES)
+# A reader may come in the middle of a write; twice in a row is no accident.
+_READ_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all workers of the host have noted, and the files among these of workers that had ended before."""
+
+    notes: tuple[WitnessNote, ...] = ()
+    ended: frozenset[Path] = frozenset()
+
+
+class WitnessFiles:
+    """One worker's file, and those of its neighbours. Its verbs block, for as long as the kernel takes; `open`, `sync`
+    and `close` also wait for the disk. They may be called in any thread, `write` in one at a time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._descriptor = -1
+        # Or a write could reach another file that got the number of the closed descriptor.
+        self._lock = threading.Lock()
+        self._is_synced = True
+        self._has_failed = False
+        self._covered: frozenset[Path] = frozenset()
+        self.beyond = 0
+        """The token by which the last known loss was dealt with: from when new notes are."""
+
+    def open(self) -> None:
+        """Make this worker's file, unless that was done. Raises `StartRefused`."""
+        if self._path is not None:
+            return
+        name = uuid4().hex
+        unborn, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
+        try:
+            make_directory(self._directory)
+            descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                # Locked before others can see it, and with its room on the disk.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                os.pwrite(descriptor, _UNUSED * PLACES, 0)
+                os.fsync(descriptor)
+                unborn.rename(path)
+                sync_directory(self._directory)
+            except BaseException:
+                os.close(descriptor)
+                unborn.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise StartRefused(f"{self._directory} cannot be written to: {error.strerror}") from error
+        self._descriptor, self._path = descriptor, path
+
+    def read(self) -> Reading:
+        """What is noted now. Raises `StartRefused` for a file that cannot be read."""
+        for _ in range(_READ_TRIES):
+            try:
+                paths = sorted(self._directory.iterdir())
+            except FileNotFoundError:
+                return Reading()
+            except OSError as error:
+                raise _unreadable(self._directory, error) from error
+            try:
+                return self._read_all([path for path in paths if path.suffix == SUFFIX])
+            except FileNotFoundError:
+                # Removed meanwhile, by a worker whose own file may have come after this list was made.
+                continue
+        raise _unreadable(self._directory, "files in it come and go, or lead nowhere")
+
+    def write(self, place: int, note: WitnessNote) -> None:
+        """Keep the latest note of one of this worker's links. A disk that does not take it is reported, once."""
+        values = _NOTE.pack(note.link.bytes, note.number, note.at_us, note.beyond, note.memory)
+        try:
+            with self._lock:
+                os.pwrite(self._descriptor, values + _CHECKSUM.pack(zlib.crc32(values)), place * _NOTE_BYTES)
+        except OSError as error:
+            if not self._has_failed:
+                _LOG.error("what the durable store acknowledged could not be noted in %s: %s", self._path, error)
+            self._has_failed = True
+        else:
+            self._is_synced = self._has_failed = False
+
+    def cover(self, reading: Reading) -> None:
+        """A number that was acknowledged, and noted, after this reading was compared stands for all that was in it."""
+        self._covered |= reading.ended
+
+    def sync(self) -> None:
+        """Put this worker's notes on the disk, and remove the files that they stand for. Raises OSError."""
+        if self._is_synced or self._path is None:
+            return
+        self._is_synced, covered = True, self._covered
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._is_synced = False
+            raise
+        for path in covered:
+            path.unlink(missing_ok=True)
+        self._covered -= covered
+
+    def close(self) -> None:
+        """End the worker's life: its file stays for those who come after. Raises OSError."""
+        if self._path is None:
+            return
+        try:
+            self.sync()
+        finally:
+            with self._lock:
+                os.close(self._descriptor)
+                self._path, self._descriptor = None, -1
+
+    def _read_all(self, paths: list[Path]) -> Reading:
+        notes: list[WitnessNote] = []
+        ended: set[Path] = set()
+        for path in paths:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    # Asked first: whoever has ended writes no more.
+                    if path != self._path and _has_no_owner(descriptor):
+                        ended.add(path)
+                    notes += _notes_in(descriptor)
+                finally:
+                    os.close(descriptor)
+            except FileNotFoundError:
+                raise
+            except (OSError, ValueError) as error:
+                raise _unreadable(path, error) from error
+        return Reading(tuple(notes), frozenset(ended))
+
+
+def _unreadable(path: Path, why: object) -> StartRefused:
+    return StartRefused(
+        f"{path}, which says what the durable store acknowledged, cannot be read ({why}); without it a lost memory "
+        "could go unnoticed. Repair it, or remove it to believe the store as it is"
+    )
+
+
+def _has_no_owner(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        # Somebody has it, or this file system has no locks: then it stays.
+        return False
+    return True
+
+
+def _notes_in(descriptor: int) -> list[WitnessNote]:
+    """The notes of one file. Raises ValueError for bytes that are none."""
+    size = os.fstat(descriptor).st_size
+    if size != PLACES * _NOTE_BYTES:
+        raise ValueError(f"it has {size} bytes")
+    notes = (_note_at(descriptor, place) for place in range(PLACES))
+    return [note for note in notes if note is not None]
+
+
+def _note_at(descriptor: int, place: int) -> WitnessNote | None:
+    for _ in range(_READ_TRIES):
+        found = os.pread(descriptor, _NOTE_BYTES, place * _NOTE_BYTES)
+        if found == _UNUSED:
+            return None
+        values = found[: _NOTE.size]
+        if found[_NOTE.size :] == _CHECKSUM.pack(zlib.crc32(values)):
+            link, number, at_us, beyond, memory = _NOTE.unpack(values)
+            return WitnessNote(UUID(bytes=link), number, at_us, beyond, memory)
+    raise ValueError(f"the checksum of note {place} is wrong")

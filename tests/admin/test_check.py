@@ -1,0 +1,161 @@
+"""What `check` says of a configuration, of the files that it names and without its secrets; what `migrate` says."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from gateway.cli import main
+from tests.support.house import config_text
+from tests.support.tls import Authority
+
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("check-tls"))
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    """A valid configuration with these changes."""
+    file = tmp_path / "gateway.yaml"
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    file.write_text(config_text("https://127.0.0.1:9", store, tmp_path, **changes))
+    return file
+
+
+def check(file: Path, *options: str) -> int:
+    return main(["check", "--config", str(file), *options])
+
+
+def self_signed(directory: Path, begins: dt.datetime, ends: dt.datetime) -> dict[str, str]:
+    """A certificate with these dates, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begins, ends)
+    files = {"cert": directory / "cert.pem", "key": directory / "key.pem"}
+    files["cert"].write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    files["key"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return {name: str(path) for name, path in files.items()}
+
+
+@pytest.mark.parametrize("path", ["/:id", "/charges"], ids=["colon", "unreachable"])
+def test_what_is_noted_fails_a_strict_check(tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str) -> None:
+    """A route that protects nothing of what was meant is a note, and with --strict a failure."""
+    routes = yaml.safe_load(written(tmp_path).read_text())["routes"]
+    file = written(tmp_path, routes=[*routes, {**routes[0], "name": "again", "match": {"path": path}}])
+    assert check(file) == 0
+    said = capsys.readouterr()
+    assert ("note: routes[1].match" in said.out, said.err) == (True, "")
+    assert check(file, "--strict") == 2
+    said = capsys.readouterr()
+    assert "note: routes[1].match" in said.out
+    assert "--strict" in said.err
+
+
+def test_a_file_without_notes_passes_a_strict_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And it is said how paths are compared."""
+    routes = yaml.safe_load(written(tmp_path).read_text())["routes"]
+    file = written(tmp_path, routes=[{**routes[0], "scope": {"api_key": "X-Api-Key"}}])
+    assert check(file, "--strict") == 0
+    assert "upper and lower case" in capsys.readouterr().out
+
+
+SECRETS = {
+    "upstream": {"url": "${UPSTREAM}"},
+    "store": {"durable": "${DATABASE_URL}", "fast": "redis://:${REDIS_PASSWORD}@cache:6379/0"},
+    "admin": {"token": "${ADMIN_TOKEN}"},
+    "secrets": {"fingerprint_key": {"id": "one", "key": "${file:/run/secrets/no-such-file}"}},
+    "listen": {"address": "0.0.0.0:8443", "tls": {"cert": "${CERT}", "key": "${KEY}"}},
+}
+
+
+def test_a_check_needs_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --without-secrets placeholders stand for what is not there, and it is said for what."""
+    file = written(tmp_path, **SECRETS)
+    assert check(file) == 2
+    assert "the environment variable DATABASE_URL is not set" in capsys.readouterr().err
+    assert check(file, "--without-secrets") == 0
+    said = capsys.readouterr()
+    names = "UPSTREAM, DATABASE_URL, REDIS_PASSWORD, ADMIN_TOKEN, file:/run/secrets/no-such-file, CERT, KEY"
+    (line,) = [line for line in said.out.splitlines() if line.startswith("not checked")]
+    assert set(line.partition(": ")[2].split(", ")) == set(names.split(", "))
+    assert said.err == ""
+
+
+def test_without_secrets_what_is_there_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that is set is used, and every mistake that is none of a missing secret is found."""
+    monkeypatch.setenv("ADMIN_TOKEN", "short")
+    file = written(tmp_path, **SECRETS, log={"level": "loud"})
+    assert check(file, "--without-secrets") == 2
+    mistakes = capsys.readouterr().err.splitlines()
+    assert {line.split(": ")[1] for line in mistakes} == {"log.level", "admin.token"}
+
+
+def test_a_start_takes_no_placeholder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only `check` does without secrets."""
+    assert main(["migrate", "--config", str(written(tmp_path, **SECRETS))]) == 2
+    assert "is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("side", ["listen", "upstream"])
+@pytest.mark.parametrize("fault", ["missing", "other-key", "expired", "not-yet"])
+def test_tls_files_are_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], authority: Authority, fault: str, side: str
+) -> None:
+    """What would fail a start or every handshake is said, with the file; --without-files opens none."""
+    now = dt.datetime.now(dt.UTC)
+    match fault:
+        case "expired":
+            files, said = self_signed(tmp_path, now - 9 * DAY, now - DAY), "cert.pem: certificate has expired"
+        case "not-yet":
+            files, said = self_signed(tmp_path, now + DAY, now + 9 * DAY), "cert.pem: certificate is not yet valid"
+        case "other-key":
+            files, said = self_signed(tmp_path, now - DAY, now + DAY), "is the key of another certificate"
+            shutil.copy(authority.issue("other").key, files["key"])
+        case _:
+            files, said = {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}, "/nowhere/c.pem: No such file"
+    changes = {
+        "listen": {"listen": {"address": "127.0.0.1:0", "tls": files}},
+        "upstream": {"upstream": {"tls": files}},
+    }
+    file = written(tmp_path, **changes[side])
+    assert check(file) == 2
+    error = capsys.readouterr().err
+    assert f"{side}.tls: " in error
+    assert said in error
+    assert check(file, "--without-files") == 0
+
+
+def test_good_tls_files_pass(tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+    """A chain of an authority, its key, and the authority itself."""
+    issued = authority.issue("localhost")
+    files = {"cert": str(issued.cert), "key": str(issued.key)}
+    upstream = {"tls": {**files, "ca": str(authority.ca_file)}}
+    assert check(written(tmp_path, listen={"address": "127.0.0.1:0", "tls": files}, upstream=upstream)) == 0
+    assert capsys.readouterr().err == ""
+
+
+async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In words, and that there was nothing to do the second time."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path))
+    said = []
+    for _ in range(2):
+        assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0].startswith("Brought the schema up to version 1 (operations).")
+    assert said[1] == "The schema is up to date; nothing was changed.\n"

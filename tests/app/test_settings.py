@@ -1,0 +1,685 @@
+"""Every setting of the file does what it says in a whole gateway: changed, it changes what is seen.
+
+`@shows(path, (value, seen), ...)` puts a setting to the test. What is shown elsewhere is named in `ELSEWHERE`. A
+setting of the configuration that is in neither fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel
+
+from gateway.app.life import StartError
+from gateway.app.parts import Environment
+from gateway.config import Config
+from tests.support import http
+from tests.support.clocks import Clocks
+from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, refused
+from tests.support.house import ROUTE, House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, RecordingUpstream
+
+ROOT = Path(__file__).parents[2]
+# Longer than a machine that is busy needs, and far shorter than what is waited for where it is to be seen.
+MOMENT_SECONDS = 1.5
+AT_ONCE: dict[str, Any] = {"in_flight": {"wait": "0s"}}
+FORTY_BYTES = "x" * 40
+
+
+@dataclass
+class Place:
+    """An empty directory, and the clocks of whatever runs in it."""
+
+    directory: Path
+    clocks: Clocks
+
+    def house(self, **changes: Any) -> AbstractAsyncContextManager[House]:
+        """A gateway on these clocks."""
+        options = {"surround": self.clocks.surround} | changes
+        return house(sqlite_store(self.directory), self.directory, **options)
+
+    def later(self, upstream: RecordingUpstream, **changes: Any) -> AbstractAsyncContextManager[House]:
+        """Another gateway on the same data, on this host."""
+        options = {"surround": self.clocks.surround} | changes
+        return neighbour(sqlite_store(self.directory), self.directory, upstream, **options)
+
+
+Show = Callable[[Place, Any], Awaitable[object]]
+SHOWN: dict[str, tuple[Show, tuple[tuple[Any, object], ...]]] = {}
+
+
+def shows(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
+    """The function gives what is seen with a value of this setting; each pair is a value and what it must give."""
+    assert len({repr(seen) for _, seen in pairs}) > 1, f"nothing is seen to change by {path}"
+
+    def decorate(show: Show) -> Show:
+        assert path not in SHOWN
+        SHOWN[path] = show, pairs
+        return show
+
+    return decorate
+
+
+async def is_over(task: asyncio.Task[Any]) -> bool:
+    """Whether it ends in a moment."""
+    done, _ = await asyncio.wait((task,), timeout=MOMENT_SECONDS)
+    return bool(done)
+
+
+# -- the stores ------------------------------------------------------------------------------------------------------
+
+
+@shows("store.lease", ("10s", "in-doubt"), ("60s", "in-flight"))
+async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
+    store = {"lease": lease, "journal_grace": "1h"}
+    async with (
+        place.house(surround=place.clocks.frozen, store=store) as owner,
+        neighbour(
+            sqlite_store(place.directory), place.directory / "n", owner.upstream,
+            surround=place.clocks.surround, store=store, route=AT_ONCE,
+        ) as other,
+    ):  # fmt: skip
+        task, hold = await owner.begin()
+        place.clocks.pass_time(20, other)
+        word = status_of(await other.send())[1]
+        hold.set()
+        await task
+        return word
+
+
+@shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))
+async def so_long_after_a_loss(place: Place, window: str) -> object:
+    changes = {"store": {"amnesia_window": window}}
+    async with place.house(**changes) as home:
+        assert status_of(await home.send("before"))[1] == "stored"
+        await home.gateway.stop()
+        for file in (place.directory / "store").iterdir():
+            file.unlink()
+        async with place.later(home.upstream, **changes) as later:
+            assert status_of(await later.send())[1] == "store-amnesia"
+            place.clocks.pass_time(120, later)
+            return status_of(await later.send())[1]
+
+
+@shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))
+async def answered_from_memory_after_a_while(place: Place, age: str) -> object:
+    return await _answered_from_memory(place, 20, cache_max_age=age)
+
+
+@shows("store.cache_bytes", ("0", 0), ("64MiB", 1))
+async def answered_from_memory_at_once(place: Place, size: str) -> object:
+    return await _answered_from_memory(place, 0, cache_bytes=size)
+
+
+async def _answered_from_memory(place: Place, seconds: float, **store: str) -> int:
+    async with place.house(store=store) as home:
+        await home.send()
+        place.clocks.pass_time(seconds, home)
+        assert status_of(await home.send())[1] == "replayed"
+        return home.gateway._store.stats.cache_hits
+
+
+@shows("store.clear_keys", (True, "k1"), (False, None))
+async def key_of_the_record(place: Place, is_clear: bool) -> object:
+    async with place.house(store={"clear_keys": is_clear}) as home:
+        await home.send("k1")
+        (operation,) = home.upstream.requests[-1].values("Idempotency-Operation")
+        record = (await home.gateway._store.read(UUID(operation.decode()))).record
+        assert record is not None
+        key = record.identity.key
+        return key.decode() if isinstance(key, bytes) else key
+
+
+# -- limits and the end ----------------------------------------------------------------------------------------------
+
+
+@shows("limits.max_in_flight", (1, "overloaded"), (2, "stored"))
+async def beside_another_operation(place: Place, count: int) -> object:
+    async with place.house(limits={"max_in_flight": count}) as home:
+        task, hold = await home.begin("k1")
+        home.upstream.on("/charges", Answer())
+        word = status_of(await home.send("k2"))[1]
+        hold.set()
+        await task
+        return word
+
+
+@shows("limits.max_header_bytes", ("1KiB", 431), ("64KiB", 200))
+async def with_a_long_field(place: Place, size: str) -> object:
+    async with place.house(limits={"max_header_bytes": size}) as home:
+        return (await home.send(headers=[("X-Long", "x" * 2000)])).status
+
+
+@shows("shutdown.delay", ("0s", None), ("30s", 200))
+async def while_it_is_stopping(place: Place, delay: str) -> object:
+    async with place.house(shutdown={"delay": delay, "drain_timeout": "1s"}) as home:
+        stopping = asyncio.create_task(home.gateway.stop())
+        await eventually(lambda: home.gateway.health.draining)
+        await asyncio.wait((stopping,), timeout=0.2)
+        try:
+            status = (await home.send()).status
+        except OSError:
+            status = None
+        home.gateway.hurry()
+        await stopping
+        return status
+
+
+@shows("shutdown.drain_timeout", ("0s", "in-doubt"), ("30s", "stored"))
+async def of_what_is_in_flight_at_a_stop(place: Place, seconds: str) -> object:
+    async with place.house(shutdown={"delay": "0s", "drain_timeout": seconds}) as home:
+        task, hold = await home.begin()
+        stopping = asyncio.create_task(home.gateway.stop())
+        assert await is_over(stopping) == (seconds == "0s")
+        hold.set()
+        await stopping
+        return status_of(await task)[1]
+
+
+# -- callers and hops ------------------------------------------------------------------------------------------------
+
+
+@shows("trusted_proxies", (["127.0.0.0/8"], b"192.0.2.9, 127.0.0.1"), (["10.0.0.0/8"], b"127.0.0.1"))
+async def forwarded_for(place: Place, networks: list[str]) -> object:
+    async with place.house(trusted_proxies=networks) as home:
+        await home.send(headers=[("X-Forwarded-For", "192.0.2.9")])
+        return b", ".join(home.upstream.requests[-1].values("X-Forwarded-For"))
+
+
+@shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))
+async def named_by_this_hop(place: Place, sources: object) -> object:
+    async with place.house(route={"scope": {"header": "X-Tenant", "from": sources}}) as home:
+        return status_of(await home.send())[1]
+
+
+@shows("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))
+async def named_by_this_hop_and_a_credential(place: Place, sources: object) -> object:
+    scope = {"compose": [{"header": "X-Tenant", "from": sources}, {"api_key": "X-Api-Key"}]}
+    async with place.house(route={"scope": scope}) as home:
+        return status_of(await home.send(headers=[("X-Api-Key", "s3cret")]))[1]
+
+
+@shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))
+async def without_a_key(place: Place, is_required: bool) -> object:
+    async with place.house(route={"key": {"header": "Idempotency-Key", "required": is_required}}) as home:
+        return status_of(await home.send(None))[1]
+
+
+@shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))
+async def with_a_key_that_is_no_uuid(place: Place, form: str) -> object:
+    key = {"header": "Idempotency-Key", "required": True, "format": form}
+    async with place.house(route={"key": key}) as home:
+        return status_of(await home.send("k1"))[1]
+
+
+# -- sameness --------------------------------------------------------------------------------------------------------
+
+
+async def _repeated_with(place: Place, fingerprint: dict[str, Any], first: bytes, second: bytes, **options: Any) -> str:
+    async with place.house(route={"fingerprint": fingerprint}) as home:
+        await home.send(body=first)
+        return str(status_of(await home.send(body=second, **options))[1])
+
+
+@shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))
+async def written_differently(place: Place, form: str) -> object:
+    return await _repeated_with(place, {"body": form}, b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
+
+
+@shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))
+async def another_time_in_the_body(place: Place, pointers: list[str]) -> object:
+    return await _repeated_with(place, {"ignore": pointers}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+
+
+@shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))
+async def another_time_beside_what_counts(place: Place, pointers: list[str]) -> object:
+    return await _repeated_with(place, {"only": pointers}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+
+
+@shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))
+async def with_another_field(place: Place, names: list[str]) -> object:
+    return await _repeated_with(place, {"headers": names}, b"{}", b"{}", headers=[("X-Account", "2")])
+
+
+@shows("routes.fingerprint.on_recipe_change", ("refuse", "key-reused"), ("accept", "replayed"))
+async def recorded_under_other_settings(place: Place, choice: str) -> object:
+    async with place.house(route={"fingerprint": {"only": ["/amount"]}}) as home:
+        await home.send()
+        await home.gateway.stop()
+        async with place.later(home.upstream, route={"fingerprint": {"on_recipe_change": choice}}) as later:
+            return status_of(await later.send(body=b'{"amount":1000,"currency":"usd"}'))[1]
+
+
+# -- duplicates ------------------------------------------------------------------------------------------------------
+
+
+async def _duplicate(place: Place, in_flight: dict[str, Any], **options: Any) -> tuple[int, str | None]:
+    """What a duplicate gets: at once, or else after the first request has ended."""
+    async with place.house(route={"in_flight": in_flight}) as home:
+        first, hold = await home.begin()
+        second = asyncio.create_task(home.send(**options))
+        if not await is_over(second):
+            hold.set()
+        await second
+        hold.set()
+        await first
+        return status_of(await second)
+
+
+@shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))
+async def as_a_duplicate(place: Place, seconds: str) -> object:
+    return await _duplicate(place, {"wait": seconds})
+
+
+@shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")))
+async def as_a_duplicate_that_waits_long(place: Place, seconds: str) -> object:
+    return await _duplicate(place, {"wait": "0s", "max_wait": seconds}, headers=[("Prefer", "wait=20")])
+
+
+@shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")))
+async def as_a_duplicate_that_does_not_wait(place: Place, status: int) -> object:
+    return await _duplicate(place, {"wait": "0s", "status": status})
+
+
+@shows("routes.in_flight.max_waiters", (0, (409, "in-flight")), (5, (200, "replayed")))
+async def as_one_waiter_of_many(place: Place, count: int) -> object:
+    return await _duplicate(place, {"wait": "30s", "max_waiters": count})
+
+
+# -- outcomes and retention ------------------------------------------------------------------------------------------
+
+
+async def _answered(place: Place, status: int, **outcome: Any) -> str | None:
+    secrets = {"fingerprint_key": {"id": "k1", "key": FORTY_BYTES}}
+    route = {"outcome": {"preset": "standard"} | outcome}
+    async with place.house(route=route, secrets=secrets) as home:
+        home.upstream.on("/charges", Answer(status))
+        return status_of(await home.send())[1]
+
+
+@shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))
+async def answered_422(place: Place, preset: str) -> object:
+    return await _answered(place, 422, preset=preset)
+
+
+@shows("routes.outcome.final", ([], "released"), ([503], "stored"))
+async def answered_503(place: Place, statuses: list[int]) -> object:
+    return await _answered(place, 503, final=statuses)
+
+
+@shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))
+async def answered_404(place: Place, statuses: list[int]) -> object:
+    return await _answered(place, 404, retryable=statuses)
+
+
+@shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))
+async def answered_200(place: Place, statuses: list[str]) -> object:
+    return await _answered(place, 200, in_doubt=statuses)
+
+
+@shows("routes.response.max_stored_bytes", ("0", "response-not-stored"), ("1KiB", "stored"))
+async def answered_with_a_body(place: Place, size: str) -> object:
+    async with place.house(route={"response": {"max_stored_bytes": size}}) as home:
+        return status_of(await home.send())[1]
+
+
+async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, bool]:
+    fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
+    async with place.house(route={"response": response}) as home:
+        home.upstream.on("/charges", Answer(headers=fields))
+        await home.send()
+        again = await home.send()
+        assert status_of(again)[1] == "replayed"
+        return {name: again.header(name) is not None for name in ("X-Trace", "Set-Cookie")}
+
+
+@shows("routes.response.strip", ([], True), (["X-Trace"], False))
+async def replayed_with_a_field(place: Place, names: list[str]) -> object:
+    return (await _fields_of_a_replay(place, {"strip": names}))["X-Trace"]
+
+
+@shows("routes.response.keep", ([], False), (["Set-Cookie"], True))
+async def replayed_with_a_cookie(place: Place, names: list[str]) -> object:
+    return (await _fields_of_a_replay(place, {"keep": names}))["Set-Cookie"]
+
+
+async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[int, str | None]:
+    async with place.house(route={"retention": retention}) as home:
+        await home.send()
+        place.clocks.pass_time(seconds, home)
+        return status_of(await home.send())
+
+
+@shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))
+async def again_after_a_minute(place: Place, replay: str) -> object:
+    return await _again_after(place, 60, replay=replay)
+
+
+@shows("routes.retention.remember", ("30s", (200, "stored")), ("1h", (410, "key-expired")))
+async def again_after_the_answer_is_gone(place: Place, remember: str) -> object:
+    return await _again_after(place, 60, replay="10s", remember=remember)
+
+
+@shows("routes.retention.expired_status", (410, 410), (409, 409), (204, 204))
+async def status_of_what_is_gone(place: Place, status: int) -> object:
+    return (await _again_after(place, 60, replay="10s", expired_status=status))[0]
+
+
+# -- requests --------------------------------------------------------------------------------------------------------
+
+
+@shows("routes.body.max_bytes", ("10", "body-too-large"), ("1KiB", "stored"))
+async def with_a_body_of_some_length(place: Place, size: str) -> object:
+    async with place.house(route={"body": {"max_bytes": size, "spool_over": "10"}}) as home:
+        return status_of(await home.send())[1]
+
+
+@shows("routes.body.spool_over", ("0", 1), ("1KiB", 0))
+async def files_open_for_a_body(place: Place, size: str) -> object:
+    async with place.house(route={"body": {"spool_over": size}}) as home:
+        task, hold = await home.begin()
+        spool = str(place.directory / "state" / "spool")
+        count = sum(target.startswith(spool) for target in _open_files())
+        hold.set()
+        await task
+        return count
+
+
+def _open_files() -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(entry.readlink()))
+    return found
+
+
+# -- the service -----------------------------------------------------------------------------------------------------
+
+
+@shows("upstream.answer_within", ("200ms", "in-flight"), ("30s", None))
+async def kept_waiting(place: Place, seconds: str) -> object:
+    async with place.house(upstream={"answer_within": seconds, "response_timeout": "1m"}) as home:
+        task, hold = await home.begin()
+        is_answered = await is_over(task)
+        hold.set()
+        word = status_of(await task)[1]
+        return word if is_answered else None
+
+
+@shows("upstream.response_timeout", ("200ms", "in-doubt"), ("30s", "in-flight"))
+async def given_up(place: Place, seconds: str) -> object:
+    async with place.house(upstream={"answer_within": "100ms", "response_timeout": seconds}, route=AT_ONCE) as home:
+        task, hold = await home.begin()
+        word, until = "in-flight", time.monotonic() + MOMENT_SECONDS
+        while word == "in-flight" and time.monotonic() < until:
+            word = str(status_of(await home.send())[1])
+        hold.set()
+        await task
+        return word
+
+
+@shows("upstream.connect_timeout", ("200ms", True), ("30s", False))
+async def refused_by_nobody(place: Place, seconds: str) -> object:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with place.house(upstream={"url": url, "connect_timeout": seconds}) as home:
+            task = asyncio.create_task(home.send())
+            is_refused = await is_over(task)
+            listener.close()
+            for filler in fillers:
+                filler.close()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return is_refused
+
+
+@shows("upstream.keepalive", ("0s", False), ("10s", True))
+async def sent_on_a_used_connection(place: Place, seconds: str) -> object:
+    async with place.house(upstream={"keepalive": seconds}) as home:
+        (stats,) = home.gateway._upstreams.stats
+        for number in range(60):
+            await home.send(f"k{number}")
+            if stats.reused:
+                return True
+            await asyncio.sleep(MOMENT_SECONDS / 60)
+        return False
+
+
+@shows("upstream.host", ("preserve", b"shop.example"), ("upstream", None), ("other.example", b"other.example"))
+async def host_that_the_service_gets(place: Place, host: str) -> object:
+    async with place.house(upstream={"host": host}) as home:
+        await home.send(headers=[("Host", "shop.example")])
+        (got,) = home.upstream.requests[-1].values("Host")
+        return None if got == f"127.0.0.1:{home.upstream.port}".encode() else got
+
+
+@shows("upstream.key", ("original", "the caller's"), ("operation_id", "the operation's"), ("none", "none"))
+async def key_that_the_service_gets(place: Place, key: str) -> object:
+    async with place.house(upstream={"key": key}) as home:
+        await home.send("k1")
+        request = home.upstream.requests[-1]
+        keys = request.values("Idempotency-Key")
+        return {(): "none", (b"k1",): "the caller's"}.get(
+            tuple(keys), "the operation's" if keys == request.values("Idempotency-Operation") else "another"
+        )
+
+
+# -- answers of the gateway's own ------------------------------------------------------------------------------------
+
+
+@shows("routes.errors", ("problem", (422, "application/problem+json")), ("stripe", (400, "application/json")))
+async def refusal_of_another_request(place: Place, shape: str) -> object:
+    async with place.house(route={"errors": shape}) as home:
+        await home.send()
+        answer = await home.send(body=b"other")
+        return answer.status, str(answer.header("Content-Type")).partition(";")[0]
+
+
+@shows("routes.mismatch_status", (422, 422), (409, 409), (400, 400))
+async def status_of_another_request(place: Place, status: int) -> object:
+    async with place.house(route={"mismatch_status": status}) as home:
+        await home.send()
+        return (await home.send(body=b"other")).status
+
+
+@shows("routes.status_header", (True, "stored"), (False, None))
+async def word_of_an_answer(place: Place, is_shown: bool) -> object:
+    async with place.house(route={"status_header": is_shown}) as home:
+        return (await home.send()).header("Idempotency-Status")
+
+
+@shows("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
+async def without_a_store(place: Place, choice: str) -> object:
+    made: list[FaultyStore] = []
+
+    def surround(environment: Environment) -> Environment:
+        environment = place.clocks.surround(environment)
+        made.append(FaultyStore(environment.durable))
+        return replace(environment, durable=made[0])
+
+    async with place.house(surround=surround, route={"store_unavailable": choice}) as home:
+        made[0].break_("claim", "read", fault=refused())
+        return status_of(await home.send())[1]
+
+
+@shows("routes.identity_change", ("refuse", False), ("accept", True))
+async def started_with_another_scope(place: Place, choice: str) -> object:
+    async with place.house() as home:
+        await home.send()
+        await home.gateway.stop()
+        route = {"scope": {"api_key": "X-Api-Key"}, "identity_change": choice}
+        try:
+            async with place.later(home.upstream, route=route):
+                return True
+        except StartError:
+            return False
+
+
+@shows("admin.token", (None, False), ("0123456789abcdef", True))
+async def operators_are_listened_to(place: Place, token: str | None) -> object:
+    admin = {"listen": "127.0.0.1:0"} | ({} if token is None else {"token": token})
+    async with place.house(admin=admin) as home:
+        port = home.gateway.admin_address[1]
+        return port != 0 and (await http.request(port, "GET", "/v1/operations")).status == 401
+
+
+# -- all of them -----------------------------------------------------------------------------------------------------
+
+_VERDICTS: Final = "tests/http/gateway/test_verdicts.py::"
+_RECOVERY: Final = "tests/http/gateway/test_recovery.py::"
+_TIMES: Final = "tests/http/gateway/test_times.py::"
+_TLS: Final = "tests/http/gateway/test_tls.py::"
+_START: Final = "tests/app/test_start.py::"
+_UPSTREAM_TLS: Final = "tests/http/upstream/test_tls.py::"
+_LOGS: Final = "tests/observe/test_logs.py::"
+_KEYS: Final = "tests/core/test_identity_key.py::"
+_OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
+
+ELSEWHERE: Final = (
+    {
+        "service": "tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone",
+        "listen.address": "tests/app/test_gateway.py::test_an_address_that_is_taken",
+        "listen.tls.cert": _TLS + "test_both_sides",
+        "listen.tls.key": _TLS + "test_both_sides",
+        "status.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
+        "admin.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
+        "state_dir": "tests/app/test_gateway.py::test_the_name_of_its_directory_is_durable",
+        "upstream.max_connections": _VERDICTS + "test_requests_without_protection_keep_no_operation_from_the_upstream",
+        "upstream.tls.ca": _TLS + "test_upstream_with_a_strange_certificate",
+        "upstream.tls.cert": _UPSTREAM_TLS + "test_a_client_certificate_is_shown",
+        "upstream.tls.key": _UPSTREAM_TLS + "test_a_client_certificate_is_shown",
+        "upstream.tls.server_name": _UPSTREAM_TLS + "test_a_certificate_for_somebody_else_sent_nothing",
+        "upstream.url": _VERDICTS + "test_rule_1_no_route",
+        "store.durable": _VERDICTS + "test_rule_10_replayed",
+        "store.fast": _VERDICTS + "test_rule_10_replayed",
+        "store.accept_server_settings": _START + "test_what_is_accepted_of_the_server_is_loud_at_the_start",
+        "store.journal_grace": _TIMES + "test_lapsed_claim_waits_for_its_owners_journal",
+        "secrets.fingerprint_key.id": _TIMES + "test_records_of_a_retired_fingerprint_key",
+        "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",
+        "log.level": _LOGS + "test_the_level_holds_for_facts",
+        "log.format": _LOGS + "test_a_request_is_one_line_that_can_be_read",
+        "log.requests": _LOGS + "test_the_configuration_says_which_requests_get_a_line",
+        "workers": "tests/integration/test_workers.py::test_both_serve",
+        "routes.name": "tests/observe/test_whole.py::test_the_books_balance",
+        "routes.operation": "tests/core/test_identity.py::test_route_identifies_nothing",
+        "routes.match.methods": "tests/core/test_routing.py::test_method_and_host_decide",
+        "routes.match.path": "tests/core/test_routing.py::test_pattern",
+        "routes.match.host": "tests/core/test_routing.py::test_method_and_host_decide",
+        "routes.key.header": _VERDICTS + "test_rule_4_no_key",
+        "routes.key.headers": _KEYS + "test_first_alias_present",
+        "routes.key.body": _VERDICTS + "test_body_key_before_scope",
+        "routes.key.compose.header": _KEYS + "test_composed_of_headers",
+        "routes.key.compose.body": _KEYS + "test_composed_of_body",
+        "routes.scope.header": _VERDICTS + "test_rule_5_scope_missing",
+        "routes.scope.api_key": _VERDICTS + "test_rule_5_scope_unsuitable",
+        "routes.scope.compose.header": "tests/core/test_identity_scope.py::test_composed",
+        "routes.scope.compose.api_key": "tests/core/test_identity_scope.py::test_composed",
+        "routes.recovery.probe.path": _RECOVERY + "test_probe_finds_what_happened",
+        "routes.recovery.probe.method": "tests/core/test_recovery.py::test_what_an_answer_means",
+        "routes.recovery.probe.headers": _RECOVERY + "test_probe_finds_what_happened",
+        "routes.recovery.probe.done.status": _RECOVERY + "test_probe_that_knows_nothing_changes_nothing",
+        "routes.recovery.probe.done.where": _RECOVERY + "test_probe_that_knows_nothing_changes_nothing",
+        "routes.recovery.probe.never_happened.status": _TIMES + "test_a_404_frees_the_key_once_no_request_can_arrive",
+        "routes.recovery.probe.never_happened.where": "tests/core/test_recovery.py::test_what_an_answer_means",
+        "routes.recovery.probe.settle": _TIMES + "test_a_404_frees_the_key_once_no_request_can_arrive",
+        "routes.recovery.probe.follow": _RECOVERY + "test_probe_follows",
+    }
+    | {
+        f"routes.upstream.{name}": _OVERRIDE
+        for name in (
+            "host",
+            "connect_timeout",
+            "answer_within",
+            "response_timeout",
+            "keepalive",
+            "max_connections",
+            "key",
+        )
+    }
+    | {f"routes.upstream.{name}": _OVERRIDE for name in ("url", "tls.ca", "tls.cert", "tls.key", "tls.server_name")}
+)
+
+
+def _settings(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every key of the file that has a value of its own."""
+    for name, field in model.model_fields.items():
+        here = f"{path}.{field.alias or name}".lstrip(".")
+        sections = list(_sections(field.annotation))
+        if not sections:
+            yield here
+        for section in sections:
+            yield from _settings(section, here)
+
+
+def _sections(kind: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for argument in get_args(kind):
+        yield from _sections(argument)
+
+
+def test_every_setting_is_shown() -> None:
+    """Whoever adds a setting shows what it changes."""
+    there = set(_settings(Config))
+    assert there - SHOWN.keys() - ELSEWHERE.keys() == set(), "show these with `@shows`"
+    assert (SHOWN.keys() | ELSEWHERE.keys()) - there == set(), "these are no settings"
+    assert SHOWN.keys() & ELSEWHERE.keys() == set()
+
+
+@pytest.mark.parametrize("place", sorted(set(ELSEWHERE.values())))
+def test_what_is_shown_elsewhere_is_there(place: str) -> None:
+    """The test that is named for a setting exists."""
+    file, _, name = place.partition("::")
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    body = ast.parse((ROOT / file).read_text("utf-8")).body
+    assert name in {node.name for node in body if isinstance(node, functions)}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "seen"),
+    [
+        pytest.param(path, value, seen, id=f"{path}-{value}")
+        for path, (_, pairs) in SHOWN.items()
+        for value, seen in pairs
+    ],
+)
+async def test_a_setting_changes_what_is_seen(path: str, value: object, seen: object, tmp_path: Path) -> None:
+    """With this value a whole gateway does this."""
+    show, _ = SHOWN[path]
+    assert await show(Place(tmp_path, Clocks(tmp_path)), value) == seen
+
+
+async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
+    """Key by key it stands in place of what is said for all; what it leaves out is that."""
+    async with RecordingUpstream() as own, house(
+        sqlite_store(tmp_path),
+        tmp_path,
+        upstream={"host": "all.example", "key": "operation_id"},
+        routes=[
+            ROUTE,
+            {**ROUTE, "name": "own", "match": {"path": "/own"}, "upstream": {"url": own.url, "key": "original"}},
+        ],
+    ) as home:  # fmt: skip
+        assert status_of(await home.send("k1")) == (200, "stored")
+        assert status_of(await home.send("k1", target="/own")) == (200, "stored")
+        (there,), (here,) = home.upstream.requests, own.requests
+        assert there.values("Host") == here.values("Host") == [b"all.example"]
+        assert there.values("Idempotency-Key") == there.values("Idempotency-Operation")
+        assert here.values("Idempotency-Key") == [b"k1"]

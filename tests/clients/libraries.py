@@ -1,0 +1,141 @@
+"""Client libraries as their users wire them, and routes as the README wires the gateway for them.
+
+What a library does on its own (when it tries again, what it raises) is the library's: only its pauses are made short.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import httpx2
+import openai
+import requests
+import stripe
+import yaml
+
+from tests.support.readme import README
+from tests.support.upstream import Answer, Received
+
+_TEXT: Final = README.read_text()
+_JSON: Final = (("Content-Type", "application/json"),)
+
+
+def route_for(library: str, path: str, **changes: Any) -> dict[str, Any]:
+    """The route of the README's first configuration, on this path, with what its row for the library asks for."""
+    table = _TEXT.partition("\n## Client libraries\n")[2].partition("\n## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| ") and library in row.split("|")[1]]
+    assert len(rows) == 1, f"{library} has {len(rows)} rows in the README"
+    (first,) = re.findall(r"^```yaml\n(.*?)^```$", _TEXT, re.DOTALL | re.MULTILINE)[:1]
+    route: dict[str, Any] = copy.deepcopy(yaml.safe_load(first)["routes"][0])
+    route["match"]["path"] = path
+    for setting in re.findall(r"`(\w+: [^`]+)`", rows[0].split("|")[3]):
+        route.update(yaml.safe_load(setting))
+    return route | changes
+
+
+class Library(Protocol):
+    """A library for Python whose calls block. `row` names its row in the README.
+
+    `errors` are the exceptions that its users see, by word.
+    """
+
+    row: str
+    path: str
+    errors: Mapping[str, type[Exception]]
+
+    def create(self, port: int, key: str, amount: int = 1000, *, retries: int = 4, timeout: float = 30.0) -> str:
+        """Have one thing created and return its id; `retries` are those of the library."""
+
+    def answer(self, received: Received) -> Answer:
+        """What the service says once it has done that. The id is that of the request."""
+
+
+class Stripe:
+    """Stripe's own library, with its default transport."""
+
+    row = "Stripe"
+    path = "/v1/charges"
+    # It has an exception of its own for a 400 alone.
+    errors: Mapping[str, type[Exception]] = {
+        "key-reused": stripe.IdempotencyError,
+        "in-flight": stripe.APIError,
+        "in-doubt": stripe.APIError,
+        "response-not-stored": stripe.APIError,
+        "upstream-unreachable": stripe.APIError,
+        "429": stripe.RateLimitError,
+    }
+
+    def create(
+        self,
+        port: int,
+        key: str,
+        amount: int = 1000,
+        *,
+        retries: int = 4,
+        timeout: float = 30.0,
+        account: str | None = None,
+    ) -> str:
+        """Charge a card."""
+        with requests.Session() as session:
+            client = stripe.StripeClient(
+                "sk_test_1",
+                base_addresses={"api": f"http://127.0.0.1:{port}"},
+                max_network_retries=retries,
+                stripe_account=account,
+                http_client=stripe.RequestsClient(timeout=timeout, session=session),
+            )
+            charge = client.v1.charges.create(
+                {"amount": amount, "currency": "eur", "source": "tok_visa"}, {"idempotency_key": key}
+            )
+            return charge.id
+
+    def answer(self, received: Received) -> Answer:
+        """A charge."""
+        charge = {"id": f"ch_{received.number}", "object": "charge", "status": "succeeded"}
+        return Answer(headers=_JSON, body=json.dumps(charge).encode())
+
+
+class OpenAI:
+    """OpenAI's library, which Stainless generates, as it does those of the same row."""
+
+    row = "OpenAI"
+    path = "/v1/chat/completions"
+    errors: Mapping[str, type[Exception]] = {
+        "key-reused": openai.UnprocessableEntityError,
+        "in-flight": openai.ConflictError,
+        "in-doubt": openai.ConflictError,
+        "response-not-stored": openai.ConflictError,
+        "upstream-unreachable": openai.InternalServerError,
+        "429": openai.RateLimitError,
+    }
+
+    def create(self, port: int, key: str | None, amount: int = 1000, *, retries: int = 4, timeout: float = 30.0) -> str:
+        """Have a text completed. It sends no key of its own."""
+        with openai.OpenAI(
+            api_key="sk-test",
+            base_url=f"http://127.0.0.1:{port}/v1",
+            max_retries=retries,
+            timeout=httpx2.Timeout(timeout),
+        ) as client:
+            completion = client.chat.completions.create(
+                model="small",
+                messages=[{"role": "user", "content": f"Charge {amount}."}],
+                extra_headers={"Idempotency-Key": key} if key is not None else {},
+            )
+            return completion.id
+
+    def answer(self, received: Received) -> Answer:
+        """A completion."""
+        message = {"role": "assistant", "content": "Charged."}
+        completion = {
+            "id": f"completion-{received.number}",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "small",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
+        return Answer(headers=_JSON, body=json.dumps(completion).encode())

@@ -1,0 +1,161 @@
+"""Every store raises a link's witness with what it acknowledges, and notes the number before anybody hears."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import Applied, State
+from gateway.store.base import WITNESS_KEEP_US, EpochChanged, Store
+from gateway.store.epoch import WitnessNote, memory_digest
+from gateway.store.witness_files import WitnessFiles
+from tests.conformance.hand import Hand, do, state
+from tests.conformance.stores import Database
+
+KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[WitnessFiles]:
+    """Those of one worker."""
+    files = WitnessFiles(tmp_path / "witness")
+    files.open()
+    yield files
+    files.close()
+
+
+@asynccontextmanager
+async def opened(database: Database, files: WitnessFiles) -> AsyncIterator[Store]:
+    """A started store that notes what it acknowledges."""
+    store = database.open_store(files)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def noted(files: WitnessFiles) -> int:
+    """The sum of the numbers of all links: each acknowledgement raises one of them."""
+    return sum(note.number for note in files.read().notes)
+
+
+async def check_kept(store: Store, files: WitnessFiles) -> None:
+    """The store has the number of every note, and they are of its memory."""
+    notes = files.read().notes
+    epoch = await store.look_epoch([note.link for note in notes])
+    assert epoch.witnesses == {note.link: note.number for note in notes}
+    assert {note.memory for note in notes} == {memory_digest(epoch.identity)}
+
+
+async def test_what_is_acknowledged_is_noted(database: Database, files: WitnessFiles) -> None:
+    """Each change raises a number, which is noted when its caller hears; what changes nothing raises none."""
+    async with opened(database, files) as store:
+        hand, other = Hand(), Hand()
+        for speech in (Hand.claim, Hand.renew, Hand.complete, Hand.purge, Hand.erase):
+            before = noted(files)
+            await do(store, hand, speech)
+            assert noted(files) > before
+            await check_kept(store, files)
+        await do(store, other, Hand.claim)
+        before = noted(files)
+        assert not isinstance(await store.apply(replace(Hand().claim(), identity=other.claim().identity)), Applied)
+        await store.read(other.operation_id)
+        assert noted(files) == before
+
+
+async def test_a_command_that_took_effect_before_is_noted(database: Database, files: WitnessFiles) -> None:
+    """Its first number may have been lost with its answer, so its repeat has one of its own."""
+    async with opened(database, files) as store:
+        hand = Hand()
+        for speech in (Hand.claim, Hand.complete):
+            command = speech(hand)
+            hand.see(command, await store.apply(command))
+            before = noted(files)
+            assert isinstance(await store.apply(command), Applied)
+            assert noted(files) > before
+            await check_kept(store, files)
+
+
+async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files: WitnessFiles) -> None:
+    """It grants nothing, whichever worker of the host it was that noted it."""
+    async with opened(database, files) as store:
+        await do(store, hand := Hand(), Hand.claim)
+        identity = (await store.look_epoch()).identity
+    neighbour = WitnessFiles(files._directory)
+    neighbour.open()
+    try:
+        lost = WitnessNote(uuid4(), 1, hand.snapshot.now_us, 0, memory_digest(identity))
+        neighbour.write(0, lost)
+        async with opened(database, files) as store:
+            for command in (Hand().claim(), hand.complete()):
+                with pytest.raises(EpochChanged):
+                    await store.apply(command)
+        # Once it is known what became of that memory, notes from before say nothing.
+        files.beyond = 1
+        async with opened(database, files) as store:
+            assert await state(store, hand) is State.CLAIMED
+            await do(store, Hand(), Hand.claim)
+    finally:
+        neighbour.close()
+
+
+async def test_the_files_of_workers_that_ended_are_removed(database: Database, files: WitnessFiles) -> None:
+    """As soon as a later acknowledgement of a living one is on the disk, and not before; the living keep theirs."""
+    ended, neighbour = WitnessFiles(files._directory), WitnessFiles(files._directory)
+    for each in (ended, neighbour):
+        each.open()
+    async with opened(database, ended) as store:
+        await do(store, Hand(), Hand.claim)
+    ended.close()
+    try:
+        async with opened(database, files) as store:
+            files.sync()
+            assert len(list(files._directory.iterdir())) == 3
+            await do(store, Hand(), Hand.claim)
+            assert len(list(files._directory.iterdir())) == 3
+            files.sync()
+            assert len(list(files._directory.iterdir())) == 2
+            await check_kept(store, files)
+    finally:
+        neighbour.close()
+
+
+async def test_a_state_directory_that_was_copied(database: Database, files: WitnessFiles, tmp_path: Path) -> None:
+    """A gateway with a copy of what a living one noted disturbs nobody, and what either is told counts for itself."""
+    async with opened(database, files) as store:
+        await do(store, Hand(), Hand.claim)
+        shutil.copytree(files._directory, tmp_path / "copy")
+        copied = WitnessFiles(tmp_path / "copy")
+        copied.open()
+        try:
+            async with opened(database, copied) as other:
+                for _ in range(3):
+                    await do(store, Hand(), Hand.claim, Hand.complete)
+                    await do(other, Hand(), Hand.claim, Hand.complete)
+                copied.sync()
+                await check_kept(store, files)
+                await check_kept(other, copied)
+                ours, theirs = ({note.link for note in each.read().notes} for each in (files, copied))
+                assert not ours & theirs
+        finally:
+            copied.close()
+
+
+async def test_witnesses_that_nobody_raises_are_removed(database: Database, files: WitnessFiles) -> None:
+    """Between two looks one that was raised is kept; one that was not goes."""
+    async with opened(database, files) as store:
+        await do(store, Hand(), Hand.claim)
+        links = [note.link for note in files.read().notes]
+        await database.advance(KEEP_SECONDS + 1)
+        await store.sweep(100)
+        assert set((await store.look_epoch(links)).witnesses) == set(links)
+        await database.advance(KEEP_SECONDS + 1)
+        await store.sweep(100)
+        assert (await store.look_epoch(links)).witnesses == {}

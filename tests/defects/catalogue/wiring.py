@@ -1,0 +1,188 @@
+"""Defects of the wiring: parts that work, and are given something else than the configuration says."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+PARTS = "app/parts.py"
+ROUTES = "app/routes.py"
+AGREEMENT = "config/agreement.py"
+_TIMES = "tests/http/gateway/test_times.py::"
+_MISTAKES = "tests/config/test_mistakes.py::"
+_SETTINGS = "tests/app/test_settings.py::test_a_setting_changes_what_is_seen["
+_TIERED = "tests/store/test_tiered.py::"
+
+DEFECTS = (
+    Defect(
+        "no-time-to-settle",
+        "a probe's 404 frees the key as soon as the lease ends, with the request still on its way",
+        (Edit(ROUTES, "settle_us=microseconds(settle_seconds(config, route)),", "settle_us=0,"),),
+        (_TIMES + "test_a_404_frees_the_key_once_no_request_can_arrive",),
+    ),
+    Defect(
+        "no-grace-for-journals",
+        "a lapsed claim is taken over at once, with its outcome in its owner's journal",
+        (Edit(PARTS, "grace_seconds=config.store.journal_grace", "grace_seconds=0.0"),),
+        (_TIMES + "test_lapsed_claim_waits_for_its_owners_journal",),
+    ),
+    Defect(
+        "own-journal-forgotten",
+        "what this gateway has yet to flush keeps nobody from taking its operation over",
+        (
+            Edit(
+                PARTS,
+                "store.durable_reachable_seconds if flusher.is_done else 0.0",
+                "store.durable_reachable_seconds",
+            ),
+        ),
+        (_TIMES + "test_doubt_waits_for_this_gateway_s_own_journal",),
+    ),
+    Defect(
+        "always-steady",
+        "the prober believes every clock of the store",
+        (Edit(PARTS, "lambda: store.durable_steady_seconds", "lambda: float('inf')"),),
+        (_TIMES + "test_a_404_frees_no_key_after_a_step_of_the_store_s_clock",),
+    ),
+    Defect(
+        "retired-keys-dropped",
+        "after a rotation of the fingerprint key every repeat is refused",
+        (Edit(ROUTES, "keys[0] if keys else None, keys[1:])", "keys[0] if keys else None)"),),
+        (_TIMES + "test_records_of_a_retired_fingerprint_key",),
+    ),
+    Defect(
+        "resend-without-a-key",
+        "what the upstream cannot recognise is sent again",
+        (Edit(AGREEMENT, 'if recovery == "resend" and whole.key == "none":', "if False:"),),
+        (_MISTAKES + "test_resend_to_an_upstream_that_gets_no_key",),
+    ),
+    Defect(
+        "loops-over-ipv6",
+        "a gateway that forwards to itself over IPv6 is started",
+        (Edit(AGREEMENT, 'host in ("127.0.0.1", "::1") and', 'host == "127.0.0.1" and'),),
+        (_MISTAKES + "test_an_upstream_that_is_the_gateway_itself",),
+    ),
+    Defect(
+        "owed-drop-looked-up",
+        "what was purged is answered from Redis while the drop is owed",
+        (Edit("store/tiered.py", "not fast.up or self._drops.is_owed(operation_id):", "not fast.up:"),),
+        (_TIERED + "test_a_copy_that_is_owed_a_drop_is_not_used",),
+    ),
+    Defect(
+        "unanswered-purge-keeps-the-cache",
+        "a purge whose answer was lost leaves the answer in the process",
+        (
+            Edit(
+                "store/tiered.py",
+                "self._cache.drop(operation_id, self._clock())\n                self._drops.owe",
+                "self._drops.owe",
+            ),
+        ),
+        (_TIERED + "test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache",),
+    ),
+    Defect(
+        "used-tls-connections-may-have-bytes",
+        "what arrived on an idle TLS connection answers the next request",
+        (
+            Edit(
+                "proxy/upstream/connection.py",
+                "return bool(pending) and not self.served and",
+                "return bool(pending) and",
+            ),
+        ),
+        ("tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_over_tls[asyncio-an-answer]",),
+    ),
+    Defect(
+        "sequence-moved-by-two",
+        "gateways that note a lost memory at once can take the sequence of tokens back",
+        (
+            Edit(
+                "store/postgres_upkeep.py",
+                '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n',
+                "",
+            ),
+        ),
+        ("tests/store/test_postgres_tokens.py::test_the_sequence_is_moved_by_one_at_a_time",),
+    ),
+    Defect(
+        "claims-of-another-length",
+        "claims last as long as somebody thought, whatever the configuration says",
+        (
+            Edit(
+                PARTS,
+                "            lease_seconds=config.store.lease,\n            grace",
+                "            lease_seconds=30.0,\n            grace",
+            ),
+        ),
+        (_SETTINGS + "store.lease-10s]",),
+    ),
+    Defect(
+        "amnesia-for-as-long-as-the-default",
+        "after a loss absent keys are refused for another time than was asked for",
+        (
+            Edit(
+                "app/stores.py",
+                "longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window",
+                "longest_seconds",
+            ),
+        ),
+        (_SETTINGS + "store.amnesia_window-1m]",),
+    ),
+    Defect(
+        "identity-changes-accepted",
+        "a start that forgets living keys is let pass unasked",
+        (Edit(ROUTES, 'if route.identity_change == "accept")', "if route.identity_change)"),),
+        (_SETTINGS + "routes.identity_change-refuse]",),
+    ),
+    Defect(
+        "forgotten-with-the-answer",
+        "a key is free again once its answer is gone",
+        (
+            Edit(
+                ROUTES,
+                "remember_us=microseconds(route.retention.remember),\n            expired",
+                "remember_us=microseconds(route.retention.replay),\n            expired",
+            ),
+        ),
+        (_SETTINGS + "routes.retention.remember-1h]",),
+    ),
+    Defect(
+        "always-forwarded",
+        "without the store every request goes on unprotected",
+        (Edit(ROUTES, 'route.store_unavailable == "forward"', "True"),),
+        (_SETTINGS + "routes.store_unavailable-refuse]",),
+    ),
+    Defect(
+        "anybody-names-the-caller",
+        "the field that names the caller is believed from everywhere",
+        (Edit(ROUTES, 'None if part.from_ == "any" else part.from_', "None"),),
+        (_SETTINGS + "routes.scope.from-['10.0.0.0/8']]",),
+    ),
+    Defect(
+        "settle-shorter-than-the-wire",
+        "a time to settle is taken in which a request may still arrive",
+        (
+            Edit(
+                AGREEMENT, "least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = whole.response_timeout"
+            ),
+        ),
+        (_MISTAKES + "test_a_time_to_settle_in_which_the_request_may_still_arrive",),
+    ),
+    Defect(
+        "nobody-probes-in-the-background",
+        "what is in doubt stays so until somebody asks for it again",
+        (Edit(PARTS, "self._tally_taker.run(), self._recovery.run()]", "self._tally_taker.run()]"),),
+        ("tests/http/gateway/test_recovery.py::test_background_probe[sqlite]",),
+    ),
+    Defect(
+        "drained-for-another-time",
+        "what is in flight at a stop gets another time than was asked for",
+        (Edit(PARTS, "self._config.shutdown.drain_timeout", "30.0"),),
+        (_SETTINGS + "shutdown.drain_timeout-0s]",),
+    ),
+    Defect(
+        "nobody-renews",
+        "no lease is renewed, so that every slow operation comes into doubt",
+        (Edit("app/gateway.py", "            self._spawn(self._parts.leases.run())\n", ""),),
+        (_TIMES + "test_a_slow_operation_keeps_its_claim",),
+    ),
+)

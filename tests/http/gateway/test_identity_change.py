@@ -1,0 +1,168 @@
+"""A changed configuration and the keys that are still remembered, as whole gateways and `check --store` see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.life import StartError
+from gateway.store import postgres
+from tests.admin.shell import Shell
+from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
+
+Store = dict[str, Any]
+
+RENAMED = {"name": "create_charge"}
+ACCEPT = {"identity_change": "accept"}
+REFUSED = "the durable store must not be used: requests of operation charge "
+
+
+async def refusal(store: Store, directory: Path, **changes: Any) -> str:
+    """Why a start with this configuration is refused."""
+    with pytest.raises(StartError) as refused:
+        async with house(store, directory, **changes):
+            pass
+    return str(refused.value)
+
+
+async def charged(store: Store, directory: Path) -> None:
+    """A service that made one charge, and stopped."""
+    async with house(store, directory) as home:
+        assert status_of(await home.send()) == (200, "stored")
+
+
+async def test_a_renamed_route_is_refused(store: Store, tmp_path: Path) -> None:
+    """A start that would run a repeat again does not come about, and says what would be lost and both ways out."""
+    await charged(store, tmp_path)
+    why = await refusal(store, tmp_path, route=RENAMED)
+    assert why.startswith(REFUSED + "(1 living key, until 2")
+    for way in ("now lead to operation create_charge:", "`operation: charge`", "`identity_change: accept`"):
+        assert way in why
+    async with house(store, tmp_path) as home:
+        assert status_of(await home.send()) == (200, "replayed")
+
+
+async def test_a_renamed_route_that_keeps_its_operation(store: Store, tmp_path: Path) -> None:
+    """With the operation's name on the new route the old keys are found."""
+    await charged(store, tmp_path)
+    async with house(store, tmp_path, route={**RENAMED, "operation": "charge"}) as home:
+        assert status_of(await home.send()) == (200, "replayed")
+        assert not home.upstream.requests
+
+
+async def test_a_rename_that_is_accepted(store: Store, tmp_path: Path) -> None:
+    """What was accepted happens: a repeat of an old request runs again. The next start asks no more."""
+    await charged(store, tmp_path)
+    async with house(store, tmp_path, route=RENAMED | ACCEPT) as home:
+        assert status_of(await home.send()) == (200, "stored")
+    async with house(store, tmp_path, route=RENAMED) as home:
+        assert status_of(await home.send()) == (200, "replayed")
+
+
+async def test_a_removed_route(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no other route has its requests a route with living keys can go, and the log tells of the keys."""
+    await charged(store, tmp_path)
+    other = {"name": "refund", "match": {"path": "/refunds"}}
+    async with house(store, tmp_path, route=other) as home:
+        await home.send(target="/refunds")
+        shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, route=other))
+        said = await shell("check", "--store")
+    assert said.code == 0
+    assert "note: operation charge has 1 living keys and no route: " in said.out
+
+
+async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Path) -> None:
+    """While a gateway of the service serves an operation no other one gets its requests under another name, though
+    there is no key yet; when it has stopped, it may."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path):
+        why = await refusal(store, tmp_path / "two", route=RENAMED)
+        assert "no living keys yet, but another gateway of this service that runs serves it" in why
+    async with house(store, tmp_path / "two", route=RENAMED) as home:
+        assert status_of(await home.send()) == (200, "stored")
+
+
+async def test_two_route_names_for_one_operation(postgres_url: str, tmp_path: Path) -> None:
+    """During a rolling upgrade that renames a route, and not its operation, gateways know one another's keys."""
+    store = {"durable": postgres_url}
+    renamed = {**RENAMED, "operation": "charge"}
+    async with house(store, tmp_path) as old, neighbour(store, tmp_path / "two", old.upstream, route=renamed) as new:
+        assert [status_of(await home.send()) for home in (old, new)] == [(200, "stored"), (200, "replayed")]
+
+
+async def test_a_second_service_beside_one_that_runs(postgres_url: str, tmp_path: Path) -> None:
+    """Two services with a route of one name for the same requests serve from one database, each its own keys."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path / "shop") as shop:
+        assert status_of(await shop.send()) == (200, "stored")
+        async with neighbour(store, tmp_path / "books", shop.upstream, service="books") as books:
+            assert status_of(await books.send()) == (200, "stored")
+            assert [status_of(await home.send()) for home in (shop, books)] == [(200, "replayed")] * 2
+
+
+async def test_a_renamed_service(postgres_url: str, tmp_path: Path) -> None:
+    """A service that is gone, and one that has its requests: its keys would be lost, until somebody says otherwise."""
+    store = {"durable": postgres_url}
+    await charged(store, tmp_path)
+    why = await refusal(store, tmp_path, service="books")
+    assert why.startswith(REFUSED + "of service shop, which does not run or no longer serves it (1 living key, until")
+    assert "`service: shop`" in why
+    for route in (ACCEPT, {}):
+        async with house(store, tmp_path, service="books", route=route) as books:
+            assert status_of(await books.send())[0] == 200
+
+
+# -- check --store ----------------------------------------------------------------------------------------------------
+
+
+def shell_of(store: Store, directory: Path, **changes: Any) -> Shell:
+    return Shell(directory, config_text("http://127.0.0.1:9", store, directory, **changes))
+
+
+async def test_check_says_what_a_start_would_say(store: Store, tmp_path: Path) -> None:
+    """In the same words, with an exit code of its own, and without a change in the store; offline it is not asked."""
+    await charged(store, tmp_path)
+    shell = shell_of(store, tmp_path, route=RENAMED)
+    assert (await shell("check")).code == 0
+    for _ in range(2):
+        said = await shell("check", "--store")
+        assert (said.code, said.err.strip()) == (
+            1,
+            "idempotency-gateway: " + await refusal(store, tmp_path, route=RENAMED),
+        )
+    for route in (RENAMED | ACCEPT, {**RENAMED, "operation": "charge"}, {}):
+        said = await shell_of(store, tmp_path, route=route)("check", "--store")
+        assert (said.code, said.err) == (0, "")
+        assert said.out.endswith("the store: a start would not be refused\n")
+    # Accepted in a check is not accepted.
+    assert (await refusal(store, tmp_path, route=RENAMED)).startswith(REFUSED)
+
+
+async def test_check_of_a_store_that_was_never_used(postgres_url: str, tmp_path: Path) -> None:
+    """That is fine, and it is not prepared by looking."""
+    for store in (sqlite_store(tmp_path), {"durable": postgres_url}):
+        said = await shell_of(store, tmp_path)("check", "--store")
+        assert (said.code, said.err) == (0, "")
+        assert "note: the store holds nothing that this program could compare" in said.out
+    assert not (tmp_path / "store").exists()
+    assert not await postgres.is_migrated(postgres_url)
+
+
+async def test_check_of_a_store_that_is_away(tmp_path: Path) -> None:
+    """It cannot be said what a start would find: an error, and no secret in it."""
+    store = {"durable": f"postgresql://u:hunter2@/d?host={tmp_path}"}
+    said = await shell_of(store, tmp_path)("check", "--store")
+    assert said.code == 1
+    assert said.err.startswith("idempotency-gateway: the store could not be read: ")
+    assert "hunter2" not in said.err
+
+
+async def test_check_beside_a_second_service(postgres_url: str, tmp_path: Path) -> None:
+    """A service with the same requests that runs is named, because it might be this one under its old name."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path):
+        said = await shell_of(store, tmp_path, service="books")("check", "--store")
+    assert said.code == 0
+    assert "note: service shop runs, and its operation charge has the same requests" in said.out

@@ -1,0 +1,231 @@
+"""How long a whole gateway waits before it believes in a doubt's end, on clocks that only the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.admin.journal import no_journal
+from gateway.admin.resolution import Changed, NothingHappened, Refusal, Refused
+from gateway.app.operating import operations_on
+from gateway.app.parts import Environment
+from gateway.core.operation import Audit, State
+from tests.support.clocks import Clocks
+from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, refused
+from tests.support.house import House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Ending, Received
+
+LEASE_SECONDS = 30.0
+RESPONSE_SECONDS = 5.0
+TCP_SECONDS = 30.0
+LOST = Answer(201, bytes_max=0, ending=Ending.CLOSE)
+NOTHING_THERE = Answer(404, effect=False)
+PROBED: dict[str, Any] = {
+    "recovery": {
+        "probe": {
+            "path": "/charges/status?operation={operation_id}",
+            "done": [{"status": [200]}],
+            "never_happened": [{"status": [404]}],
+        }
+    },
+    "in_flight": {"wait": "1s"},
+}
+RESENT: dict[str, Any] = {"recovery": "resend", "in_flight": {"wait": "0s"}}
+
+
+@pytest.fixture
+def clocks(tmp_path: Path) -> Clocks:
+    return Clocks(tmp_path)
+
+
+def charges(home: House) -> list[Received]:
+    return [each for each in home.upstream.requests if each.method == "POST"]
+
+
+def probes(home: House) -> list[Received]:
+    return [each for each in home.upstream.requests if each.method == "GET"]
+
+
+@asynccontextmanager
+async def asked_about(clocks: Clocks, **probe: Any) -> AsyncIterator[House]:
+    """An operation in doubt, "k1", whose upstream says that it does not know of it."""
+    route = PROBED | {"recovery": {"probe": PROBED["recovery"]["probe"] | probe}}
+    times = {"answer_within": "5s", "response_timeout": f"{RESPONSE_SECONDS:g}s"}
+    store = sqlite_store(clocks.directory)
+    async with house(store, clocks.directory, surround=clocks.surround, route=route, upstream=times) as home:
+        home.upstream.on(None, NOTHING_THERE)
+        home.upstream.on("/charges", LOST, Answer(201))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        yield home
+
+
+async def is_believed(home: House) -> bool:
+    """Whether a probe of the operation in doubt ends it: then the repeat that asked for it is executed."""
+    before = len(probes(home)), len(charges(home))
+    word = status_of(await home.send("k1"))
+    assert word in [(409, "in-doubt"), (201, "stored")]
+    is_believed = word == (201, "stored")
+    assert len(probes(home)) > before[0]
+    assert len(charges(home)) == before[1] + is_believed
+    return is_believed
+
+
+@pytest.mark.parametrize(
+    ("probe", "settle_seconds"),
+    [({}, RESPONSE_SECONDS + TCP_SECONDS), ({"settle": "50s"}, 50.0)],
+    ids=["as-the-upstream-asks-for", "as-the-route-says"],
+)
+async def test_a_404_frees_the_key_once_no_request_can_arrive(
+    clocks: Clocks, probe: dict[str, str], settle_seconds: float
+) -> None:
+    """Not when the lease has ended, but as much later as a request may still be on its way."""
+    async with asked_about(clocks, **probe) as home:
+        clocks.pass_time(LEASE_SECONDS + settle_seconds - 1, home)
+        assert not await is_believed(home)
+        clocks.pass_time(2, home)
+        assert await is_believed(home)
+
+
+async def test_an_operator_waits_until_no_request_can_arrive(clocks: Clocks) -> None:
+    """That nothing happened is refused for as long as a probe's 404 is, unless it is forced."""
+    async with asked_about(clocks) as home:
+        config, ruling, audit = home.gateway._config, NothingHappened(), Audit("ann", "asked them")
+        operations = operations_on(config, home.gateway._store, no_journal)
+        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
+        clocks.pass_time(LEASE_SECONDS + RESPONSE_SECONDS + TCP_SECONDS - 1, home)
+        refusal = await operations.resolve(operation_id, ruling, audit, is_forced=False)
+        assert isinstance(refusal, Refused)
+        assert refusal.reason is Refusal.EARLY
+        clocks.pass_time(2, home)
+        assert isinstance(await operations.resolve(operation_id, ruling, audit, is_forced=False), Changed)
+
+
+async def test_a_404_frees_no_key_after_a_step_of_the_store_s_clock(clocks: Clocks) -> None:
+    """A clock that was set ahead shows an end of the lease that has not come; the wait begins anew."""
+    async with asked_about(clocks) as home:
+        settle_seconds = RESPONSE_SECONDS + TCP_SECONDS
+        clocks.store.advance(LEASE_SECONDS + settle_seconds + 1)
+        assert not await is_believed(home)
+        clocks.pass_time(LEASE_SECONDS + settle_seconds + 1, home)
+        assert await is_believed(home)
+
+
+async def test_a_slow_operation_keeps_its_claim(clocks: Clocks) -> None:
+    """For as long as the upstream works on it, the gateway renews its lease by itself."""
+    section = sqlite_store(clocks.directory)
+    async with house(section, clocks.directory, surround=clocks.surround, store={"lease": "3s"}) as home:
+        task, hold = await home.begin("k1", answer=Answer(201))
+        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
+        for _ in range(5):
+            clocks.pass_time(1)
+
+            async def is_renewed() -> bool:
+                snapshot = await home.gateway._store.read(operation_id)
+                assert snapshot.record is not None
+                assert snapshot.record.state is State.CLAIMED
+                return snapshot.record.lease_until_us > snapshot.now_us + 2_000_000
+
+            await eventually(is_renewed)
+        hold.set()
+        assert status_of(await task) == (201, "stored")
+
+
+@asynccontextmanager
+async def left_by_its_owner(
+    clocks: Clocks, surround: Any = None, **store: str
+) -> AsyncIterator[tuple[House, asyncio.Event]]:
+    """A gateway on a store in which another one, that stands still, has begun an operation: "k1", with its lease over.
+
+    The event lets the upstream answer the other one.
+    """
+    section = sqlite_store(clocks.directory)
+    async with (
+        house(section, clocks.directory / "owner", surround=clocks.frozen, route=RESENT, store=store) as owner,
+        neighbour(
+            section,
+            clocks.directory,
+            owner.upstream,
+            surround=surround or clocks.surround,
+            route=RESENT,
+            store=store,
+        ) as home,
+    ):
+        # For so long it knows that the store is there.
+        assert status_of(await home.send("before")) == (200, "stored")
+        task, hold = await owner.begin("k1", answer=Answer(201, body=b"first"))
+        clocks.pass_time(LEASE_SECONDS, home)
+        try:
+            yield home, hold
+        finally:
+            hold.set()
+            await task
+
+
+async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None:
+    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
+    async with left_by_its_owner(clocks, journal_grace="20s") as (home, _):
+        home.upstream.on("/charges", Answer(201, body=b"again"))
+        clocks.pass_time(19, home)
+        assert status_of(await home.send("k1")) == (409, "in-doubt")
+        assert len(charges(home)) == 2
+        clocks.pass_time(2, home)
+        assert status_of(await home.send("k1")) == (201, "stored")
+        assert len(charges(home)) == 3
+
+
+async def test_doubt_waits_for_this_gateway_s_own_journal(clocks: Clocks) -> None:
+    """An outcome that an earlier process left is recorded before its operation can be taken over."""
+    section = sqlite_store(clocks.directory)
+    stores: list[FaultyStore] = []
+
+    def failing(environment: Environment) -> Environment:
+        environment = clocks.surround(environment)
+        stores.append(FaultyStore(environment.durable))
+        # It takes no outcome, whoever brings it.
+        stores[-1].break_("complete", fault=refused())
+        return replace(environment, durable=stores[-1])
+
+    settings: dict[str, Any] = {"surround": failing, "route": RESENT, "store": {"journal_grace": "20s"}}
+    async with house(section, clocks.directory, **settings) as home:
+        home.upstream.on("/charges", Answer(201, body=b"once"), Answer(201, body=b"twice"))
+        assert status_of(await home.send("k1")) == (201, "journaled")
+        upstream = home.upstream
+        await home.gateway.stop()
+        async with neighbour(section, clocks.directory, upstream, **settings) as later:
+            # What is flushed now is on its way, and all else is answered.
+            gate = stores[-1].stop_before("complete")
+            stores[-1].mend()
+            await asyncio.wait_for(gate.reached.wait(), 20)
+            clocks.pass_time(LEASE_SECONDS + 21, later)
+            assert status_of(await later.send("another")) == (201, "stored")
+            clocks.pass_time(21, later)
+            assert status_of(await later.send("k1")) == (409, "in-doubt")
+            gate.opened.set()
+
+            async def replayed() -> bool:
+                return status_of(await later.send("k1")) == (201, "replayed")
+
+            await eventually(replayed)
+            assert len(charges(later)) == 2
+
+
+async def test_records_of_a_retired_fingerprint_key(tmp_path: Path) -> None:
+    """After a rotation repeats are still compared with what was recorded under the key before."""
+    section = sqlite_store(tmp_path)
+    old = {"id": "old", "key": "0123456789abcdef0123456789abcdef"}
+    new = {"id": "new", "key": "fedcba9876543210fedcba9876543210"}
+    async with house(section, tmp_path, secrets={"fingerprint_key": old}) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+        await home.gateway.stop()
+        async with neighbour(section, tmp_path, home.upstream, secrets={"fingerprint_key": [new, old]}) as later:
+            assert status_of(await later.send("k1")) == (200, "replayed")
+            assert status_of(await later.send("k1", b"other")) == (422, "key-reused")
+            assert status_of(await later.send("k2")) == (200, "stored")

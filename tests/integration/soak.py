@@ -1,0 +1,380 @@
+"""A soak: one gateway that nobody restarts, whose durable store comes and goes under clients that retry and hang up.
+
+`python -m tests.integration.soak --seconds 300`. Outcomes go to the journal, the service cuts connections, duplicates
+wait, clients vanish. Afterwards the history is judged as a storm's is, and the books have to balance: what the gateway
+counted is what clients and the service saw, every doubt is listed, the journal is empty, and of all that was opened
+and allocated for it nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, settle
+from tests.integration.storm_clients import PATHS, Clients
+from tests.integration.storm_judge import judge
+from tests.integration.storm_upstream import Deed, StormUpstream
+from tests.observe.scrape import Scrape
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.fleet import process
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, JSON
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.relay import Relay
+
+LEASE_SECONDS: Final = 3.0
+# Longer than a lease, which is renewed where the store is there. A short soak is not drawn out by it.
+_SLOWEST_SECONDS: Final = 3.3
+# Up to more than a lease, and never less than the second after which an outcome goes to the journal.
+_OUTAGE_SECONDS: Final = (2.2, 3.5)
+_CLIENTS: Final = 16
+_IMPATIENT: Final = 0.1
+# The store is back and nobody is at work: what is held stays as it is, what can be asked about was asked about once.
+_PATIENCE_SECONDS: Final = dict(zip(PATHS, (0.0, 60.0, 1.5), strict=True))
+_SAMPLE_SECONDS: Final = 0.5
+# What one gateway may keep of a soak, however long: pools that fill, pages that stay with the allocator.
+DESCRIPTORS_MAX: Final = 8
+THREADS_MAX: Final = 4
+MIB: Final = 1 << 20
+GROWTH_BYTES_MAX: Final = 8 * MIB
+# Shorter ones say nothing of growth: the first minute fills pools and caches.
+LONG_SECONDS_MIN: Final = 120.0
+
+
+@dataclass
+class Usage:
+    """What the process holds of the machine."""
+
+    seconds: float
+    rss_bytes: int
+    descriptors: int
+    threads: int
+
+
+@dataclass
+class Report:
+    """What a soak came to. It passed when there are no `faults`."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, float] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                "answers: " + ", ".join(f"{word} {count}" for word, count in self.words.most_common()),
+                "outages: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
+                *(f"{name}: {value:g}" for name, value in self.numbers.items()),
+                *(f"VIOLATION {fault}" for fault in self.faults),
+            ]
+        )
+
+
+Outage = Callable[[Relay, random.Random], Awaitable[None]]
+
+
+async def _refuse(relay: Relay, source: random.Random) -> None:
+    """The server is gone, and comes back."""
+    relay.refuse()
+    relay.cut()
+    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
+    await relay.listen()
+
+
+async def _cut(relay: Relay, source: random.Random) -> None:
+    """Every connection is reset in the middle of what it does."""
+    del source
+    relay.cut()
+
+
+async def _freeze(relay: Relay, source: random.Random) -> None:
+    """What is sent arrives later."""
+    relay.to_target.hold()
+    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
+    relay.to_target.release()
+
+
+async def _mute(relay: Relay, source: random.Random) -> None:
+    """Statements arrive, and their results are lost with the connections."""
+    relay.to_client.hold()
+    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
+    relay.cut()
+    relay.to_client.release()
+
+
+_OUTAGES: Final[tuple[Outage, ...]] = (_refuse, _cut, _freeze, _mute)
+
+
+async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int) -> Report:
+    """Run one on an empty database, in this directory, which is left as it is at the end."""
+    report = Report()
+    async with AsyncExitStack() as stack:
+        address = urlsplit(postgres_url)
+        assert address.port is not None
+        relay = await stack.enter_async_context(Relay(address.port))
+        upstream = await stack.enter_async_context(
+            StormUpstream(random.Random(f"{seed} upstream"), slowest_seconds=min(_SLOWEST_SECONDS, seconds))
+        )
+        url = postgres_url.replace(f":{address.port}/", f":{relay.port}/")
+        gateway = await stack.enter_async_context(
+            process(
+                {"durable": url}, directory / "gateway", upstream.url, routes=ROUTES,
+                # The answers held in memory fill it early: what grows afterwards is no cache.
+                store={"lease": f"{LEASE_SECONDS:g}s", "cache_bytes": "256KiB"},
+                upstream={"response_timeout": "20s", "answer_within": "15s"},
+                shutdown={"delay": "0s", "drain_timeout": "5s"},
+            )
+        )  # fmt: skip
+        clients = Clients([gateway], seed, impatient=_IMPATIENT)
+        before = _usage(gateway)
+        usages = await _load(gateway, clients, relay, report, seconds, seed)
+        upstream.is_calm = True
+        await _wait_quiet(gateway)
+        unsettled, report.faults = await settle([gateway], clients, _PATIENCE_SECONDS)
+        report.faults += await compare_with_list(gateway, clients, unsettled)
+        await _wait_quiet(gateway)
+        report.faults += judge(clients.calls, upstream.deeds, upstream.answers)
+        report.faults += await _books(gateway, clients, upstream, report)
+        report.numbers["in doubt"] = len(unsettled)
+        if seconds >= LONG_SECONDS_MIN:
+            await _wait_doubt_shown(gateway, len(unsettled))
+        report.faults += await _left(gateway, before, usages, report)
+        gateway.ask_to_stop()
+        if (code := await gateway.wait_exit()) != 0:
+            report.faults.append(f"it had nothing left to do and ended with {code}:\n{gateway.output()[-2000:]}")
+        if "Traceback" in gateway.output():
+            report.faults.append(f"an error of the program, see {gateway.log}")
+        report.words = clients.words()
+        return report
+
+
+async def _load(
+    gateway: GatewayProcess, clients: Clients, relay: Relay, report: Report, seconds: float, seed: int
+) -> list[Usage]:
+    """Clients and outages, side by side; what the process held meanwhile."""
+    until = time.monotonic() + seconds
+    usages: list[Usage] = []
+
+    async def trouble() -> None:
+        source = random.Random(f"{seed} outages")
+        for outage in itertools.cycle(_OUTAGES):
+            await asyncio.sleep(source.uniform(0.2, 2.0))
+            await outage(relay, source)
+            report.done[outage.__name__.strip("_")] += 1
+            if time.monotonic() > until:
+                break
+        clients.is_over = True
+
+    async def tear() -> None:
+        for number in itertools.count():
+            if clients.is_over:
+                return
+            await _send_half(gateway.port, f"torn-{number}")
+
+    async def watch() -> None:
+        while not clients.is_over:
+            usages.append(_usage(gateway))
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for each in (trouble(), tear(), watch(), clients.run(_CLIENTS)):
+            group.create_task(each)
+    return usages
+
+
+async def _send_half(port: int, key: str) -> None:
+    """A request that breaks off inside its body."""
+    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
+    whole = http.request_bytes("POST", "/charges", fields, BODY)
+    with suppress(OSError):
+        async with http.Connection(port) as connection:
+            await connection.send(whole[:-5])
+            await asyncio.sleep(0.05)
+            connection.reset()
+
+
+async def _wait_quiet(gateway: GatewayProcess) -> None:
+    """Return when the gateway has its store, nothing to do, and nothing to write."""
+
+    async def is_quiet() -> bool:
+        scrape = await _scrape(gateway)
+        idle = ("idempotency_in_flight", "idempotency_journal_waiting")
+        return await has_store(gateway) and not any(scrape.value(name) for name in idle)
+
+    await eventually(is_quiet, HEAL_SECONDS, "the gateway has nothing to do")
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the gateway counted (`counted` by word, and the numbers), and what clients saw and the service received."""
+
+    counted: Counter[str]
+    seen: Counter[str]
+    unanswered: int
+    exchanges: float
+    not_sent: float
+    requests: int
+    probes: int
+    claims: float
+    settlements: float
+    refused_writes: float
+    journaled: float
+    in_journal: float
+
+    def faults(self) -> list[str]:
+        """Where they do not balance."""
+        wrong = {
+            word: (self.counted[word], self.seen[word]) for word in self.seen if self.counted[word] < self.seen[word]
+        }
+        more = self.counted.total() - self.seen.total()
+        sent = self.exchanges - self.not_sent
+        open_ = self.claims - self.settlements - self.refused_writes
+        balances = {
+            f"fewer responses counted than clients saw: {wrong}": not wrong,
+            f"{more} responses counted that nobody saw, {self.unanswered} calls had none": more <= self.unanswered,
+            f"{sent:g} requests sent, {self.requests} and {self.probes} probes received": (
+                sent == self.requests + self.probes
+            ),
+            f"{self.claims:g} claims counted, {self.requests} requests received": self.claims >= self.requests,
+            # A journaled outcome that the record did without is counted nowhere when it leaves the journal.
+            f"{open_:g} claims of which no end was counted, {self.journaled:g} journaled": 0 <= open_ <= self.journaled,
+            f"{self.in_journal:g} outcomes left in the journal": self.in_journal == 0,
+        }
+        return [what for what, is_so in balances.items() if not is_so]
+
+
+async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstream, report: Report) -> list[str]:
+    """37: what the gateway counted is what clients saw and what the service received."""
+    scrape = await _scrape(gateway)
+    counted = Counter[str]()
+    for each in scrape.series:
+        if each.name == "idempotency_requests_total":
+            counted[each.labels["verdict"]] += int(each.value)
+    seen = Counter(call.word for call in clients.calls if call.word is not None)
+    probes = sum(arrival.deed is Deed.ASKED for arrival in upstream.deeds.values())
+    books = Books(
+        counted=counted,
+        seen=seen,
+        unanswered=len(clients.calls) - seen.total(),
+        exchanges=_sum(scrape, "idempotency_upstream_exchanges_total"),
+        not_sent=scrape.value("idempotency_upstream_exchanges_total", result="not_sent"),
+        requests=len(upstream.deeds) - probes,
+        probes=probes,
+        claims=_sum(scrape, "idempotency_claims_total"),
+        settlements=_sum(scrape, "idempotency_settlements_total"),
+        refused_writes=_sum(scrape, "idempotency_refused_writes_total"),
+        journaled=_sum(scrape, "idempotency_journaled_total"),
+        in_journal=_sum(scrape, "idempotency_journal_waiting") + _sum(scrape, "idempotency_journal_refused"),
+    )
+    report.numbers |= {
+        "calls": len(clients.calls),
+        "calls without a response": books.unanswered,
+        "keys": len({(intent.path, intent.key) for intent in clients.intents}),
+        "requests at the service": books.requests,
+        "effects": len(upstream.effects),
+        "probes": probes,
+        "takeovers": _sum(scrape, "idempotency_takeovers_total"),
+        "journaled": books.journaled,
+        "journaled and done without": books.claims - books.settlements - books.refused_writes,
+        "late writes": _sum(scrape, "idempotency_late_writes_total"),
+        "refused writes": books.refused_writes,
+        "lost leases": scrape.value("idempotency_lost_leases_total"),
+    }
+    return books.faults()
+
+
+async def _wait_doubt_shown(gateway: GatewayProcess, in_doubt: int) -> None:
+    """30: what is in doubt is in the gauge, which is taken every 15 seconds."""
+
+    async def is_shown() -> bool:
+        return _sum(await _scrape(gateway), "idempotency_in_doubt") == in_doubt
+
+    await eventually(is_shown, 30.0, f"idempotency_in_doubt is {in_doubt}")
+
+
+async def _left(gateway: GatewayProcess, before: Usage, usages: list[Usage], report: Report) -> list[str]:
+    """36: nothing is left of it: no connection, no thread, and no memory that grows with what was done."""
+    quarter = len(usages) // 4
+    early, late = usages[quarter : 2 * quarter], usages[3 * quarter :]
+    memory_early, memory_late = (statistics.median(each.rss_bytes for each in some) for some in (early, late))
+    await eventually(
+        lambda: _usage(gateway).descriptors <= before.descriptors + DESCRIPTORS_MAX,
+        what=f"no more than {before.descriptors} + {DESCRIPTORS_MAX} descriptors",
+    )
+    after = _usage(gateway)
+    report.numbers |= {
+        "descriptors before": before.descriptors,
+        "descriptors at most": max(each.descriptors for each in usages),
+        "descriptors after": after.descriptors,
+        "threads before": before.threads,
+        "threads after": after.threads,
+        "memory at the start (MiB)": round(before.rss_bytes / MIB, 1),
+        "memory in the second quarter (MiB)": round(memory_early / MIB, 1),
+        "memory in the last quarter (MiB)": round(memory_late / MIB, 1),
+    }
+    found = []
+    is_long = usages[-1].seconds - usages[0].seconds >= LONG_SECONDS_MIN
+    if after.threads > before.threads + THREADS_MAX:
+        found.append(f"{after.threads} threads are left, {before.threads} there were")
+    growth_bytes = memory_late - memory_early
+    if is_long and growth_bytes > GROWTH_BYTES_MAX:
+        found.append(f"memory grew by {growth_bytes / MIB:.1f} MiB between the second and the last quarter")
+    return found
+
+
+async def _scrape(gateway: GatewayProcess) -> Scrape:
+    return Scrape((await gateway.status("/metrics")).body.decode())
+
+
+def _sum(scrape: Scrape, name: str) -> float:
+    return sum(each.value for each in scrape.series if each.name == name)
+
+
+def _usage(gateway: GatewayProcess) -> Usage:
+    directory = Path("/proc") / str(gateway.pid)
+    pages = int((directory / "statm").read_text().split()[1])
+    threads = len(list((directory / "task").iterdir()))
+    descriptors = len(list((directory / "fd").iterdir()))
+    return Usage(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
+
+
+async def _soak_on(server: PostgresServer, directory: Path, *, seconds: float, seed: int) -> Report:
+    return await soak(directory, await server.new_database(), seconds=seconds, seed=seed)
+
+
+def main() -> int:
+    """Run one soak; its exit code says whether it passed."""
+    parser = argparse.ArgumentParser(description="Soak one gateway in outages of its store, and check its books.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the load goes on")
+    parser.add_argument("--seed", type=int, default=1, help="who does what")
+    asked = parser.parse_args()
+    with workspace("soak") as directory:
+        (directory / "postgres").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "postgres"), directory / "pg")
+        server.start()
+        try:
+            report = asyncio.run(_soak_on(server, directory, seconds=asked.seconds, seed=asked.seed))
+        finally:
+            server.crash()
+    print(report)
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""A copy of the store is put back, or the store is only restarted: the first is noticed before anything runs again.
+
+The copies are real ones: the data directory of a Postgres that was stopped, or the files of SQLite databases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, process, send, wait_answered
+from tests.support.gateway import GatewayProcess
+from tests.support.house import House, neighbour, status_of
+from tests.support.postgres import PostgresServer
+from tests.support.upstream import Answer, RecordingUpstream
+
+AGES = (0, 1, 8, 40)
+"""How many claims a copy lacks; it lacks the last answer also where that is none."""
+WAIT_SECONDS = 30.0
+ANSWERED = frozenset(("stored", "journaled", "replayed"))
+
+
+@dataclass
+class Place:
+    """Where stores keep their data, to be copied and put back as a whole. Without a server they are files."""
+
+    data: Path
+    server: PostgresServer | None = None
+
+    async def store(self, name: str) -> dict[str, Any]:
+        """The `store` section for an empty store of this name."""
+        if self.server is None:
+            return {"durable": f"sqlite://{self.data}/{name}/operations.db"}
+        await self.server._execute(f"CREATE DATABASE {name}")
+        return {"durable": urlsplit(self.server.url)._replace(path=f"/{name}").geturl()}
+
+    def copy(self) -> None:
+        """Copy all that is kept now. A server is stopped for that; what commits to a file meanwhile does not."""
+        if self.server is not None:
+            self.server.stop()
+        shutil.copytree(self.data, self._copied, symlinks=True)
+        _chown_like(self.data, self._copied)
+        if self.server is not None:
+            self.server.start()
+
+    def put_back(self) -> None:
+        """Kill the server, and let the copy take the place of what was kept."""
+        if self.server is not None:
+            self.server.crash()
+        self.data.rename(self.data.with_name(f"{self.data.name}-lost"))
+        self._copied.rename(self.data)
+        if self.server is not None:
+            self.server.start()
+
+    @property
+    def _copied(self) -> Path:
+        return self.data.with_name(f"{self.data.name}-copy")
+
+
+def _chown_like(original: Path, copy: Path) -> None:
+    owner = original.stat()
+    for path in (copy, *copy.rglob("*")):
+        shutil.chown(path, owner.st_uid, owner.st_gid)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return Place(tmp_path / "store")
+    server: PostgresServer = request.getfixturevalue("own_postgres")
+    return Place(server.directory, server)
+
+
+FROM_THE_STORE = {"cache_max_age": "0s"}
+"""Nothing is answered out of memory."""
+
+
+class Home:
+    """A gateway that comes and goes: as a process that is killed, or in this one and stopped in order."""
+
+    def __init__(
+        self, section: dict[str, Any], directory: Path, upstream: RecordingUpstream, *, is_killed: bool
+    ) -> None:
+        self._section = section
+        self._directory = directory
+        self._upstream = upstream
+        self._is_killed = is_killed
+        self._stack = AsyncExitStack()
+        self._running: House | GatewayProcess
+
+    async def begin(self) -> None:
+        self._running = await self._stack.enter_async_context(self._opening())
+
+    def _opening(self) -> AbstractAsyncContextManager[House | GatewayProcess]:
+        if self._is_killed:
+            config = config_of(self._section, self._directory, self._upstream.url, store=FROM_THE_STORE)
+            return GatewayProcess(config, self._directory)
+        return neighbour(self._section, self._directory, self._upstream, store=FROM_THE_STORE)
+
+    async def end(self) -> None:
+        await self._stack.aclose()
+
+    async def send(self, key: str) -> tuple[int, str | None]:
+        """Status and word of a first request or a repeat, once there is a store to decide it."""
+        answer: tuple[int, str | None] = (0, None)
+
+        async def is_decided() -> bool:
+            nonlocal answer
+            answer = status_of(await send(self._running.port, key))
+            return answer[1] != "store-unavailable"
+
+        await eventually(is_decided, WAIT_SECONDS, f"{key} is decided")
+        return answer
+
+    async def is_whole(self) -> bool:
+        parts = (await self._running.status("/readyz")).json()["parts"]
+        return bool(parts["memory"] == "whole")
+
+
+@pytest.mark.parametrize("how", ["running", "stopped", "killed"])
+async def test_a_copy_that_was_put_back(place: Place, tmp_path: Path, how: str) -> None:
+    """However little it lacks, and whatever became of the gateways, nothing runs twice and new keys are refused."""
+    async with RecordingUpstream() as upstream, AsyncExitStack() as stack:
+        homes: list[Home] = []
+        for age in AGES:
+            section = await place.store(f"shop_{age}")
+            homes.append(Home(section, tmp_path / f"gateway-{age}", upstream, is_killed=how == "killed"))
+            stack.push_async_callback(homes[-1].end)
+        await asyncio.gather(*(home.begin() for home in homes))
+        upstream.on("/charges", Answer(201))
+        for home in homes:
+            assert await home.send("before") == (201, "stored")
+        # Claimed before the copy is made, and answered after it.
+        answering = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=answering))
+        held = [asyncio.create_task(home.send("held")) for home in homes]
+        await upstream.wait_for_requests(2 * len(AGES))
+        await asyncio.to_thread(place.copy)
+        answering.set()
+        assert {status for status, _ in await asyncio.gather(*held)} == {201}
+        upstream.on("/charges", Answer(201))
+        for home, age in zip(homes, AGES, strict=True):
+            for number in range(age):
+                assert await home.send(f"lost-{number}") == (201, "stored")
+        executed = len(upstream.requests)
+        if how != "running":
+            await asyncio.gather(*(home.end() for home in homes))
+        await asyncio.to_thread(place.put_back)
+        if how != "running":
+            await asyncio.gather(*(home.begin() for home in homes))
+        for home, age in zip(homes, AGES, strict=True):
+            for number in {0, age // 2, age - 1} & set(range(age)):
+                assert await home.send(f"lost-{number}") == (503, "store-amnesia"), age
+            assert await home.send("new") == (503, "store-amnesia"), age
+            assert await home.send("before") == (201, "replayed")
+            assert not await home.is_whole()
+        assert len(upstream.requests) == executed
+
+
+async def test_nothing_was_lost(place: Place, tmp_path: Path) -> None:
+    """Restarts, crashes and kills in any order, requests under way among them, and a copy that is whole: no alarm."""
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(201))
+        section = await place.store("shop")
+        async with process(section, tmp_path / "gateway", upstream.url, store=FROM_THE_STORE) as gateway:
+            keys: list[str] = []
+
+            async def goes_on(name: str) -> None:
+                new = [f"{name}-{number}" for number in range(10)]
+                tasks = [wait_answered(gateway.port, key, words=ANSWERED, deadline_seconds=WAIT_SECONDS) for key in new]
+                assert {answer.status for answer in await asyncio.gather(*tasks)} == {201}, name
+                keys.extend(new)
+                parts = (await gateway.status("/readyz")).json()["parts"]
+                assert parts["memory"] == "whole", name
+
+            await goes_on("first")
+            for name in ("killed", "stopped"):
+                gateway.kill() if name == "killed" else gateway.terminate()
+                await gateway.start()
+                await goes_on(name)
+            if place.server is not None:
+                for name, end in (("restart", place.server.stop), ("crash", place.server.crash)):
+                    under_way = asyncio.create_task(goes_on(f"under-{name}"))
+                    await upstream.wait_for_requests(len(keys) + 1)
+                    await asyncio.to_thread(end)
+                    await asyncio.to_thread(place.server.start)
+                    await under_way
+                    await goes_on(name)
+                place.server.crash()
+                gateway.kill()
+                place.server.start()
+                await gateway.start()
+                await goes_on("both")
+            gateway.terminate()
+            place.copy()
+            place.put_back()
+            await gateway.start()
+            await goes_on("whole-copy")
+            for key in keys:
+                assert status_of(await send(gateway.port, key)) == (201, "replayed")
+            assert len(upstream.requests) == len(keys)

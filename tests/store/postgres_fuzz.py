@@ -1,0 +1,316 @@
+"""Concurrent verbs of several stores on few operations of a real Postgres: the simulation's counterpart for its SQL.
+
+    python -m tests.store.postgres_fuzz --seed 7 --seconds 12
+
+Actors apply random commands to the same few operations at the same time, most of them fitting for the state that the
+operation was last seen in, some of them stale, repeated or unfit, while other sessions sweep and hold records locked
+for a moment: what waits there decides about a version of the record that its statement's snapshot has not. Leases and
+windows are a few milliseconds long. A trigger logs each version of each record; `postgres_fuzz_judge` judges.
+
+The seed decides what each actor does with what it sees. When the server does it no seed decides, so that a seed need
+not show a fault again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    Abandon,
+    Applied,
+    Audit,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Fenced,
+    Forget,
+    Identity,
+    Lapsed,
+    Prove,
+    Purge,
+    Record,
+    Release,
+    Renew,
+    Snapshot,
+    State,
+    Takeover,
+    operation_id_of,
+)
+from gateway.store.base import StoreError
+from gateway.store.postgres import PostgresStore
+from gateway.store.postgres_rows import RECORD, record_of
+from tests.conformance.hand import OTHER, SAME, new_identity
+from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
+from tests.store.postgres_sessions import opened, session
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+
+OPERATIONS: Final = 4
+STORES: Final = 3
+ACTORS: Final = 12
+# What no statement here takes, so that none is given up for being slow.
+_COMMAND_SECONDS: Final = 60.0
+_MS: Final = 1_000
+
+# Each version of each record, in the order in which they were written: a record is locked while it is.
+_LOG: Final = """
+CREATE TABLE version (number bigserial, at_us bigint, is_gone boolean, LIKE idempotency_gateway.operation);
+CREATE FUNCTION log_version() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE at_us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO public.version SELECT nextval('public.version_number_seq'), at_us, true, OLD.*;
+    ELSE
+        INSERT INTO public.version SELECT nextval('public.version_number_seq'), at_us, false, NEW.*;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
+    FOR EACH ROW EXECUTE FUNCTION log_version()
+"""
+_HOLD: Final = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
+
+# What somebody may want of a record in each state. A quarter of all commands are any of these.
+_FITTING: Final[dict[State, tuple[type[Command], ...]]] = {
+    State.ABSENT: (Claim,),
+    State.RELEASED: (Claim, Claim, Complete, Erase),
+    State.CLAIMED: (Claim, Renew, Renew, Complete, Complete, Release, Forget, Abandon, Takeover, Prove, Disprove),
+    State.IN_DOUBT: (Takeover, Takeover, Complete, Release, Forget, Abandon, Prove, Disprove),
+    State.COMPLETED: (Claim, Purge, Erase),
+    State.TOMBSTONE: (Claim, Erase),
+}
+_ANY: Final = tuple({kind: None for kinds in _FITTING.values() for kind in kinds})
+
+
+@dataclass
+class _Known:
+    """What the actors know of one operation, all together."""
+
+    identity: Identity
+    seen: Snapshot = field(default_factory=lambda: Snapshot(None, 0))
+    grants: deque[Record] = field(default_factory=lambda: deque(maxlen=4))
+    said: deque[Command] = field(default_factory=lambda: deque(maxlen=8))
+
+    def look(self, snapshot: Snapshot) -> None:
+        if snapshot.now_us >= self.seen.now_us:
+            self.seen = snapshot
+
+
+class _Actor:
+    """Applies commands to operations, a few at a time, and notes what came of each."""
+
+    def __init__(self, number: int, seed: int, store: PostgresStore, known: list[_Known], history: History) -> None:
+        self._number = number
+        self._random = random.Random(f"{seed}/{number}")
+        self._store = store
+        self._known = known
+        self._history = history
+
+    async def act(self) -> None:
+        """One turn: commands on different operations at once, which go in one batch, or one of the other verbs."""
+        roll = self._random.random()
+        if roll < 0.05:
+            await self._note_read(self._random.choice(self._known))
+        elif roll < 0.09:
+            await self._recover(self._random.choice(self._known))
+        else:
+            some = self._random.sample(self._known, self._random.choice((1, 1, 2, len(self._known))))
+            await asyncio.gather(*(self._apply(known, self._command(known)) for known in some))
+
+    async def _apply(self, known: _Known, command: Command) -> None:
+        known.said.append(command)
+        said = await self._timed(operation_id_of(command), command, lambda: self._store.apply(command))
+        if isinstance(said.result, Applied | Lapsed | Fenced):
+            known.look(said.result.snapshot)
+        if isinstance(said.result, Applied) and isinstance(command, Claim | Takeover):
+            assert said.result.snapshot.record is not None
+            known.grants.append(said.result.snapshot.record)
+
+    async def _note_read(self, known: _Known) -> None:
+        operation_id = known.identity.operation_id
+        said = await self._timed(operation_id, None, lambda: self._store.read(operation_id))
+        if isinstance(said.result, Snapshot):
+            known.look(said.result)
+
+    async def _timed(self, operation_id: UUID, command: Command | None, call: Callable[[], Awaitable[Any]]) -> Said:
+        begun = time.monotonic()
+        try:
+            result = await call()
+        except StoreError as error:
+            result = error
+        said = Said(operation_id, command, begun, time.monotonic(), result)
+        self._history.said.append(said)
+        return said
+
+    async def _recover(self, known: _Known) -> None:
+        record, lease_us = known.seen.record, self._random.randint(1, 10) * _MS
+        if record is None:
+            return
+        operation_id, begun = known.identity.operation_id, time.monotonic()
+        lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=self._random.random() < 0.5)
+        if lease is None:
+            return
+        given = Given(lease, begun, time.monotonic(), lease_us)
+        self._history.given.append(given)
+        if self._random.random() < 0.5:
+            self._history.given[self._history.given.index(given)] = replace(given, back=time.monotonic())
+            await self._store.put_off(lease, self._random.randint(0, 5) * _MS, "unknown")
+
+    def _command(self, known: _Known) -> Command:
+        if known.said and self._random.random() < 0.1:
+            return self._random.choice(known.said)
+        kinds = _FITTING[known.seen.state] if self._random.random() < 0.75 else _ANY
+        return self._made(self._random.choice(kinds), known)
+
+    def _made(self, kind: type[Command], known: _Known) -> Command:
+        operation_id = known.identity.operation_id
+        token, attempt_id, granted = self._holder(known)
+        if kind is Claim:
+            record = known.seen.record
+            read_token = None if record is None or self._random.random() < 0.2 else record.token
+            fingerprint = SAME if self._random.random() < 0.9 else OTHER
+            return Claim(known.identity, self._id(), self._name, fingerprint, self._us(2, 150), read_token)
+        if kind is Takeover:
+            return Takeover(operation_id, token, self._id(), self._name, self._us(2, 150))
+        if kind is Complete:
+            replay_us = self._us(1, 60)
+            remember_us = replay_us + self._us(0, 40)
+            return Complete(operation_id, token, attempt_id, self._answer(), replay_us, remember_us, granted)
+        if kind is Prove:
+            replay_us = self._us(1, 60)
+            remember_us = replay_us + self._us(0, 40)
+            return Prove(operation_id, token, self._id(), self._answer(), replay_us, remember_us, self._audit())
+        if kind is Disprove:
+            return Disprove(operation_id, token, self._id(), self._us(1, 60), self._audit())
+        if kind is Renew:
+            return Renew(operation_id, token, attempt_id, self._us(2, 150))
+        if kind is Release:
+            return Release(operation_id, token, attempt_id, self._us(1, 60))
+        if kind is Abandon:
+            # Now and then what no column takes: it alone is refused, and none of its neighbours.
+            return Abandon(operation_id, token, attempt_id, "reset" if self._random.random() < 0.95 else "a\0b")
+        if kind is Forget:
+            return Forget(operation_id, token, attempt_id)
+        return Purge(operation_id, self._audit()) if kind is Purge else Erase(operation_id, self._audit())
+
+    def _holder(self, known: _Known) -> tuple[int, UUID, Record | None]:
+        """Token and attempt of whoever was last granted the operation, or of somebody before."""
+        record = known.seen.record
+        if known.grants and (record is None or self._random.random() < 0.4):
+            granted = self._random.choice(known.grants)
+            return granted.token, granted.attempt_id, granted if self._random.random() < 0.5 else None
+        return (1, self._id(), None) if record is None else (record.token, record.attempt_id, None)
+
+    @property
+    def _name(self) -> str:
+        return f"actor-{self._number}"
+
+    def _id(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    def _us(self, least_ms: int, most_ms: int) -> int:
+        return self._random.randint(least_ms * _MS, most_ms * _MS)
+
+    def _answer(self) -> StoredResponse:
+        return StoredResponse(self._random.randint(200, 299), b"OK", ((b"Location", b"/charges/1"),), self._id().bytes)
+
+    def _audit(self) -> Audit | None:
+        return Audit(self._id().hex, "by chance") if self._random.random() < 0.5 else None
+
+
+async def fuzz(url: str, seed: int, seconds: float) -> History:
+    """Let the actors work on this empty database for so long, and return what happened."""
+    history = History()
+    known = [_Known(new_identity()) for _ in range(OPERATIONS)]
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(opened(url, command_seconds=_COMMAND_SECONDS)) for _ in range(STORES)]
+        admin, *holders = [await stack.enter_async_context(session(url)) for _ in range(3)]
+        await admin.execute(_LOG)
+        until = time.monotonic() + seconds
+        actors = [_Actor(n, seed, stores[n % STORES], known, history) for n in range(ACTORS)]
+        async with asyncio.TaskGroup() as working:
+            for actor in actors:
+                working.create_task(_until(until, actor.act))
+            for number, store in enumerate(stores[:2]):
+                source = random.Random(f"{seed}/sweeper/{number}")
+                working.create_task(_until(until, lambda store=store, source=source: _sweep(store, source, history)))
+            for number, holder in enumerate(holders):
+                source = random.Random(f"{seed}/holder/{number}")
+                working.create_task(_until(until, lambda holder=holder, source=source: _hold(holder, source, known)))
+        await _collect(admin, history)
+    return history
+
+
+async def _until(until: float, act: Callable[[], Awaitable[None]]) -> None:
+    while time.monotonic() < until:
+        await act()
+
+
+async def _sweep(store: PostgresStore, source: random.Random, history: History) -> None:
+    part = await store.sweep(source.randint(1, 10))
+    history.swept += part
+
+
+async def _hold(holder: Any, source: random.Random, known: list[_Known]) -> None:
+    """Hold a record for a moment, while others queue behind it."""
+    async with holder.transaction():
+        await holder.fetch(_HOLD, source.choice(known).identity.operation_id)
+        await holder.fetch("SELECT pg_sleep($1)", source.uniform(0.0, 0.004))
+
+
+async def _collect(admin: Any, history: History) -> None:
+    """Add what the server logged, and what it has at the end."""
+    for number, at_us, is_gone, *columns in await admin.fetch(
+        f"SELECT o.number, o.at_us, o.is_gone, {RECORD} FROM public.version o ORDER BY o.number"
+    ):
+        record = record_of(columns)
+        assert record is not None
+        version = Version(number, at_us, None if is_gone else record)
+        history.versions.setdefault(record.identity.operation_id, []).append(version)
+    history.answered = frozenset(
+        row["token"] for row in await admin.fetch("SELECT token FROM idempotency_gateway.response")
+    )
+    history.audited = Counter(
+        (row["operation_id"], row["event"], row["token"], row["who"])
+        for row in await admin.fetch("SELECT operation_id, event, token, who FROM idempotency_gateway.audit")
+    )
+
+
+async def _run(url_of: Callable[[], Awaitable[str]], seed: int, seconds: float) -> History:
+    return await fuzz(await url_of(), seed, seconds)
+
+
+def main() -> int:
+    """The command line; 1 when something was found."""
+    parser = argparse.ArgumentParser(description="Random concurrent verbs on a real Postgres, judged by the model.")
+    parser.add_argument("--seed", type=int, default=1, help="who does what")
+    parser.add_argument("--seconds", type=float, default=12.0, help="for how long")
+    asked = parser.parse_args()
+    with workspace("fuzz") as directory:
+        (directory / "postgres").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "postgres"), directory / "pg")
+        server.start()
+        try:
+            history = asyncio.run(_run(server.new_database, asked.seed, asked.seconds))
+        finally:
+            server.crash()
+    faults = judge(history)
+    print(f"seed {asked.seed}: {history.summary()}")
+    print("\n".join(faults) or "nothing is wrong")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""Judges a history of concurrent verbs: is there an order in which the model does and answers the same?
+
+The server has logged the versions of each record in their order. Each of them must be what `lifecycle.step` makes of
+the one before by one command that was applied, or what the clock makes of it, and each command makes one at most. Every
+other result must be what the model answers on a version that may have been the current one while the command was under
+way. A version is current from its command's begin at the earliest until the next one's end at the latest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import epitaph, settle, step
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    EVENT_OF,
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Event,
+    Fenced,
+    HolderCommand,
+    Lapsed,
+    Prove,
+    Record,
+    Result,
+    Snapshot,
+    State,
+    Takeover,
+    audit_of,
+)
+from gateway.store.base import RecoveryLease, Rejected, Swept
+
+_FAULTS_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """A command, or a read (None), of an operation: when it was under way, and what came of it."""
+
+    operation_id: UUID
+    command: Command | None
+    begun: float
+    ended: float
+    result: Result | Snapshot | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a record as it was logged; None where it was deleted."""
+
+    number: int
+    at_us: int
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A recovery lease: when it was asked for and got, for how long, and when it began to be given back."""
+
+    lease: RecoveryLease
+    begun: float
+    ended: float
+    lease_us: int
+    back: float | None = None
+
+
+@dataclass
+class History:
+    """What happened: as the actors saw it, and as the server logged it and has it at the end."""
+
+    said: list[Said] = field(default_factory=list)
+    given: list[Given] = field(default_factory=list)
+    swept: Swept = field(default_factory=Swept)
+    versions: dict[UUID, list[Version]] = field(default_factory=dict)
+    answered: frozenset[int] = frozenset()
+    audited: Counter[tuple[UUID, str, int, str]] = field(default_factory=Counter)
+
+    def summary(self) -> str:
+        changes = sum(map(len, self.versions.values()))
+        swept = self.swept.lapsed + self.swept.retired + self.swept.collected
+        leases = f"{len(self.given)} recovery leases"
+        return f"{len(self.said)} commands and reads, {leases}, {changes} changes, {swept} of them by sweeps"
+
+    def events(self) -> set[tuple[str, str]]:
+        """Which commands had which results."""
+        return {(type(said.command).__name__, type(said.result).__name__) for said in self.said}
+
+
+def judge(history: History) -> list[str]:
+    """What is wrong, the first faults of it."""
+    by_operation: defaultdict[UUID, list[Said]] = defaultdict(list)
+    for said in history.said:
+        by_operation[said.operation_id].append(said)
+    faults, timed, audited = [], Counter[Event](), Counter[tuple[UUID, str, int, str]]()
+    for operation_id, all_said in by_operation.items():
+        trial = _Trial(history.versions.get(operation_id, []), all_said)
+        faults += [f"{operation_id}: {fault}" for fault in trial.faults(history)]
+        timed += trial.timed
+        audited += trial.audited
+    swept = history.swept
+    wanted = {Event.LAPSE: swept.lapsed, Event.RETIRE: swept.retired, Event.COLLECT: swept.collected}
+    if timed != Counter(wanted):
+        faults.append(f"the sweeps told of {wanted}, and wrote {dict(timed)}")
+    if audited != history.audited:
+        faults.append(
+            f"audits that are missing: {audited - history.audited}, that are too many: {history.audited - audited}"
+        )
+    faults += _token_faults(history)
+    return faults[:_FAULTS_MAX]
+
+
+def _token_faults(history: History) -> Iterator[str]:
+    owners: dict[int, tuple[UUID, UUID]] = {}
+    for operation_id, versions in history.versions.items():
+        last = 0
+        for record in (version.record for version in versions if version.record is not None):
+            owner = (operation_id, record.attempt_id)
+            if record.token < last or owners.setdefault(record.token, owner) != owner:
+                yield f"{operation_id}: token {record.token} of {owner} comes after {last}, or was somebody else's"
+            last = record.token
+
+
+class _Trial:
+    """One operation's."""
+
+    def __init__(self, versions: list[Version], all_said: list[Said]) -> None:
+        # What was before the first version: nothing.
+        self._versions = [Version(0, 0, None), *versions]
+        self._said = all_said
+        self._makers: list[Said | None] = [None]
+        self._answers: list[StoredResponse | None] = [None]
+        self.timed: Counter[Event] = Counter()
+        self.audited: Counter[tuple[UUID, str, int, str]] = Counter()
+
+    def faults(self, history: History) -> Iterator[str]:
+        yield from self._unexplained()
+        begun = [float("-inf") if maker is None else maker.begun for maker in self._makers]
+        # Nobody is told of what a sweep writes, and it changes nothing that anybody sees.
+        ended = [float("inf") if maker is None else maker.ended for maker in (*self._makers[1:], None)]
+        self._earliest = list(accumulate(begun, max))
+        self._latest = list(accumulate(reversed(ended), min))[::-1]
+        makers = {maker for maker in self._makers if maker is not None}
+        for said in self._said:
+            if said not in makers and not self._is_possible(said):
+                yield f"no order gives {_told(said)}; it may have met {[_short(v.record) for v in self._met(said)]}"
+        for maker in makers:
+            if maker.command is not None and EVENT_OF[type(maker.command)] is Event.PURGE:
+                assert isinstance(maker.result, Applied)
+                record = maker.result.snapshot.record
+                if record is not None and record.token in history.answered:
+                    yield f"the answer under token {record.token} was purged and is there"
+        yield from self._lease_faults(
+            [given for given in history.given if given.lease.operation_id == self._said[0].operation_id]
+        )
+
+    def _unexplained(self) -> Iterator[str]:
+        """Versions that neither a command nor the clock made. Finds out who made the others."""
+        applied: defaultdict[Any, list[Said]] = defaultdict(list)
+        for said in self._said:
+            if isinstance(said.result, Applied) and said.command is not None:
+                applied[_mark(said.command)].append(said)
+        for same in applied.values():
+            same.sort(key=lambda said: _snapshot(said).now_us)
+        for before, version in pairwise(self._versions):
+            maker = self._maker(before.record, version.record, applied)
+            self._makers.append(maker)
+            response = self._answers[-1]
+            if maker is not None:
+                if isinstance(maker.command, Complete | Prove):
+                    response = maker.command.response
+                self._note_audit(maker, before.record)
+            elif (event := _event_of_clock(before.record, version)) is not None:
+                self.timed[event] += 1
+            else:
+                yield f"nobody made {_short(version.record)} of {_short(before.record)} (version {version.number})"
+            self._answers.append(response)
+
+    def _maker(self, before: Record | None, after: Record | None, applied: dict[Any, list[Said]]) -> Said | None:
+        candidates = applied.get(_mark_of(before, after), [])
+        for said in candidates:
+            assert said.command is not None
+            snapshot = _snapshot(said)
+            settled = settle(before, snapshot.now_us)
+            result, made = step(settled, said.command, snapshot.now_us, lambda: 0 if after is None else after.token)
+            is_change = made is not settled and isinstance(result, Applied)
+            if is_change and _plain(made) == after == _plain(snapshot.record):
+                candidates.remove(said)
+                return said
+        return None
+
+    def _note_audit(self, maker: Said, before: Record | None) -> None:
+        assert maker.command is not None
+        audit = audit_of(maker.command)
+        if audit is not None and before is not None:
+            self.audited[maker.operation_id, EVENT_OF[type(maker.command)].value, before.token, audit.who] += 1
+
+    def _places_met(self, said: Said) -> range:
+        """The versions that may have been current while it was under way."""
+        return range(bisect_left(self._latest, said.begun), bisect_right(self._earliest, said.ended))
+
+    def _met(self, said: Said) -> list[Version]:
+        return [self._versions[place] for place in self._places_met(said)]
+
+    def _is_possible(self, said: Said) -> bool:
+        if isinstance(said.result, Exception):
+            return (
+                isinstance(said.result, Rejected) and isinstance(said.command, Abandon) and "\0" in said.command.doubt
+            )
+        return any(self._is_told(said, place) for place in self._places_met(said))
+
+    def _is_told(self, said: Said, place: int) -> bool:
+        """Whether this is what the model says on this version, and leaves it as it is."""
+        record, snapshot = self._versions[place].record, _snapshot(said)
+        settled = settle(record, snapshot.now_us)
+        if said.command is None:
+            if settled is not None and settled.state is State.COMPLETED:
+                settled = replace(settled, response=self._answers[place])
+            return settled == snapshot.record
+        result, made = step(settled, said.command, snapshot.now_us, lambda: 0)
+        return made is settled and type(result) is type(said.result) and _plain(settled) == _plain(snapshot.record)
+
+    def _lease_faults(self, given: list[Given]) -> Iterator[str]:
+        by_doubt: defaultdict[int, list[Given]] = defaultdict(list)
+        for each in given:
+            by_doubt[each.lease.token].append(each)
+            in_doubt = (State.CLAIMED, State.IN_DOUBT)
+            records = [
+                v.record
+                for v in self._met(Said(each.lease.operation_id, None, each.begun, each.ended, Snapshot(None, 0)))
+            ]
+            if not any(r is not None and r.token == each.lease.token and r.state in in_doubt for r in records):
+                yield f"{each} was given under no doubt"
+        for same in by_doubt.values():
+            same.sort(key=lambda each: each.lease.tries)
+            for one, other in pairwise(same):
+                is_back = one.back is not None and one.back <= other.ended
+                is_over = other.ended - one.begun >= one.lease_us / 1_000_000
+                if one.lease.tries == other.lease.tries or not (is_back or is_over):
+                    yield f"{one} and {other} were held at once"
+
+
+def _snapshot(said: Said) -> Snapshot:
+    if isinstance(said.result, Snapshot):
+        return said.result
+    assert isinstance(said.result, Applied | Lapsed | Fenced)
+    return said.result.snapshot
+
+
+def _plain(record: Record | None) -> Record | None:
+    """As the row alone has it."""
+    return None if record is None else replace(record, response=epitaph(record.response))
+
+
+def _mark(command: Command) -> Any:
+    """What marks a command in what it makes."""
+    event = EVENT_OF[type(command)]
+    if isinstance(command, Claim | Takeover):
+        return event, command.attempt_id
+    if isinstance(command, HolderCommand):
+        return event, command.token, command.attempt_id
+    if isinstance(command, Prove | Disprove):
+        return event, command.resolution_id
+    return event
+
+
+def _mark_of(before: Record | None, after: Record | None) -> Any:
+    """That of the command that may have made the one of the other."""
+    if after is None:
+        return Event.ERASE
+    event = after.last_event
+    if event in (Event.CLAIM, Event.TAKEOVER):
+        return event, after.attempt_id
+    if event in (Event.PROVE, Event.DISPROVE):
+        return event, after.resolution_id
+    return event if event is Event.PURGE else (event, after.token, after.attempt_id)
+
+
+def _event_of_clock(before: Record | None, version: Version) -> Event | None:
+    """The time row that made the version, by when it was written."""
+    if before is None:
+        return None
+    times = (before.lease_until_us, before.replay_until_us, before.remember_until_us)
+    if not any(settle(before, time) == version.record for time in times if time <= version.at_us):
+        return None
+    if version.record is None:
+        return Event.COLLECT
+    return Event.LAPSE if version.record.state is State.IN_DOUBT else Event.RETIRE
+
+
+def _told(said: Said) -> str:
+    result = said.result
+    if not isinstance(result, Exception):
+        result = f"{type(result).__name__} {_short(_snapshot(said).record)}"
+    return f"{said.command} -> {result!r}"
+
+
+def _short(record: Record | None) -> str:
+    if record is None:
+        return "absent"
+    return f"{record.state} (token {record.token}, {record.last_event}, attempt {record.attempts})"

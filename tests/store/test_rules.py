@@ -1,0 +1,397 @@
+"""Rules of the core that the stores' SQL has in words of its own: of any record at any time it says what the core says.
+
+The records are generated from the table: every state that is written, every event that it can have come by, and every
+order of its times and now. They are written as rows of the file or the database, past the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import UUID, uuid4
+
+import apsw
+import pytest
+
+from gateway.core.identity import derive_operation_id
+from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, epitaph, settle, step, written_down
+from gateway.core.message import StoredResponse
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Abandon,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Event,
+    Fenced,
+    Fingerprint,
+    Forget,
+    Identity,
+    Lapsed,
+    Prove,
+    Purge,
+    Record,
+    Release,
+    Renew,
+    State,
+    Takeover,
+)
+from gateway.store.base import Query, Store, Withheld
+from gateway.store.postgres import PostgresStore
+from gateway.store.postgres_rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
+from gateway.store.sqlite import SqliteStore
+from gateway.store.sqlite_rows import decode, encode, encode_identity
+from gateway.store.sqlite_statements import statements
+from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
+from tests.store.postgres_sessions import session
+from tests.support.memory_store import EPOCH_US, ManualClock
+from tests.support.serving import serving
+
+NOW_US: Final = EPOCH_US
+# Before, at and after now; and later than any lease that begins now.
+TIMES: Final = (NOW_US - MICROSECONDS, NOW_US, NOW_US + MICROSECONDS)
+AHEAD_US: Final = NOW_US + LEASE_US_MAX + MICROSECONDS
+ANSWER: Final = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), None)
+# Higher than those of the records.
+_TOKENS: Final = 1_000_000
+
+
+def new_identity(service: str = SERVICE, index: int = 0) -> Identity:
+    """Of an operation that no other test has; its digests have any length."""
+    scope, key = (hashlib.shake_256(uuid4().bytes).digest(length) for length in (index % 300, 32 + index))
+    return Identity(derive_operation_id(service, "charges", scope, key), "route", "charges", scope, key)
+
+
+def records() -> Iterator[Record]:
+    """Of every state, by every event that leads there, with its times in every order with now."""
+    events: dict[State, set[Event]] = {}
+    for row in TABLE:
+        events.setdefault(row.next, set()).add(row.event)
+    # The clock leaves what was said last.
+    events[State.IN_DOUBT] = {Event.ABANDON, Event.CLAIM, Event.RENEW, Event.TAKEOVER}
+    events[State.TOMBSTONE] = {Event.PURGE, Event.COMPLETE}
+    times: dict[State, list[dict[str, int]]] = {
+        State.CLAIMED: [{"lease_until_us": time} for time in (*TIMES, AHEAD_US)],
+        State.IN_DOUBT: [{"lease_until_us": time} for time in TIMES],
+        State.COMPLETED: [
+            {"replay_until_us": replay, "remember_until_us": remember, "completed_us": 1}
+            for replay, remember in product(TIMES, TIMES)
+            if replay <= remember
+        ],
+        State.RELEASED: [{"remember_until_us": time} for time in TIMES],
+        State.TOMBSTONE: [{"remember_until_us": time, "completed_us": 1} for time in TIMES],
+    }
+    assert set(DUE_TIMES) | {State.IN_DOUBT} == set(times)
+    for state, some in times.items():
+        for event, each in product(sorted(events[state]), some):
+            yield Record(
+                new_identity(),
+                state,
+                token=1,
+                attempt_id=uuid4(),
+                last_event=event,
+                holder="holder",
+                carries_doubt=event is Event.TAKEOVER,
+                fingerprint=None if event is Event.FORGET else SAME,
+                attempts=1,
+                first_claimed_us=1,
+                claimed_us=1,
+                doubt="reset" if state is State.IN_DOUBT else None,
+                resolution_id=uuid4() if event in (Event.PROVE, Event.DISPROVE) else None,
+                response=ANSWER if state in (State.COMPLETED, State.TOMBSTONE) else None,
+                **each,
+            )
+
+
+def numbered(some: Iterable[Record]) -> list[Record]:
+    """Each with an identity and a token of its own."""
+    return [
+        replace(record, token=number, identity=new_identity(index=number))
+        for number, record in enumerate(some, start=1)
+    ]
+
+
+class Rows(Protocol):
+    """The rows of a store, written and read past it."""
+
+    store: Store
+
+    async def write(self, some: Sequence[Record]) -> None:
+        """Write them as they are, each as if it were due."""
+
+    async def read(self) -> dict[UUID, Record]:
+        """All records as they are written."""
+
+    async def change_version(self, by: int) -> None:
+        """Make all of them those of a program that is so much newer."""
+
+
+class PostgresRows:
+    _COLUMNS = (
+        "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
+        "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "drop_day",
+        "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation",
+        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "location",
+    )  # fmt: skip
+    _DAY = 99_999
+
+    def __init__(self, connection: Any, store: Store) -> None:
+        self.store = store
+        self._connection = connection
+
+    async def write(self, some: Sequence[Record]) -> None:
+        await self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS idempotency_gateway.response_{self._DAY}"
+            f" PARTITION OF idempotency_gateway.response FOR VALUES IN ({self._DAY})"
+        )
+        places = ", ".join(f"${place}" for place in range(1, len(self._COLUMNS) + 1))
+        await self._connection.executemany(
+            f"INSERT INTO idempotency_gateway.operation ({', '.join(self._COLUMNS)}) VALUES ({places})",
+            [self._row(record) for record in some],
+        )
+        await self._connection.executemany(
+            "INSERT INTO idempotency_gateway.response VALUES ($1, $2, $3, $4)",
+            [
+                (record.token, self._DAY, ANSWER.reason, pack_headers(ANSWER.headers))
+                for record in some
+                if record.state is State.COMPLETED
+            ],
+        )
+
+    def _row(self, record: Record) -> tuple[Any, ...]:
+        identity, found, response = record.identity, record.fingerprint, record.response
+        # What was renewed is for the walk over the tokens alone, and not for whatever is due.
+        due_us = None if record.last_event is Event.RENEW else 1
+        is_listed = record.state is State.IN_DOUBT or record.last_event in (Event.RENEW, Event.TAKEOVER)
+        attention_us = 1 if is_listed else None
+        return (
+            identity.operation_id, record.attempt_id, record.resolution_id, record.token, record.first_claimed_us,
+            record.claimed_us, record.lease_until_us, record.replay_until_us, record.remember_until_us,
+            record.completed_us, due_us, attention_us, record.attempts,
+            self._DAY if record.state is State.COMPLETED else None, RECORD_VERSION,
+            None if response is None else response.status, record.carries_doubt, record.state.value,
+            record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
+            identity.scope_digest, identity.key_digest,
+            *((None,) * 4 if found is None else (found.recipe, found.digest, found.raw, found.key_id)),
+            None if response is None else pack_location(response.headers),
+        )  # fmt: skip
+
+    async def change_version(self, by: int) -> None:
+        await self._connection.execute("UPDATE idempotency_gateway.operation SET version = version + $1", by)
+
+    async def read(self) -> dict[UUID, Record]:
+        rows = await self._connection.fetch(f"SELECT {RECORD} FROM idempotency_gateway.operation o")
+        found = [record_of(tuple(row)) for row in rows]
+        return {record.identity.operation_id: record for record in found if record is not None}
+
+
+class SqliteRows:
+    def __init__(self, connection: apsw.Connection, store: Store) -> None:
+        self.store = store
+        self._connection = connection
+
+    async def write(self, some: Sequence[Record]) -> None:
+        for record in some:
+            row = (*encode(record), *encode_identity(record.identity))
+            self._connection.execute(statements()["insert_operation"], row)
+        self._connection.execute("UPDATE operation SET due_us = 1 WHERE state = 'in_doubt'")
+
+    async def change_version(self, by: int) -> None:
+        self._connection.execute("UPDATE operation SET version = version + ?", (by,))
+
+    async def read(self) -> dict[UUID, Record]:
+        ids = [row[0] for row in self._connection.execute("SELECT id FROM operation")]
+        rows = [self._connection.execute(statements()["select_operation"], (each,)).fetchone() for each in ids]
+        return {UUID(bytes=row[1]): decode(row) for row in rows}
+
+
+@asynccontextmanager
+async def _postgres(url: str) -> AsyncIterator[Rows]:
+    store = PostgresStore(url, clock_us=ManualClock(NOW_US))
+    await store.start()
+    try:
+        async with session(url) as connection:
+            yield PostgresRows(connection, store)
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _sqlite(directory: Path) -> AsyncIterator[Rows]:
+    path = directory / "operations.db"
+    store = SqliteStore(path, clock_us=ManualClock(NOW_US))
+    await store.start()
+    connection = apsw.Connection(str(path))
+    try:
+        yield SqliteRows(connection, store)
+    finally:
+        connection.close()
+        await store.close()
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Rows]:
+    """A store that begins empty, and its rows."""
+    return _sqlite(tmp_path) if request.param == "sqlite" else _postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def rows(opening: AbstractAsyncContextManager[Rows]) -> AsyncIterator[Rows]:
+    async with opening as rows:
+        await rows.store.begin_epoch(b"", _TOKENS)
+        yield rows
+
+
+def plain(record: Record | None) -> Record | None:
+    """Without what differs from store to store: the answer but for its status and place, and what is drawn."""
+    if record is None:
+        return None
+    return replace(record, response=epitaph(record.response), token=min(record.token, _TOKENS))
+
+
+async def test_a_sweep_writes_down_what_the_clock_did(rows: Rows) -> None:
+    """To no record anything else, whatever is written as the time at which it is due: no doubt is ended by it."""
+    written = numbered(records())
+    await rows.write(written)
+    told = Counter[str]()
+    more = True
+    while more:
+        swept = await rows.store.sweep(1_000)
+        told += Counter(lapsed=swept.lapsed, retired=swept.retired, collected=swept.collected)
+        more = swept.more
+    left = await rows.read()
+    wanted = {record.identity.operation_id: written_down(record, NOW_US) for record in written}
+    for record in written:
+        found = left.get(record.identity.operation_id)
+        assert plain(found) == plain(wanted[record.identity.operation_id]), record
+    changed = Counter(
+        State.ABSENT if after is None else after.state
+        for record in written
+        if (after := wanted[record.identity.operation_id]) is None or after.state is not record.state
+    )
+    assert told == Counter(
+        lapsed=changed[State.IN_DOUBT], retired=changed[State.TOMBSTONE], collected=changed[State.ABSENT]
+    )
+
+
+async def test_records_are_found_and_counted_as_they_are_now(rows: Rows) -> None:
+    """By state, in doubt, to be recovered, and alive: written down or not."""
+    written = numbered(records())
+    await rows.write(written)
+    settled = {record.identity.operation_id: settle(record, NOW_US) for record in written}
+    by_state: dict[State, set[UUID]] = {state: set() for state in State}
+    for operation_id, record in settled.items():
+        by_state[State.ABSENT if record is None else record.state].add(operation_id)
+    for state in set(State) - {State.ABSENT}:
+        found = await rows.store.find(Query(frozenset((state,)), limit=1_000))
+        assert {each.record.identity.operation_id for each in found if each.record is not None} == by_state[state]
+    assert (await rows.store.tally()).in_doubt == {"route": len(by_state[State.IN_DOUBT])}
+    for record in written:
+        operation_id = record.identity.operation_id
+        lease = await rows.store.recover(operation_id, record.token, 1, is_urgent=False)
+        assert (lease is not None) is (operation_id in by_state[State.IN_DOUBT]), record
+    assert not (await rows.store.agree_recipes(serving(service=SERVICE, recipes={"charges": b"recipe"}))).conflicts
+    assert await rows.store.strays(SERVICE, ()) == {"charges": len(settled) - len(by_state[State.ABSENT])}
+
+
+async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
+    """However long what they are derived from is, and whatever the service is called."""
+    pattern = next(record for record in records() if settle(record, NOW_US) is not None)
+    names = ("shop", "shöp", "s")
+    identities = [new_identity(names[index % 3], index) for index in range(90)]
+    await rows.write(
+        [replace(pattern, identity=identity, token=number) for number, identity in enumerate(identities, start=1)]
+    )
+    for name in names:
+        await rows.store.agree_recipes(serving(service=name, recipes={"charges": b"recipe"}, accepted=("charges",)))
+        assert await rows.store.strays(name, ()) == {"charges": 30}
+    another = serving(service="another", recipes={"charges": b"recipe"}, accepted=("charges",))
+    assert not (await rows.store.agree_recipes(another)).conflicts
+    assert await rows.store.strays("another", ()) == {}
+
+
+# What whoever is entitled to it says of a record, with an id for the attempt or the resolution.
+VERBS: Final[dict[type[Command], Callable[[Record, UUID], Command]]] = {
+    Claim: lambda r, new: Claim(r.identity, new, "other", SAME, LEASE_US, r.token),
+    Renew: lambda r, _: Renew(r.identity.operation_id, r.token, r.attempt_id, LEASE_US),
+    Complete: lambda r, _: Complete(r.identity.operation_id, r.token, r.attempt_id, ANSWER, REPLAY_US, REMEMBER_US),
+    Release: lambda r, _: Release(r.identity.operation_id, r.token, r.attempt_id, REMEMBER_US),
+    Forget: lambda r, _: Forget(r.identity.operation_id, r.token, r.attempt_id),
+    Abandon: lambda r, _: Abandon(r.identity.operation_id, r.token, r.attempt_id, "timeout"),
+    Takeover: lambda r, new: Takeover(r.identity.operation_id, r.token, new, "other", LEASE_US),
+    Prove: lambda r, new: Prove(r.identity.operation_id, r.token, new, ANSWER, REPLAY_US, REMEMBER_US),
+    Disprove: lambda r, new: Disprove(r.identity.operation_id, r.token, new, REMEMBER_US),
+    Purge: lambda r, _: Purge(r.identity.operation_id),
+    Erase: lambda r, _: Erase(r.identity.operation_id),
+}
+
+
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["new", "repeated"])
+async def test_a_command_does_what_the_table_says(is_repeated: bool, rows: Rows) -> None:
+    """Each to each record, also by whoever made it what it is: the result and what is then written are the table's."""
+    assert set(VERBS) == set(EVENT_OF)
+    kinds = list(product(VERBS, records()))
+    written = numbered(record for _, record in kinds)
+    await rows.write(written)
+    said = [
+        VERBS[kind](record, (record.resolution_id or record.attempt_id) if is_repeated else uuid4())
+        for (kind, _), record in zip(kinds, written, strict=True)
+    ]
+    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
+    left = await rows.read()
+    for record, command, result in zip(written, said, results, strict=True):
+        wanted, after = step(record, command, NOW_US, lambda: _TOKENS)
+        assert isinstance(result, Applied | Lapsed | Fenced), (record, command)
+        assert type(result) is type(wanted), (record, command)
+        assert plain(result.snapshot.record) == plain(wanted.snapshot.record), (record, command)
+        kept = settle(left.get(record.identity.operation_id), NOW_US)
+        assert plain(kept) == plain(after), (record, command)
+
+
+async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
+    """By each command and by a sweep, in every state and at every time; nobody is told that the key is free."""
+    kinds = list(product(VERBS, records()))
+    written = numbered(record for _, record in kinds)
+    await rows.write(written)
+    await rows.change_version(1)
+    said = [VERBS[kind](record, uuid4()) for (kind, _), record in zip(kinds, written, strict=True)]
+    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
+    assert {type(result) for result in results} == {Withheld}
+    swept = await rows.store.sweep(10_000)
+    assert (swept.lapsed, swept.retired, swept.collected) == (0, 0, 0)
+    await rows.change_version(-1)
+    left = await rows.read()
+    assert [plain(left.get(record.identity.operation_id)) for record in written] == [plain(each) for each in written]
+
+
+async def test_fingerprints_are_compared_as_the_core_does(rows: Rows) -> None:
+    """With each part of them equal or not, and with a record that has none."""
+    (released,) = [r for r in records() if r.last_event is Event.RELEASE and settle(r, NOW_US) is not None]
+    parts = product((SAME.recipe, b"newer"), (SAME.digest, b"else"), (SAME.raw, b"else"), (SAME.key_id, "newer"))
+    theirs = [Fingerprint(*each) for each in parts]
+    ours = [SAME, replace(SAME, key_id=""), None]
+    pairs = list(product(ours, theirs))
+    written = numbered(replace(released, fingerprint=fingerprint) for fingerprint, _ in pairs)
+    await rows.write(written)
+    claims = [
+        Claim(record.identity, uuid4(), "other", fingerprint, LEASE_US, record.token)
+        for record, (_, fingerprint) in zip(written, pairs, strict=True)
+    ]
+    results = await asyncio.gather(*(rows.store.apply(claim) for claim in claims))
+    left = await rows.read()
+    for record, claim, result in zip(written, claims, results, strict=True):
+        is_same = record.fingerprint is None or record.fingerprint.equals(claim.fingerprint) is True
+        assert isinstance(result, Applied) is is_same, (record.fingerprint, claim.fingerprint)
+        kept = left[record.identity.operation_id]
+        assert (kept.state is State.CLAIMED) is is_same, (record.fingerprint, claim.fingerprint)

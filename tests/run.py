@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).parents[1]
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 HALVES: Final = (
     ("admin", "app", "clients", "conformance", "core", "integration"),
-    ("config", "defects", "docs", "http", "observe", "proxy", "simulation", "store", "support_tests", "upkeep"),
+    ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
 )
 
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.

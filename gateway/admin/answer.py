@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, field_values, list_members
-from gateway.proxy.decoding import decode_unaccepted
+from gateway.protect.decoding import decode_unaccepted
 
 HEAD_BYTES_MAX: Final = 256 * 1024
 _FIELDS_MAX: Final = 1000

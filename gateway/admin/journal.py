@@ -12,7 +12,7 @@ from uuid import UUID
 
 from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.journal_base import JournalView, KeptEntry
+from gateway.store.journal.base import JournalView, KeptEntry
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"

@@ -42,8 +42,9 @@ from gateway.admin.resolution import (
     would_resolve,
 )
 from gateway.admin.view import foreign, moment
-from gateway.core.identity import derive_operation_id
-from gateway.core.key import Key, KeyFault, find_key, needs_body
+from gateway.core.identity.key import Key, KeyFault, find_key, needs_body
+from gateway.core.identity.operation_id import derive_operation_id
+from gateway.core.identity.scope import Scope, scope_of
 from gateway.core.message import Headers
 from gateway.core.operation import (
     Applied,
@@ -58,10 +59,9 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.core.scope import Scope, scope_of
-from gateway.proxy.structured_fields import unquote
+from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Query, Store, Withheld
-from gateway.store.journal_base import OF_ONE_MAX, JournalView
+from gateway.store.journal.base import OF_ONE_MAX, JournalView
 
 T = TypeVar("T")
 

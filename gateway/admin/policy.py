@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gateway.core.identity import is_of
-from gateway.core.key import KeySpec
+from gateway.core.identity.key import KeySpec
+from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.scope import ComposedScope, HeaderScope, ScopeSpec
 from gateway.core.operation import Record
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy
-from gateway.core.scope import ComposedScope, HeaderScope, ScopeSpec
 
 
 @dataclass(frozen=True, slots=True)

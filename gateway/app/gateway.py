@@ -43,15 +43,15 @@ from gateway.app.stores import (
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
+from gateway.http.listening import ListenError, listen_fault
+from gateway.http.server import Edge
+from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.listening import ListenError, listen_fault
-from gateway.proxy.route import Route
-from gateway.proxy.server import Edge
+from gateway.protect.route import Route
 from gateway.store.base import NotApplied, StartRefused
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 
 _LOG = logging.getLogger("gateway")
 

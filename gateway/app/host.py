@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from gateway.app.life import StartError
 from gateway.config import Config, ServerTls
-from gateway.proxy.certificates import load_chain
 from gateway.store.directories import make_directory
+from gateway.upstream.certificates import load_chain
 
 
 def make_state_dir(config: Config) -> None:

@@ -29,7 +29,7 @@ from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
 from gateway.store.base import Indefinite, StartRefused, Store, StoreError
-from gateway.store.journal_view import Desk, look
+from gateway.store.journal.view import Desk, look
 from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.tiered import Tiered
 

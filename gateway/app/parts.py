@@ -16,27 +16,27 @@ from gateway.app.routes import route_of, serving_of, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
-from gateway.core.key import key_fields
+from gateway.core.identity.key import key_fields
+from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Herald
-from gateway.proxy.claiming import Claiming
-from gateway.proxy.coordinator import Coordinator
-from gateway.proxy.identifying import Identifying
-from gateway.proxy.journaling import Journaling
-from gateway.proxy.leases import Leases
-from gateway.proxy.passthrough import Passthrough
-from gateway.proxy.probing import Prober
-from gateway.proxy.runs import Drained
-from gateway.proxy.spool import Spool
-from gateway.proxy.upstream import Upstream
-from gateway.proxy.waiting import Waiting
+from gateway.protect.claiming import Claiming
+from gateway.protect.coordinator import Coordinator
+from gateway.protect.identification import Identifying
+from gateway.protect.journaling import Journaling
+from gateway.protect.leases import Leases
+from gateway.protect.operations import Drained
+from gateway.protect.probing import Prober
+from gateway.protect.spool import Spool
+from gateway.protect.waiting import Waiting
 from gateway.store.base import FastTier, Indefinite, NotApplied, Store, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
+from gateway.upstream import Upstream
 
 _LOG = logging.getLogger("gateway")
 

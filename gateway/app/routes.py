@@ -9,7 +9,8 @@ from typing import Literal, assert_never
 from uuid import uuid4
 
 from gateway import config as asked
-from gateway.core.fingerprint import (
+from gateway.core.framing import digest
+from gateway.core.identity.fingerprint import (
     METHOD_OVERRIDES,
     TARGET_OVERRIDES,
     BodyForm,
@@ -17,21 +18,20 @@ from gateway.core.fingerprint import (
     FingerprintKey,
     FingerprintSpec,
 )
-from gateway.core.framing import digest
-from gateway.core.identity import identity_recipe, single_fields
-from gateway.core.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
+from gateway.core.identity.operation_id import identity_recipe, single_fields
+from gateway.core.identity.pointer import Pointer, parse_pointer
+from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
-from gateway.core.pointer import Pointer, parse_pointer
 from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
 from gateway.core.replay import KeepPolicy
-from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.core.succession import ServedRoute
-from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.proxy.probing import PROBES_MAX
-from gateway.proxy.route import InFlightPolicy, Retention, Route, Target
-from gateway.proxy.upstream import Upstream, UpstreamSettings, tls_context
+from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.protect.probing import PROBES_MAX
+from gateway.protect.route import InFlightPolicy, Retention, Route, Target
 from gateway.store.base import Serving
+from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
 
 def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:

@@ -11,14 +11,15 @@ from urllib.parse import urlsplit
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
-from gateway.store import postgres, sqlite
 from gateway.store.base import FastTier, Serving, Store, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.front import Front
-from gateway.store.postgres import PostgresStore
-from gateway.store.redis import RedisFastTier
-from gateway.store.redis_seen import RedisSeen
-from gateway.store.sqlite import SqliteStore
+from gateway.store.postgres import store as postgres
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.redis.seen import RedisSeen
+from gateway.store.redis.store import RedisFastTier
+from gateway.store.sqlite import store as sqlite
+from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import PLACEHOLDER_DIRECTORY, Config
-from gateway.proxy.certificates import PemError, believing, check_dates
+from gateway.upstream.certificates import PemError, believing, check_dates
 
 
 @dataclass(frozen=True, slots=True)

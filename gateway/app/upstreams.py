@@ -10,7 +10,7 @@ from gateway.app.routes import upstream_settings
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.observe.facts import Herald, UpstreamChanged
-from gateway.proxy.upstream import NotSent, Upstream, UpstreamStats
+from gateway.upstream import NotSent, Upstream, UpstreamStats
 
 
 class Upstreams:

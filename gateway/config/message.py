@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.config.leaf import Leaf, wrong
 from gateway.config.report import alternatives
-from gateway.core.fingerprint import may_be_fingerprinted
+from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 

@@ -11,10 +11,10 @@ from gateway.config.identity import ComposedScope, HeaderScope
 from gateway.config.model import Admin, Config, Store
 from gateway.config.recovery import ProbeRecovery
 from gateway.config.route import Route
+from gateway.core.identity.scope import Network
 from gateway.core.message import is_forwarding_field
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import unreachable
-from gateway.core.scope import Network
 
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _STORAGE = {

@@ -17,11 +17,11 @@ from math import ceil
 from typing import Final, Literal
 from uuid import UUID
 
-from gateway.core.canonical import number_lexeme, parse_json
+from gateway.core.identity.canonical import number_lexeme, parse_json
+from gateway.core.identity.pointer import MISSING, Pointer, resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, field_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
-from gateway.core.pointer import MISSING, Pointer, resolve
 from gateway.core.routing import PathPattern, normalise_path
 
 _PAUSE_SECONDS_MIN: Final = 1.0

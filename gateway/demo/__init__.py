@@ -25,8 +25,8 @@ from gateway.demo import setting
 from gateway.demo.client import Caller
 from gateway.demo.story import NotAsTold, Story
 from gateway.demo.upstream import CardService
+from gateway.http.listening import ListenError, listen_fault
 from gateway.observe.logs import Logs
-from gateway.proxy.listening import ListenError, listen_fault
 
 _LOOPBACK: Final = "127.0.0.1"
 _GATEWAY_PORT: Final = 8080

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe
-from gateway.proxy.probing import Prober
-from gateway.proxy.route import Route
+from gateway.protect.probing import Prober
+from gateway.protect.route import Route
 from gateway.store.base import Query, Store, StoreError
 from gateway.upkeep.timer import repeat
 

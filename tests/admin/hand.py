@@ -7,8 +7,9 @@ from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
 from gateway.admin.policy import Policies, RoutePolicy, Treatment
-from gateway.core.identity import identity_of
-from gateway.core.key import HeaderKey, Key, parse_key
+from gateway.core.identity.key import HeaderKey, Key, parse_key
+from gateway.core.identity.operation_id import identity_of
+from gateway.core.identity.scope import HeaderScope, Scope, scope_of
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -26,8 +27,7 @@ from gateway.core.operation import (
 )
 from gateway.core.outcome import Preset, StatusPolicy
 from gateway.core.replay import KeepPolicy
-from gateway.core.scope import HeaderScope, Scope, scope_of
-from gateway.proxy.structured_fields import unquote
+from gateway.protect.structured_fields import unquote
 from tests.support.memory_store import Memory, MemoryStore
 
 SETTLE_SECONDS = 600.0

@@ -76,7 +76,7 @@ def test_interim_answers() -> None:
         (b"HTTP/1.1 200 OK\r\nA: " + b"b" * 300_000 + b"\r\n\r\n", "no empty line"),
     ],
     ids=[
-        "empty", "no end", "mixed", "body alone", "folded", "space in name", "NUL", "101", "999", "redirect", "proxy",
+        "empty", "no end", "mixed", "body alone", "folded", "space in name", "NUL", "101", "999", "redirect", "protect",
         "204 with body", "cut", "two lengths", "decoded", "cut gzip", "chunks", "fields", "long",
     ],
 )  # fmt: skip

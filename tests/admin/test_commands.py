@@ -16,7 +16,7 @@ import yaml
 
 from gateway import cli
 from gateway.cli import main
-from gateway.store import postgres
+from gateway.store.postgres import store as postgres
 from tests.admin.shell import CREATED, Shell, doubt, shell_for
 from tests.store.postgres_sessions import session
 from tests.support import http

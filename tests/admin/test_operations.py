@@ -12,7 +12,9 @@ from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.policy import Policies, RoutePolicy
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
-from gateway.core.key import BodyPart, ComposedKey
+from gateway.core.identity.key import BodyPart, ComposedKey
+from gateway.core.identity.pointer import parse_pointer
+from gateway.core.identity.scope import ComposedScope, HeaderScope
 from gateway.core.message import ResponseHead
 from gateway.core.operation import (
     Audit,
@@ -25,9 +27,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )
-from gateway.core.pointer import parse_pointer
 from gateway.core.replay import KeepPolicy
-from gateway.core.scope import ComposedScope, HeaderScope
 from gateway.store.base import Indefinite, NotApplied, Query
 from tests.admin.hand import (
     AUDIT,

@@ -15,7 +15,7 @@ from gateway.admin.answer import read_answer
 from gateway.config import parse
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import Complete, LastWord, Release
-from gateway.store.journal_view import Desk
+from gateway.store.journal.view import Desk
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
 from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep

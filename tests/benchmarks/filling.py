@@ -14,7 +14,7 @@ import apsw
 import asyncpg
 
 from gateway.core.operation import microseconds
-from gateway.store.postgres_schema import add_partitions
+from gateway.store.postgres.schema import add_partitions
 
 _DAY_US: Final = microseconds(86_400)
 # The defaults of a route.

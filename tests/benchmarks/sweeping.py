@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 
 import asyncpg
 
-from gateway.store.postgres_link import Connection
-from gateway.store.postgres_schema import drop_partition
+from gateway.store.postgres.link import Connection
+from gateway.store.postgres.schema import drop_partition
 from tests.benchmarks import load
 from tests.benchmarks.filling import ALIVE, EXPIRED, fill
 from tests.benchmarks.place import Place

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from gateway.config import Config, ConfigError, PostgresUrl, load, notices, parse
 from gateway.config.explanation import _forms
 from gateway.config.schema import schema_text
-from gateway.core.fingerprint import Fingerprinter, FingerprintSpec
+from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from uuid import UUID, uuid4
 
-from gateway.core.identity import derive_operation_id
+from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,

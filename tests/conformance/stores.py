@@ -14,9 +14,9 @@ from typing import Protocol
 import pytest
 
 from gateway.store.base import Store, boot_seconds
-from gateway.store.postgres import PostgresStore
-from gateway.store.redis import RedisFastTier
-from gateway.store.sqlite import SqliteStore
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.redis.store import RedisFastTier
+from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import REMEMBER_SECONDS

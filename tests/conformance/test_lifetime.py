@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.operation import Fenced, State
 from gateway.store.base import NotApplied, Query, RecoveryLease, Store
-from gateway.store.postgres import PostgresStore
+from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import (
     ANSWER,
     SERVICE,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fingerprint import (
+from gateway.core.identity.fingerprint import (
     BodyForm,
     Digests,
     Fingerprinter,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import (
+from gateway.core.identity.canonical import (
     CANONICAL_BYTES_MAX,
     DEPTH_MAX,
     PAIRS_MAX,
@@ -19,9 +19,9 @@ from gateway.core.canonical import (
     canonical_form,
     canonical_json,
 )
-from gateway.core.media import MediaType, parse_media_type
-from gateway.core.multipart import PART_FIELDS_MAX, PARTS_MAX, canonical_multipart
-from gateway.core.pointer import MISSING, drop, format_pointer, parse_pointer, resolve
+from gateway.core.identity.media import MediaType, parse_media_type
+from gateway.core.identity.multipart import PART_FIELDS_MAX, PARTS_MAX, canonical_multipart
+from gateway.core.identity.pointer import MISSING, drop, format_pointer, parse_pointer, resolve
 
 # Numbers stand as integers, so that Python's own equality (but for True == 1) is that of the documents.
 documents = st.recursive(

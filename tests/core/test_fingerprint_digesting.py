@@ -10,11 +10,11 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.core.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.key import BodyPart, ComposedKey
+from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
+from gateway.core.identity.key import BodyPart, ComposedKey
 from gateway.core.message import RequestHead
-from gateway.proxy.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
-from gateway.proxy.structured_fields import unquote
+from gateway.protect.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
+from gateway.protect.structured_fields import unquote
 
 LONG = b"x" * (INLINE_BYTES_MAX + 1)
 PARTS = b'--X\r\nContent-Disposition: form-data; name="f"\r\n\r\n%b\r\n--X--\r\n' % (LONG * 40)

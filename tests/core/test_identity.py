@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity import derive_operation_id, identity_of, identity_recipe, single_fields
-from gateway.core.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
-from gateway.core.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
-from gateway.proxy.structured_fields import unquote
+from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
+from gateway.core.identity.operation_id import derive_operation_id, identity_of, identity_recipe, single_fields
+from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
+from gateway.protect.structured_fields import unquote
 
 parts = st.lists(st.binary(max_size=12), max_size=5)
 names = st.text(max_size=8)

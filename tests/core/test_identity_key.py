@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.key import (
+from gateway.core.identity.key import (
     BodyPart,
     ComposedKey,
     HeaderKey,
@@ -23,8 +23,8 @@ from gateway.core.key import (
     needs_body,
     parse_key,
 )
-from gateway.core.pointer import parse_pointer
-from gateway.proxy.structured_fields import unquote
+from gateway.core.identity.pointer import parse_pointer
+from gateway.protect.structured_fields import unquote
 
 visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 business_key_parts = st.text(min_size=1, max_size=20)

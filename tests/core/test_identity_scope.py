@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.message import Headers
-from gateway.core.scope import (
+from gateway.core.identity.scope import (
     ApiKeyScope,
     ComposedScope,
     HeaderScope,
@@ -22,7 +21,8 @@ from gateway.core.scope import (
     scope_of,
     scope_recipe,
 )
-from gateway.proxy.hop import hop_from
+from gateway.core.message import Headers
+from gateway.protect.hop import hop_from
 
 INSIDE = ip_network("10.0.0.0/8")
 TENANT = HeaderScope(b"X-Tenant", (INSIDE, ip_network("fd00::/8")))

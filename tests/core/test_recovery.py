@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.pointer import parse_pointer
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, ResponseHead
 from gateway.core.operation import (
@@ -23,7 +24,6 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
-from gateway.core.pointer import parse_pointer
 from gateway.core.recovery import (
     AnswerRule,
     AskAgain,

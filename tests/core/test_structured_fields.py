@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.key import Key, KeyFault, KeyFormat, parse_key
-from gateway.proxy.structured_fields import unquote
+from gateway.core.identity.key import Key, KeyFault, KeyFormat, parse_key
+from gateway.protect.structured_fields import unquote
 
 DIRECTORY = Path(__file__).parent.parent / "vectors" / "structured-fields"
 

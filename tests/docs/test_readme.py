@@ -13,7 +13,7 @@ from gateway import config
 from gateway.cli import parser
 from gateway.config import Config, Route
 from gateway.config.unit import duration_text, size_text
-from gateway.core.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
+from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.verdict import Word
 from gateway.observe.metrics import Metrics
 from tests.support.curl import curl, curl_lines

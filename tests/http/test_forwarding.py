@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.message import Headers, RequestHead, asks_upgrade
-from gateway.proxy.forwarding import (
+from gateway.protect.forwarding import (
     Execution,
     ForwardingPolicy,
     UpstreamKey,
@@ -17,7 +17,7 @@ from gateway.proxy.forwarding import (
     response_fields,
     unprotected_request,
 )
-from gateway.proxy.hop import Hop, hop_from
+from gateway.protect.hop import Hop, hop_from
 
 CLIENT = hop_from("203.0.113.9", is_secure=True)
 PROXY = hop_from("10.0.0.7", is_secure=True)

@@ -19,7 +19,7 @@ from gateway import EXIT_WORK_LEFT
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import parse
 from gateway.core.operation import Complete
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import Hand
 from tests.support import http, processes
 from tests.support.eventually import eventually

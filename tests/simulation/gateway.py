@@ -21,6 +21,7 @@ from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
+from gateway.http.exchange import ClientGone
 from gateway.observe.facts import (
     Fact,
     Herald,
@@ -31,14 +32,12 @@ from gateway.observe.facts import (
     RequestAnswered,
     WriteRefused,
 )
-from gateway.proxy.client_body import RequestCut
-from gateway.proxy.client_exchange import ClientGone
-from gateway.proxy.hop import hop_from
-from gateway.proxy.reply import Incoming, Untouched
-from gateway.proxy.upstream import Upstream
+from gateway.protect.hop import hop_from
+from gateway.protect.reply import Incoming, RequestCut, Untouched
 from gateway.store.base import StoreError
 from gateway.store.epoch import SeenFile
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
+from gateway.upstream import Upstream
 from tests.simulation.disk import Disk, DiskJournal, SeenNote
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.faults import Weather

@@ -15,7 +15,7 @@ from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import Command, Disprove, Prove, Record, State
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
-from gateway.proxy.upstream import Upstream
+from gateway.upstream import Upstream
 from tests.simulation.gateway import configuration
 from tests.simulation.history import History, Sent
 from tests.simulation.loop import SimulatedLoop

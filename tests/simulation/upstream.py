@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 
 from gateway.core.message import Headers, RequestHead, ResponseHead
-from gateway.proxy.upstream import (
+from gateway.upstream import (
     Answer,
     AnswerReceiver,
     FileBody,
@@ -188,7 +188,7 @@ class Client:
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
     ) -> Answer | NotSent | Lost:
-        """See `gateway.proxy.upstream.Upstream.exchange`."""
+        """See `gateway.upstream.Upstream.exchange`."""
         await self._connect()
         if self._weather.happens("upstream_refused", self._gateway):
             return NotSent(SentNothing.REFUSED, "connection refused")

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.proxy.client_body import Cut, RequestCut
-from gateway.proxy.reply import BodyCut, Reply
-from gateway.proxy.tunnel import Tunnel
+from gateway.http.tunnel import Tunnel
+from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
 from tests.simulation.history import Answer, Call
 from tests.simulation.loop import Process, SimulatedLoop, current_process

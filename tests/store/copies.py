@@ -12,7 +12,7 @@ import redis
 
 from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
-from gateway.store.redis import RedisFastTier
+from gateway.store.redis.store import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore

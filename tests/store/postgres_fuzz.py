@@ -50,8 +50,8 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import StoreError
-from gateway.store.postgres import PostgresStore
-from gateway.store.postgres_rows import RECORD, record_of
+from gateway.store.postgres.rows import RECORD, record_of
+from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import OTHER, SAME, new_identity
 from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session

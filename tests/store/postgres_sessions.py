@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from gateway.store.postgres import PostgresStore
+from gateway.store.postgres.store import PostgresStore
 
 # Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
 EXECUTE: Final = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
-from gateway.store.codec import ERA_BYTES, decode, encode, marker
+from gateway.store.redis.codec import ERA_BYTES, decode, encode, marker
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore
 

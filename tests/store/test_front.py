@@ -41,7 +41,7 @@ from gateway.store.base import (
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.front import Front
 from gateway.store.recipes import RUNNING_US
-from gateway.store.redis_seen import RedisSeen
+from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, Script, do, new_identity
 from tests.support.eventually import eventually

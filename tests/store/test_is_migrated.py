@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import postgres, sqlite
 from gateway.store.base import NotApplied, StartRefused
+from gateway.store.postgres import store as postgres
+from gateway.store.sqlite import store as sqlite
 
 
 def test_sqlite_without_a_file(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal import SqliteJournal
-from gateway.store.journal_base import EntryId, JournalEntry, KeptEntry
-from gateway.store.journal_file import cost_bytes
-from gateway.store.journal_place import lock, unlock
-from gateway.store.journal_view import look
+from gateway.store.journal.base import EntryId, JournalEntry, KeptEntry
+from gateway.store.journal.file import cost_bytes
+from gateway.store.journal.journal import SqliteJournal
+from gateway.store.journal.place import lock, unlock
+from gateway.store.journal.view import look
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 
@@ -677,7 +677,7 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from tests.store.test_journal import OWNER, complete
 async def main():
     journal = SqliteJournal(Path(sys.argv[1]), OWNER)
@@ -720,7 +720,7 @@ LIMITED = """
 import asyncio, resource, sys
 from pathlib import Path
 from gateway.store.base import StoreError
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from tests.store.test_journal import OWNER, complete, waiting
 async def main():
     journal = SqliteJournal(Path(sys.argv[1]), OWNER)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.operation import State
-from gateway.proxy.claiming import Terms, Unavailable
+from gateway.protect.claiming import Terms, Unavailable
 from gateway.store.base import Indefinite, Withheld
 from tests.conformance.hand import REMEMBER_US, SAME, Hand, do
 from tests.store.postgres_sessions import EXECUTE, opened

@@ -16,9 +16,9 @@ import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
-from gateway.store.postgres import PostgresStore, is_migrated, migrate
-from gateway.store.postgres_schema import checksum
-from gateway.store.postgres_statements import RECIPE_LOCK
+from gateway.store.postgres.schema import checksum
+from gateway.store.postgres.statements import RECIPE_LOCK
+from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
 from tests.conformance.hand import Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, session

@@ -31,11 +31,11 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.store.base import Swept
-from gateway.store.postgres import PostgresStore
-from gateway.store.postgres_batch import STATEMENTS
-from gateway.store.postgres_dialer import Dialer
-from gateway.store.postgres_link import Connection
-from gateway.store.postgres_statements import COLUMNS, SWEEP_LOCK, claim_columns, load
+from gateway.store.postgres.batch import STATEMENTS
+from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.link import Connection
+from gateway.store.postgres.statements import COLUMNS, SWEEP_LOCK, claim_columns, load
+from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, SAME, Hand, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session

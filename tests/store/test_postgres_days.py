@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.operation import Applied, Command, Complete, State, microseconds
 from gateway.store.base import NotApplied
-from gateway.store.postgres import PostgresStore
+from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import ANSWER, REPLAY_US, Hand, do, state
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import EPOCH_US, ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.store.base import NotApplied
 from gateway.store.epoch import TOKENS_SKIPPED
-from gateway.store.postgres_statements import EPOCH_LOCK
+from gateway.store.postgres.statements import EPOCH_LOCK
 from tests.store.postgres_sessions import opened, session
 
 # Draws, and how many of them were given what this session was given before, or less.

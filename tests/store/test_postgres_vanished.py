@@ -10,8 +10,8 @@ import pytest
 
 from gateway.core.operation import Applied
 from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
-from gateway.store.postgres import PostgresStore
-from gateway.store.postgres_dialer import Dialer
+from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import EXECUTE, opened, session

@@ -17,8 +17,8 @@ import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
-from gateway.store.codec import encode
-from gateway.store.redis import ENTRY_BYTES_MAX, GET_SECONDS, PUT_AGE_SECONDS_MAX, RedisFastTier
+from gateway.store.redis.codec import encode
+from gateway.store.redis.store import ENTRY_BYTES_MAX, GET_SECONDS, PUT_AGE_SECONDS_MAX, RedisFastTier
 from tests.store.copies import (
     STORE,
     client,

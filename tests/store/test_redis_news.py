@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.operation import Snapshot
 from gateway.store.base import boot_seconds
-from gateway.store.redis import RedisFastTier
+from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import client, completed, fast_tier, id_of, key_of, record_of
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer

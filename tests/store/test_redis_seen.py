@@ -10,7 +10,7 @@ import pytest
 
 from gateway.store.base import StoreError
 from gateway.store.epoch import Seen
-from gateway.store.redis_seen import TOKEN_MAX, RedisSeen
+from gateway.store.redis.seen import TOKEN_MAX, RedisSeen
 from tests.store.copies import client
 from tests.support.redis import RedisServer
 

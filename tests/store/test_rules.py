@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 import apsw
 import pytest
 
-from gateway.core.identity import derive_operation_id
+from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, epitaph, settle, step, written_down
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -48,11 +48,11 @@ from gateway.core.operation import (
     Takeover,
 )
 from gateway.store.base import Query, Store, Withheld
-from gateway.store.postgres import PostgresStore
-from gateway.store.postgres_rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
-from gateway.store.sqlite import SqliteStore
-from gateway.store.sqlite_rows import decode, encode, encode_identity
-from gateway.store.sqlite_statements import statements
+from gateway.store.postgres.rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.sqlite.rows import decode, encode, encode_identity
+from gateway.store.sqlite.statements import statements
+from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
 from tests.store.postgres_sessions import session
 from tests.support.memory_store import EPOCH_US, ManualClock

@@ -25,7 +25,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store import sqlite, sqlite_files
 from gateway.store.base import (
     EpochChanged,
     Indefinite,
@@ -35,10 +34,12 @@ from gateway.store.base import (
     StartRefused,
     Withheld,
 )
-from gateway.store.sqlite import SWEEP_TRANSACTION_MAX, SqliteStore
-from gateway.store.sqlite_inquiry import PIECE_RECORDS_MAX
-from gateway.store.sqlite_rows import decode_headers, encode_headers
-from gateway.store.sqlite_statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from gateway.store.sqlite import files as sqlite_files
+from gateway.store.sqlite import store as sqlite
+from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
+from gateway.store.sqlite.rows import decode_headers, encode_headers
+from gateway.store.sqlite.statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from gateway.store.sqlite.store import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
 from tests.support.failing_disk import FailingDisk
@@ -451,7 +452,7 @@ async def test_a_writer_that_cannot_be_told_to_sync_again_is_not_used_again(
 
 CHILD = """
 import asyncio, sys
-from gateway.store.sqlite import SqliteStore
+from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import Hand, do
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -637,7 +638,7 @@ async def test_finding_goes_along_an_index(name: str, indexes: list[str], store:
 
 def test_every_statement_says_its_row() -> None:
     """Each file begins with the row of the table that it serves."""
-    folder = files("gateway.store").joinpath("sql/sqlite")
+    folder = files("gateway.store.sqlite").joinpath("sql")
     assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())
 
 

@@ -23,7 +23,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
-from gateway.store.redis import RedisFastTier
+from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
 from tests.store.copies import STORE, client, fast_tier, key_of, record_of

@@ -22,16 +22,16 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.verdict import Word
 from gateway.observe.facts import Fact, Herald
-from gateway.proxy.claiming import Claiming
-from gateway.proxy.coordinator import Coordinator
-from gateway.proxy.hop import hop_from
-from gateway.proxy.leases import Leases
-from gateway.proxy.reply import Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
-from gateway.proxy.route import Route
-from gateway.proxy.upstream import Upstream
+from gateway.protect.claiming import Claiming
+from gateway.protect.coordinator import Coordinator
+from gateway.protect.hop import hop_from
+from gateway.protect.leases import Leases
+from gateway.protect.reply import Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
+from gateway.protect.route import Route
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.epoch import SeenFile
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
+from gateway.upstream import Upstream
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
 from tests.support.house import BODY, config_text

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
-from gateway.core.identity import is_of
+from gateway.core.identity.operation_id import is_of
 from gateway.core.lifecycle import settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,

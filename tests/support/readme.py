@@ -15,7 +15,7 @@ from gateway.core.message import Headers
 from gateway.core.operation import State
 from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Word
-from gateway.proxy.problem import ANSWERED, CASES, DOUBTS
+from gateway.protect.problem import ANSWERED, CASES, DOUBTS
 
 README = Path(__file__).parents[2] / "README.md"
 _PART = re.compile(r"(?P<begin><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

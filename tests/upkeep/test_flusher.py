@@ -13,8 +13,8 @@ import pytest
 from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
-from gateway.store.journal import SqliteJournal
-from gateway.store.journal_view import look
+from gateway.store.journal.journal import SqliteJournal
+from gateway.store.journal.view import look
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore

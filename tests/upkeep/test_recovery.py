@@ -12,8 +12,8 @@ import pytest
 
 from gateway.core.operation import Snapshot
 from gateway.core.recovery import Probe
-from gateway.proxy.probing import Prober
-from gateway.proxy.route import Route
+from gateway.protect.probing import Prober
+from gateway.protect.route import Route
 from gateway.store.base import Indefinite
 from gateway.upkeep.recovery import RecoveryWorker
 from tests.conformance.hand import Hand, do

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 LIFECYCLE = "core/lifecycle.py"
-CLAIMING = "proxy/claiming.py"
-LEASES = "proxy/leases.py"
+CLAIMING = "protect/claiming.py"
+LEASES = "protect/leases.py"
 _IS_HOLDER = "return (record.token, record.attempt_id) == (command.token, command.attempt_id)"
 _FENCES = "tests/conformance/test_fences.py::"
-_CLAIMING = "tests/proxy/test_claiming.py::"
+_CLAIMING = "tests/protect/test_claiming.py::"
 
 DEFECTS = (
     Defect(
@@ -161,7 +161,7 @@ DEFECTS = (
         "renewal-trusted-from-its-end",
         "what remains of a lease is counted from when the answer came",
         (Edit(LEASES, "self._take(lease, result, started)", "self._take(lease, result, self._clock())"),),
-        ("tests/proxy/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
+        ("tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
     ),
     Defect(
         "claim-trusted-from-its-end",
@@ -181,13 +181,13 @@ DEFECTS = (
                 "            return\n",
             ),
         ),
-        ("tests/proxy/test_leases.py::test_an_error_renews_nothing_and_ends_nothing",),
+        ("tests/protect/test_leases.py::test_an_error_renews_nothing_and_ends_nothing",),
     ),
     Defect(
         "no-renewal",
         "the lease of a slow operation is never renewed",
         (Edit(LEASES, "if lease.renew_at_seconds <= now and not lease.is_renewing:", "if False:"),),
-        ("tests/proxy/test_leases.py::test_a_slow_operation_keeps_its_lease",),
+        ("tests/protect/test_leases.py::test_a_slow_operation_keeps_its_lease",),
     ),
     Defect(
         "stalled-loop-claims",
@@ -199,13 +199,13 @@ DEFECTS = (
                 "return False",
             ),
         ),
-        ("tests/proxy/test_leases.py::test_a_stalled_loop_claims_nothing",),
+        ("tests/protect/test_leases.py::test_a_stalled_loop_claims_nothing",),
     ),
     Defect(
         "lease-not-asked-before-sending",
         "the first byte goes out whether or not the lease is still trusted",
-        (Edit("proxy/attempt.py", "if not self._lease.is_trusted():", "if False:"),),
-        ("tests/proxy/test_coordinator.py::test_a_lease_that_is_over_before_the_first_byte",),
+        (Edit("protect/attempt.py", "if not self._lease.is_trusted():", "if False:"),),
+        ("tests/protect/test_coordinator.py::test_a_lease_that_is_over_before_the_first_byte",),
     ),
     Defect(
         "leases-by-the-wall-clock",

@@ -56,7 +56,7 @@ DEFECTS = (
     Defect(
         "doubt-executes-again",
         "a retry of an operation in doubt is executed, whatever the route says of recovery",
-        (Edit("proxy/runs.py", "takes_over=isinstance(route.recovery, Resend),", "takes_over=True,"),),
+        (Edit("protect/operations.py", "takes_over=isinstance(route.recovery, Resend),", "takes_over=True,"),),
         ("tests/http/gateway/test_verdicts.py::test_rule_14_in_doubt[sqlite]",),
     ),
     Defect(
@@ -104,7 +104,7 @@ DEFECTS = (
     Defect(
         "others-operations-probed",
         "a service asks its own upstream about what only has the name of its route",
-        (Edit("proxy/probing.py", "if not is_of(record.identity, self._service, route.operation):", "if False:"),),
+        (Edit("protect/probing.py", "if not is_of(record.identity, self._service, route.operation):", "if False:"),),
         ("tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone[another-operation]",),
     ),
     Defect(
@@ -112,7 +112,7 @@ DEFECTS = (
         "a probe takes the operation over, and fences the late answer off",
         (
             Edit(
-                "proxy/probing.py",
+                "protect/probing.py",
                 "            before = await self._store.read(operation_id)\n",
                 "            taken = Takeover(operation_id, record.token, uuid4(), self._who, lease_us)\n"
                 "            await self._store.apply(taken)\n"
@@ -120,12 +120,12 @@ DEFECTS = (
                 "            before = replace(before, record=replace(before.record, state=State.IN_DOUBT))\n",
             ),
             Edit(
-                "proxy/probing.py",
+                "protect/probing.py",
                 "    Snapshot,\n    State,\n    microseconds",
                 "    Snapshot,\n    State,\n    Takeover,\n    microseconds",
             ),
             Edit(
-                "proxy/probing.py",
+                "protect/probing.py",
                 "from dataclasses import dataclass\n",
                 "from dataclasses import dataclass, replace\n",
             ),
@@ -137,7 +137,7 @@ DEFECTS = (
         "everybody who retries probes at the same time",
         (
             Edit(
-                "store/sqlite_inquiry.py",
+                "store/sqlite/inquiry.py",
                 "if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):",
                 "if put_off_until_us > now_us and not is_urgent:",
             ),
@@ -147,7 +147,7 @@ DEFECTS = (
     Defect(
         "healing-repeats-are-forbidden",
         "callers are told not to repeat what only a repeat ends",
-        (Edit("proxy/problem.py", "case = DOUBTS[type(recovery)]", "case = DOUBTS[Hold]"),),
+        (Edit("protect/problem.py", "case = DOUBTS[type(recovery)]", "case = DOUBTS[Hold]"),),
         (
             "tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does",
             _HTTP + "test_callers_are_told_what_heals[sqlite-resend]",
@@ -164,20 +164,20 @@ DEFECTS = (
         "each probe for a request that waits makes the pause of the background longer",
         (
             Edit(
-                "proxy/probing.py",
+                "protect/probing.py",
                 "PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)",
                 "pause_us(lease.tries)",
             ),
         ),
         (
-            "tests/proxy/test_probing.py::test_who_waits_never_lengthens_the_pause",
+            "tests/protect/test_probing.py::test_who_waits_never_lengthens_the_pause",
             _HTTP + "test_retries_keep_no_answer_back",
         ),
     ),
     Defect(
         "retries-hammer-the-service",
         "a service that does not know is asked as often as anybody repeats",
-        (Edit("store/sqlite_inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
+        (Edit("store/sqlite/inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
         ("tests/conformance/test_recovery.py::test_nobody_asks_again_at_once[sqlite]",),
     ),
     Defect(
@@ -199,14 +199,14 @@ DEFECTS = (
         "later-probe-guesses-its-host",
         "a probe is made with half a host, and the 'not found' of another one may free the key",
         (Edit(RECOVERY, " or request.host.endswith(CUT):", ":"),),
-        ("tests/proxy/test_probing.py::test_a_probe_that_cannot_be_made[host-was-cut]",),
+        ("tests/protect/test_probing.py::test_a_probe_that_cannot_be_made[host-was-cut]",),
     ),
     Defect(
         "purge-without-audit",
         "who dropped an answer is not written down",
         (
             Edit(
-                "store/sqlite_statements.py",
+                "store/sqlite/statements.py",
                 "(audit := audit_of(command)) is not None:",
                 "(audit := audit_of(command)) is not None and EVENT_OF[type(command)] != 'purge':",
             ),
@@ -246,7 +246,7 @@ DEFECTS = (
     Defect(
         "witness-of-a-repeat-unraised",
         "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
-        (Edit("store/postgres_batch.py", "            await self._touch()\n", "            pass\n"),),
+        (Edit("store/postgres/batch.py", "            await self._touch()\n", "            pass\n"),),
         ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
     ),
     Defect(
@@ -254,7 +254,7 @@ DEFECTS = (
         "a Postgres that is replaced by an older copy under a running gateway grants what it has forgotten",
         (
             Edit(
-                "store/postgres_schema.py",
+                "store/postgres/schema.py",
                 "if (why := missing(notes, found, beyond)) is not None:",
                 "if (why := None) is not None:",
             ),
@@ -293,7 +293,7 @@ DEFECTS = (
         "a gateway that saw less takes away what another noted of the store",
         (
             Edit(
-                "store/lua/seen.lua",
+                "store/redis/lua/seen.lua",
                 "if high < held_high or (high == held_high and low < held_low) then",
                 "if false then",
             ),
@@ -303,7 +303,7 @@ DEFECTS = (
     Defect(
         "shared-note-written-over-unread",
         "a gateway that could not read what was noted of another memory replaces it",
-        (Edit("store/lua/seen.lua", " and held.identity ~= ARGV[2] then", " and false then"),),
+        (Edit("store/redis/lua/seen.lua", " and held.identity ~= ARGV[2] then", " and false then"),),
         ("tests/store/test_redis_seen.py::test_another_memory_yields_only_to_who_judged_it",),
     ),
     Defect(
@@ -318,7 +318,7 @@ DEFECTS = (
         (Edit("store/front.py", "        if self._is_amnesic:\n            self._check_known(snapshot)\n", ""),),
         (
             "tests/store/test_front.py::test_what_may_be_forgotten_is_not_read_as_free",
-            "tests/proxy/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",
+            "tests/protect/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",
         ),
     ),
     Defect(

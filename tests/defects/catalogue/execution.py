@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-ATTEMPT = "proxy/attempt.py"
-COORDINATOR = "proxy/coordinator.py"
-DUPLICATES = "proxy/duplicates.py"
+ATTEMPT = "protect/attempt.py"
+COORDINATOR = "protect/coordinator.py"
+DUPLICATES = "protect/duplicates.py"
 OUTCOME = "core/outcome.py"
 _OUTCOMES = "tests/http/gateway/test_outcomes.py::"
 _VERDICTS = "tests/http/gateway/test_verdicts.py::"
@@ -46,7 +46,7 @@ DEFECTS = (
                 "        reply = conclusion.reply",
             ),
         ),
-        ("tests/proxy/test_coordinator.py::test_an_outcome_that_nothing_durable_takes",),
+        ("tests/protect/test_coordinator.py::test_an_outcome_that_nothing_durable_takes",),
     ),
     Defect(
         "completion-said-once",
@@ -61,7 +61,7 @@ DEFECTS = (
                 "                return\n",
             ),
         ),
-        ("tests/proxy/test_coordinator.py::test_a_lost_answer_to_an_outcome",),
+        ("tests/protect/test_coordinator.py::test_a_lost_answer_to_an_outcome",),
     ),
     Defect(
         "refused-write-is-told",
@@ -95,7 +95,7 @@ DEFECTS = (
         "an upstream that did not answer in time frees the key",
         (
             Edit(
-                "proxy/conclusion.py",
+                "protect/conclusion.py",
                 "        outcome = conclude_unknown()\n",
                 "        outcome = conclude_unknown()\n"
                 "        if reason is Unknown.TIMEOUT:\n"
@@ -109,7 +109,7 @@ DEFECTS = (
         "an answer that broke off frees the key",
         (
             Edit(
-                "proxy/conclusion.py",
+                "protect/conclusion.py",
                 "        outcome = conclude_unknown()\n",
                 "        outcome = conclude_unknown()\n"
                 "        if upstream_status is not None:\n"
@@ -186,7 +186,7 @@ DEFECTS = (
         "what a stranger was told at the door is told to those who waited",
         (
             Edit(
-                "proxy/conclusion.py",
+                "protect/conclusion.py",
                 "outcome.event in (Event.RELEASE, Event.ABANDON):",
                 "outcome.event in (Event.RELEASE, Event.ABANDON, Event.FORGET):",
             ),
@@ -209,7 +209,7 @@ DEFECTS = (
                 "if ending is None:",
             ),
         ),
-        ("tests/proxy/test_coordinator.py::test_how_it_ended_while_the_store_was_away[after-its-lease-lost]",),
+        ("tests/protect/test_coordinator.py::test_how_it_ended_while_the_store_was_away[after-its-lease-lost]",),
     ),
     Defect(
         "store-down-forwards",
@@ -227,14 +227,14 @@ DEFECTS = (
         "refused-forwards",
         "what the store refuses is forwarded unprotected, on a route that may do without a store",
         (Edit(COORDINATOR, "if is_wanted and not admission.is_refused:", "if is_wanted:"),),
-        ("tests/proxy/test_coordinator.py::test_what_a_store_refuses_is_forwarded_nowhere[rejected]",),
+        ("tests/protect/test_coordinator.py::test_what_a_store_refuses_is_forwarded_nowhere[rejected]",),
     ),
     Defect(
         "known-key-is-no-refusal",
         "a key whose answer cannot be read passes for one on a store that is away, and is forwarded unprotected",
         (
             Edit(
-                "store/postgres.py",
+                "store/postgres/store.py",
                 'raise Withheld(f"the key is known, and its record cannot be read: {error}") from error',
                 "raise NotApplied(*error.args) from error",
             ),
@@ -244,7 +244,7 @@ DEFECTS = (
     Defect(
         "known-key-is-cut-off",
         "a key whose answer is being read when patience ends is forwarded unprotected",
-        (Edit("store/postgres.py", "raise asyncio.CancelledError(KNOWN) from cancelled", "raise"),),
+        (Edit("store/postgres/store.py", "raise asyncio.CancelledError(KNOWN) from cancelled", "raise"),),
         (_KNOWN + "test_a_known_key_is_not_free_for_want_of_its_answer[swallow]",),
     ),
     Defect(
@@ -264,7 +264,7 @@ DEFECTS = (
         "what a shutdown could not finish is left to lapse, with nothing said of it",
         (
             Edit(
-                "proxy/runs.py",
+                "protect/operations.py",
                 'lasts = [self._say(record, word, "the gateway stopped") for record, word in words]',
                 "lasts = []",
             ),
@@ -281,7 +281,7 @@ DEFECTS = (
                 "self.last_word = self._claimed.release()",
             ),
         ),
-        ("tests/proxy/test_drain.py::test_in_the_exchange",),
+        ("tests/protect/test_drain.py::test_in_the_exchange",),
     ),
     Defect(
         "books-do-not-balance",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-IDENTITY = "core/identity.py"
+IDENTITY = "core/identity/operation_id.py"
 _ID = 'framed(b"operation", _utf8(service), _utf8(operation))'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
 _RECIPES = "store/recipes.py"
@@ -48,15 +48,15 @@ DEFECTS = (
         "scope-kept-in-clear",
         "what a scope was made from can be read in the store",
         (
-            Edit("core/scope.py", 'else Scope(digest(b"scope", found))', "else Scope(found)"),
-            Edit("core/scope.py", 'return Scope(digest(b"scope", found))', "return Scope(found)"),
+            Edit("core/identity/scope.py", 'else Scope(digest(b"scope", found))', "else Scope(found)"),
+            Edit("core/identity/scope.py", 'return Scope(digest(b"scope", found))', "return Scope(found)"),
         ),
         ("tests/core/test_identity_scope.py::test_nothing_in_clear",),
     ),
     Defect(
         "any-hop-is-trusted",
         "whoever connects may say which caller it is",
-        (Edit("core/scope.py", "spec.trusted is not None and not", "spec.trusted is None and not"),),
+        (Edit("core/identity/scope.py", "spec.trusted is not None and not", "spec.trusted is None and not"),),
         ("tests/core/test_identity_scope.py::test_trusted_hop",),
     ),
     Defect(
@@ -64,7 +64,7 @@ DEFECTS = (
         "the bytes of a trusted hop prove who calls, whoever sends them",
         (
             Edit(
-                "proxy/known_requests.py",
+                "http/known_requests.py",
                 "known is not None and (known.hop is hop or known.hop == hop)",
                 "known is not None and known.hop.scheme == hop.scheme",
             ),
@@ -74,22 +74,22 @@ DEFECTS = (
     Defect(
         "expiring-token-as-scope",
         "a caller with a fresh token is another caller",
-        (Edit("core/scope.py", "if _is_json_web_token(value):", "if False:"),),
+        (Edit("core/identity/scope.py", "if _is_json_web_token(value):", "if False:"),),
         ("tests/core/test_identity_scope.py::test_expiring_token",),
     ),
     Defect(
         "second-field-line-wins",
         "of two lines of the key's field the last one is the key",
         (
-            Edit("core/key.py", "if len(values) != 1:", "if not values:"),
-            Edit("core/key.py", 'value = values[0].strip(b" \\t")', 'value = values[-1].strip(b" \\t")'),
+            Edit("core/identity/key.py", "if len(values) != 1:", "if not values:"),
+            Edit("core/identity/key.py", 'value = values[0].strip(b" \\t")', 'value = values[-1].strip(b" \\t")'),
         ),
         ("tests/core/test_identity_key.py::test_given_twice",),
     ),
     Defect(
         "repeated-fields-pass",
         "a field that says who calls, or under which key, may be there twice",
-        (Edit("proxy/strictness.py", "if len(values) > 1 and (name in _SINGLE or name in once):", "if False:"),),
+        (Edit("protect/ambiguity.py", "if len(values) > 1 and (name in _SINGLE or name in once):", "if False:"),),
         ("tests/http/edge/test_strictness.py::test_an_ambiguous_field_is_a_fault",),
     ),
     Defect(
@@ -103,7 +103,7 @@ DEFECTS = (
         "a protected target with dot segments is forwarded",
         (
             Edit(
-                "proxy/strictness.py",
+                "protect/ambiguity.py",
                 'if has_dot_segments(normal):\n        return "The path holds a . or .. segment."',
                 "pass",
             ),
@@ -115,7 +115,7 @@ DEFECTS = (
         "two sums of money that a float cannot tell apart are one request",
         (
             Edit(
-                "core/canonical.py",
+                "core/identity/canonical.py",
                 "parse_float=_mark_number, parse_int",
                 "parse_float=lambda text: _mark_number(repr(float(text))), parse_int",
             ),
@@ -125,25 +125,25 @@ DEFECTS = (
     Defect(
         "duplicate-members-accepted",
         "a document that two parsers read differently has one form",
-        (Edit("core/canonical.py", "if len(members) != len(pairs):", "if False:"),),
+        (Edit("core/identity/canonical.py", "if len(members) != len(pairs):", "if False:"),),
         (_CANONICAL + "test_json_refused",),
     ),
     Defect(
         "ignore-is-ignored",
         "a retry whose time stamp moved is another request",
-        (Edit("core/canonical.py", "    if ignore:\n        drop(document, ignore)\n", ""),),
+        (Edit("core/identity/canonical.py", "    if ignore:\n        drop(document, ignore)\n", ""),),
         (_CANONICAL + "test_ignore",),
     ),
     Defect(
         "media-type-left-out",
         "the same bytes under another media type are the same request",
-        (Edit("core/fingerprint.py", "_canonical_media(self._types, self._media, form)", 'b""'),),
+        (Edit("core/identity/fingerprint.py", "_canonical_media(self._types, self._media, form)", 'b""'),),
         ("tests/core/test_fingerprint.py::test_fields",),
     ),
     Defect(
         "raw-digest-under-another-key",
         "raw digests that were made under two keys are compared, and found different",
-        (Edit("core/fingerprint.py", "_keyed(secret, digests.raw), key_id)", "digests.raw, key_id)"),),
+        (Edit("core/identity/fingerprint.py", "_keyed(secret, digests.raw), key_id)", "digests.raw, key_id)"),),
         ("tests/core/test_fingerprint.py::test_keyed_digests_reveal_nothing",),
     ),
     Defect(
@@ -151,7 +151,7 @@ DEFECTS = (
         "a different request under the key of a running one gets that one's answer",
         (
             Edit(
-                "proxy/duplicates.py",
+                "protect/duplicates.py",
                 "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
                 "if (match is Match.UNKNOWN",
             ),
@@ -190,12 +190,12 @@ DEFECTS = (
         "a request whose sameness cannot be known is sent in place of one that is in doubt",
         (
             Edit(
-                "proxy/claiming.py",
+                "protect/claiming.py",
                 "case Doubt(record, is_same=True) if terms.takes_over",
                 "case Doubt(record) if terms.takes_over",
             ),
         ),
-        ("tests/proxy/test_coordinator.py::test_doubt_about_a_request_that_cannot_be_compared[resend]",),
+        ("tests/protect/test_coordinator.py::test_doubt_about_a_request_that_cannot_be_compared[resend]",),
     ),
     Defect(
         "renamed-route-only-warned-of",
@@ -311,12 +311,12 @@ DEFECTS = (
         "who only checks a configuration has accepted the loss of keys",
         (
             Edit(
-                "store/sqlite.py",
+                "store/sqlite/store.py",
                 "self._agreeing(serving, counted, writes=False)",
                 "self._agreeing(serving, counted, writes=True)",
             ),
             Edit(
-                "store/sqlite.py",
+                "store/sqlite/store.py",
                 "if is_trial:\n                agreed = await running.reading.run(self._reader.look,",
                 "if is_trial:\n                agreed = await running.writing.run(self._writer.transact,",
             ),
@@ -328,7 +328,7 @@ DEFECTS = (
         "two gateways with different configurations that start at once both serve",
         (
             Edit(
-                "store/postgres_upkeep.py",
+                "store/postgres/upkeep.py",
                 "                if not is_trial:\n                    await connection.execute(",
                 "                if is_trial:\n                    await connection.execute(",
             ),

@@ -16,13 +16,13 @@ DEFECTS = (
     Defect(
         "lower-token-overwrites",
         "a copy of an earlier life of the operation replaces that of a later one",
-        (Edit("store/lua/put.lua", " and not is_fenced(KEYS[i], entry) then", " then"),),
+        (Edit("store/redis/lua/put.lua", " and not is_fenced(KEYS[i], entry) then", " then"),),
         ("tests/store/test_redis.py::test_only_a_higher_token_replaces_an_entry",),
     ),
     Defect(
         "drop-evicted",
         "a purged answer comes back when Redis has made room with what the purge left behind",
-        (Edit("store/lua/put.lua", "local is_timely = dropped_us < read_us and", "local is_timely ="),),
+        (Edit("store/redis/lua/put.lua", "local is_timely = dropped_us < read_us and", "local is_timely ="),),
         ("tests/store/test_redis.py::test_a_drop_outlives_an_eviction[marker]",),
     ),
     Defect(
@@ -30,7 +30,7 @@ DEFECTS = (
         "after a failover of Redis the former master goes on to answer with what was purged",
         (
             Edit(
-                "store/redis.py",
+                "store/redis/store.py",
                 "            if self._reader.era != self._writer.era:\n",
                 "            if not self._reader.era:\n",
             ),
@@ -40,7 +40,7 @@ DEFECTS = (
     Defect(
         "copies-of-any-store",
         "a key is answered with what another durable store on the same Redis holds under it",
-        (Edit("store/redis.py", 'self._prefix = f"{KEY_PREFIX}{store}:"', "self._prefix = KEY_PREFIX"),),
+        (Edit("store/redis/store.py", 'self._prefix = f"{KEY_PREFIX}{store}:"', "self._prefix = KEY_PREFIX"),),
         ("tests/http/gateway/test_shared_redis.py::test_two_stores_on_one_redis_answer_for_themselves[new]",),
     ),
     Defect(
@@ -58,7 +58,7 @@ DEFECTS = (
     Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
-        (Edit("store/postgres.py", "self._dialer.run_compared(link, ", "link.run("),),
+        (Edit("store/postgres/store.py", "self._dialer.run_compared(link, ", "link.run("),),
         ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
     ),
     Defect(
@@ -78,7 +78,7 @@ DEFECTS = (
         "an entry lives longer than its record by as long as it took to reach Redis",
         (
             Edit(
-                "store/redis.py",
+                "store/redis/store.py",
                 "started_us = link.server_us(put.started_seconds)",
                 "started_us = link.server_us(self._clock())",
             ),
@@ -165,7 +165,7 @@ DEFECTS = (
         "a sweep removes the claims of dead holders",
         (
             Edit(
-                "store/sqlite_statements.py",
+                "store/sqlite/statements.py",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
                 "            settled = None if kept.record.state is State.CLAIMED else settled\n",
@@ -213,7 +213,7 @@ DEFECTS = (
         "once a record is gone its token is given out again",
         (
             Edit(
-                "store/sqlite_statements.py",
+                "store/sqlite/statements.py",
                 'self._cursor.execute(statements()["select_sequence"])',
                 'self._cursor.execute("SELECT coalesce(max(token), 0) FROM operation")',
             ),
@@ -225,11 +225,11 @@ DEFECTS = (
         "the journal answers before the outcome is on the disk",
         (
             Edit(
-                "store/sqlite_connection.py",
+                "store/sqlite/connection.py",
                 'cursor.execute("PRAGMA synchronous = FULL")\n        synchronous',
                 'cursor.execute("PRAGMA synchronous = OFF")\n        synchronous',
             ),
-            Edit("store/sqlite_connection.py", '([("wal",)], [(2,)])', '([("wal",)], [(0,)])'),
+            Edit("store/sqlite/connection.py", '([("wal",)], [(2,)])', '([("wal",)], [(0,)])'),
         ),
         (_JOURNAL + "test_a_commit_that_fails_is_never_acknowledged[sync]",),
     ),
@@ -238,7 +238,7 @@ DEFECTS = (
         "a store whose disk failed at the commit says that it is done",
         (
             Edit(
-                "store/sqlite_connection.py",
+                "store/sqlite/connection.py",
                 'raise Indefinite(f"{self.path}: the commit failed: {error}") from error',
                 "return result",
             ),
@@ -250,7 +250,7 @@ DEFECTS = (
         "a sweep, which needs no fsync, leaves the writer without one for the commands that follow",
         (
             Edit(
-                "store/sqlite_connection.py",
+                "store/sqlite/connection.py",
                 'self._cursor.execute("PRAGMA synchronous = FULL")',
                 'self._cursor.execute("PRAGMA synchronous")',
             ),
@@ -272,7 +272,7 @@ DEFECTS = (
     Defect(
         "waiting-taken-out",
         "an operator can take out an outcome that the store has yet to get",
-        (Edit("store/sql/journal/delete_refused.sql", " AND refused_us IS NOT NULL", ""),),
+        (Edit("store/journal/sql/delete_refused.sql", " AND refused_us IS NOT NULL", ""),),
         ("tests/admin/test_outcome.py::test_taken_out_under_its_owner",),
     ),
     Defect(
@@ -298,7 +298,7 @@ DEFECTS = (
         "the sweep of Postgres frees the keys of dead holders",
         (
             Edit(
-                "store/sql/postgres/lapse.sql",
+                "store/postgres/sql/lapse.sql",
                 "        state = 'in_doubt',\n        doubt = 'lapsed',\n",
                 "        state = 'released',\n"
                 "        remember_until_us = s.now_us + 3600000000,\n"
@@ -312,7 +312,7 @@ DEFECTS = (
         "Postgres records whatever completion comes, whoever says it",
         (
             Edit(
-                "store/sql/postgres/complete.sql",
+                "store/postgres/sql/complete.sql",
                 "        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id\n",
                 "",
             ),
@@ -324,7 +324,7 @@ DEFECTS = (
         "Postgres decides about a record as its statement's snapshot has it, not as it was locked",
         (
             Edit(
-                "store/sql/postgres/takeover.sql",
+                "store/postgres/sql/takeover.sql",
                 "{is_in_doubt(l)}",
                 "{is_in_doubt(o)}",
             ),
@@ -336,13 +336,13 @@ DEFECTS = (
         "a purge on Postgres leaves a response that was recorded while it waited",
         (
             Edit(
-                "store/sql/postgres/purge.sql",
+                "store/postgres/sql/purge.sql",
                 "    SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch\n",
                 "    DELETE FROM idempotency_gateway.response r USING changed ch\n"
                 "    WHERE r.token = ch.token AND r.drop_day = ch.drop_day RETURNING 1\n",
             ),
-            Edit("store/sql/postgres/purge.sql", "FROM dropped) AS changed", "FROM changed) AS changed"),
-            Edit("store/sql/postgres/purge.sql", "dropped AS MATERIALIZED (", "dropped AS ("),
+            Edit("store/postgres/sql/purge.sql", "FROM dropped) AS changed", "FROM changed) AS changed"),
+            Edit("store/postgres/sql/purge.sql", "dropped AS MATERIALIZED (", "dropped AS ("),
         ),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
     ),
@@ -351,7 +351,7 @@ DEFECTS = (
         "the walk for lapsed claims of Postgres ends for good before a claim that a newer program wrote",
         (
             Edit(
-                "store/sql/postgres/lapse.sql",
+                "store/postgres/sql/lapse.sql",
                 "                y.version = {record_version}\n                OR ",
                 "                true OR ",
             ),
@@ -363,7 +363,7 @@ DEFECTS = (
         "a response that no partition has room for yet is rejected for ever",
         (
             Edit(
-                "store/postgres_link.py",
+                "store/postgres/link.py",
                 "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
                 "return self.is_of_some",
             ),
@@ -373,13 +373,13 @@ DEFECTS = (
     Defect(
         "detached-day-is-lost",
         "a day that was half detached is never written to again",
-        (Edit("store/postgres_schema.py", " if not is_pending}", "}"),),
+        (Edit("store/postgres/schema.py", " if not is_pending}", "}"),),
         ("tests/store/test_postgres_days.py::test_a_day_that_was_half_detached_is_used_again",),
     ),
     Defect(
         "room-is-made-too-late",
         "room for the responses of a day is made when the day has begun",
-        (Edit("store/postgres_schema.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
+        (Edit("store/postgres/schema.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
         ("tests/store/test_postgres_days.py::test_there_is_room_from_the_start",),
     ),
     Defect(
@@ -387,12 +387,12 @@ DEFECTS = (
         "a sweep of Postgres removes a doubt that is written down as due",
         (
             Edit(
-                "store/sql/postgres/expire.sql",
+                "store/postgres/sql/expire.sql",
                 "        AND {due_us(o)} <= (SELECT now_us FROM clock)\n",
                 "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM clock)\n",
             ),
             Edit(
-                "store/sql/postgres/expire.sql",
+                "store/postgres/sql/expire.sql",
                 "    WHERE o.operation_id = d.operation_id AND {is_absent(d)}\n",
                 "    WHERE o.operation_id = d.operation_id AND d.state <> 'claimed'\n"
                 "        AND greatest(d.replay_until_us, d.remember_until_us) <= c.now_us\n",
@@ -404,9 +404,9 @@ DEFECTS = (
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/sql/sqlite/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit("store/sqlite/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
             Edit(
-                "store/sqlite_statements.py",
+                "store/sqlite/statements.py",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
                 "            settled = None if settled is kept.record else settled\n",
@@ -417,7 +417,7 @@ DEFECTS = (
     Defect(
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
-        (Edit("store/sql/sqlite/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
+        (Edit("store/sqlite/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
         ("tests/store/test_sqlite.py::test_an_answer_whose_claim_is_over_is_not_written",),
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-CLIENT = "proxy/upstream/client.py"
-CONNECTION = "proxy/upstream/connection.py"
+CLIENT = "upstream/client.py"
+CONNECTION = "upstream/connection.py"
 _QUIET = "return bool(pending) and not self.served and"
 _FAULTS = "tests/http/upstream/test_faults.py::"
 _REUSE = "tests/http/upstream/test_reuse.py::"
@@ -58,7 +58,7 @@ DEFECTS = (
         "a request goes out on a used connection that nobody has seen to last",
         (
             Edit(
-                "proxy/upstream/idle_history.py",
+                "upstream/idle_history.py",
                 "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit",
                 "return True",
             ),
@@ -70,7 +70,7 @@ DEFECTS = (
         "an answer that broke off is taken for what came of it",
         (
             Edit(
-                "proxy/upstream/answer.py",
+                "upstream/answer.py",
                 "return BodyLost(self._loss.reason, self._loss.detail)\n            try:",
                 'return b"".join(taken)\n            try:',
             ),
@@ -110,19 +110,19 @@ DEFECTS = (
     Defect(
         "truncation-ends-cleanly",
         "a streamed answer that broke off ends like a whole one",
-        (Edit("proxy/answer_stream.py", "raise BodyCut(data.detail)", 'return b""'),),
+        (Edit("protect/answer_stream.py", "raise BodyCut(data.detail)", 'return b""'),),
         ("tests/http/gateway/test_outcomes.py::test_truncated_stream_breaks_visibly[sqlite]",),
     ),
     Defect(
         "hop-by-hop-forwarded",
         "fields of the client's connection reach the upstream",
-        (Edit("proxy/forwarding.py", 'name in HOP_BY_HOP or name == b"expect"', 'name == b"expect"'),),
+        (Edit("protect/forwarding.py", 'name in HOP_BY_HOP or name == b"expect"', 'name == b"expect"'),),
         ("tests/http/test_forwarding.py::test_hop_by_hop_fields_and_those_that_connection_names_stay",),
     ),
     Defect(
         "callers-speak-as-the-gateway",
         "a caller can send a fencing token of its own",
-        (Edit("proxy/forwarding.py", " or folded in SPOKEN_BY_GATEWAY:", ":"),),
+        (Edit("protect/forwarding.py", " or folded in SPOKEN_BY_GATEWAY:", ":"),),
         ("tests/http/test_forwarding.py::test_no_caller_speaks_as_the_gateway",),
     ),
     Defect(
@@ -130,7 +130,7 @@ DEFECTS = (
         "the length that the upstream declared is passed on beside our own",
         (
             Edit(
-                "proxy/writer.py",
+                "http/writer.py",
                 'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
                 'HOP_BY_HOP | {b"idempotency-status"}',
             ),
@@ -140,7 +140,7 @@ DEFECTS = (
     Defect(
         "length-copied-upstream",
         "the length that the client declared is passed on beside our own",
-        (Edit("proxy/upstream/request.py", '{b"content-length", b"expect"}', '{b"expect"}'),),
+        (Edit("upstream/request.py", '{b"content-length", b"expect"}', '{b"expect"}'),),
         ("tests/http/upstream/test_request.py::test_framing_is_recomputed",),
     ),
     Defect(
@@ -156,7 +156,7 @@ DEFECTS = (
     Defect(
         "slow-tls-reader-cut-off",
         "what a client over TLS has not read half a minute after the answer is thrown away",
-        (Edit("proxy/handshakes.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
+        (Edit("http/handshakes.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
         (
             "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
             "[asyncio-to-be-closed]",
@@ -167,14 +167,14 @@ DEFECTS = (
         "an attempt is given up when its client goes",
         (
             Edit(
-                "proxy/server.py",
+                "http/server.py",
                 "        self._clients.discard(connection)\n",
                 "        self._clients.discard(connection)\n"
                 "        for task in self._handler._tasks:\n"
                 "            task.cancel()\n",
             ),
             Edit(
-                "proxy/coordinator.py",
+                "protect/coordinator.py",
                 "partial(self._give, request, story, answer))\n        return answer",
                 "partial(self._give, request, story, answer))\n"
                 "        runs = self._runs._tasks\n"

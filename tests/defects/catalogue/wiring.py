@@ -84,7 +84,7 @@ DEFECTS = (
         "what arrived on an idle TLS connection answers the next request",
         (
             Edit(
-                "proxy/upstream/connection.py",
+                "upstream/connection.py",
                 "return bool(pending) and not self.served and",
                 "return bool(pending) and",
             ),
@@ -96,7 +96,7 @@ DEFECTS = (
         "gateways that note a lost memory at once can take the sequence of tokens back",
         (
             Edit(
-                "store/postgres_upkeep.py",
+                "store/postgres/upkeep.py",
                 '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n',
                 "",
             ),

@@ -12,16 +12,16 @@ from typing import Any
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Word
+from gateway.http.exchange import Client
+from gateway.http.passthrough import Passthrough
+from gateway.http.server import Edge
+from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import Fact, Herald
-from gateway.proxy.client_exchange import Client
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.proxy.passthrough import Passthrough
-from gateway.proxy.problem import Shape, plain
-from gateway.proxy.reply import BodyCut, Incoming, Reply, Untouched
-from gateway.proxy.route import Target
-from gateway.proxy.server import Edge
-from gateway.proxy.upstream import Upstream, UpstreamSettings
+from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.protect.problem import Shape, plain
+from gateway.protect.reply import BodyCut, Incoming, Reply, Untouched
+from gateway.protect.route import Target
+from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.upstream import RecordingUpstream
 
 PROTECTED = "/v1/payments"

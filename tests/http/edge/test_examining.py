@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule, normalise_path
-from gateway.proxy.examining import Fault, examine
+from gateway.http.examining import Fault, examine
 
 
 @dataclass(frozen=True)

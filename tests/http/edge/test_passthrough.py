@@ -12,8 +12,8 @@ import pytest
 
 from gateway.core.verdict import Word
 from gateway.observe.facts import RequestPassed
-from gateway.proxy.reply import Incoming, Untouched
-from gateway.proxy.upstream import UpstreamSettings
+from gateway.protect.reply import Incoming, Untouched
+from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import HOST, RunningEdge, post, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, NoAnswerError, exchange, request

@@ -12,8 +12,8 @@ from gateway.core.message import Headers, StoredResponse, field_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Word
-from gateway.proxy.problem import ANSWERED, CASES, Shape, plain, refuse
-from gateway.proxy.reply import Reply
+from gateway.protect.problem import ANSWERED, CASES, Shape, plain, refuse
+from gateway.protect.reply import Reply
 
 ID = UUID("11111111-2222-3333-4444-555555555555")
 CLAIMED_US = 1_700_000_000_000_000

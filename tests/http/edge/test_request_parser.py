@@ -15,8 +15,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.proxy.chunks import CHUNK_LINE_BYTES_MAX, ChunkReader, ChunksInvalid
-from gateway.proxy.request_parser import PATH_BYTES_MAX, ReceivedRequest, RequestInvalid, RequestParser
+from gateway.http.request_parser import PATH_BYTES_MAX, ReceivedRequest, RequestInvalid, RequestParser
+from gateway.upstream.chunks import CHUNK_LINE_BYTES_MAX, ChunkReader, ChunksInvalid
 from tests.http.edge.test_server_hostile import AMBIGUOUS, UNREADABLE
 
 LIMIT = 8192

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.core.message import Headers
 from gateway.core.verdict import Word
-from gateway.proxy.decoding import DECODED_BYTES_MAX
-from gateway.proxy.reply import Incoming, Reply, Untouched
+from gateway.protect.decoding import DECODED_BYTES_MAX
+from gateway.protect.reply import Incoming, Reply, Untouched
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
 from tests.support.http import Connection, exchange, request
 from tests.support.tls import Authority

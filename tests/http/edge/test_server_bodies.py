@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from gateway.proxy.client_body import ClientBody, Cut, RequestCut
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.reply import Incoming, Reply
+from gateway.http.body import ClientBody
+from gateway.http.settings import EdgeSettings
+from gateway.protect.reply import Cut, Incoming, Reply, RequestCut
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, NoAnswerError

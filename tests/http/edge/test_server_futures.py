@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.core.verdict import Word
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.reply import Incoming, Reply, Untouched
-from gateway.proxy.spool import TakenBody, WholeBody
+from gateway.http.settings import EdgeSettings
+from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.spool import TakenBody, WholeBody
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange

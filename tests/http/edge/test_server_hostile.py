@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from gateway.core.verdict import Word
+from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import RequestAnswered
-from gateway.proxy.edge_settings import EdgeSettings
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, Response, exchange

@@ -12,12 +12,12 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Word
+from gateway.http.handshakes import Handshakes
+from gateway.http.listening import ListenError
+from gateway.http.server import Edge
+from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import Herald
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.handshakes import Handshakes
-from gateway.proxy.listening import ListenError
-from gateway.proxy.reply import Incoming, Repeatable, Reply
-from gateway.proxy.server import Edge
+from gateway.protect.reply import Incoming, Repeatable, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from gateway.proxy.client_body import UNASKED_BYTES_MAX, ClientBody
-from gateway.proxy.reply import Incoming, Reply
+from gateway.http.body import UNASKED_BYTES_MAX, ClientBody
+from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange

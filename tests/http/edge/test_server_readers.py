@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.proxy.edge_settings import EdgeSettings
+from gateway.http.settings import EdgeSettings
 from tests.http.edge.harness import HOST, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.tls import Authority

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from gateway.core.verdict import Word
-from gateway.proxy.reply import Incoming, Reply, Untouched
-from gateway.proxy.upstream import UpstreamSettings
+from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, Response, exchange

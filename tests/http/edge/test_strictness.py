@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, RequestHead, values_by_name
-from gateway.proxy.strictness import ambiguity, framing_fault, other_readings
+from gateway.protect.ambiguity import ambiguity, framing_fault, other_readings
 
 ONCE = frozenset((b"authorization", b"x-tenant-id", b"webhook-id"))
 SOUND: Headers = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.proxy.upstream import UpstreamSettings
+from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import HOST, RunningEdge, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, read_head

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gateway.core.verdict import Word
-from gateway.proxy.edge_settings import EdgeSettings
-from gateway.proxy.reply import Incoming, Repeatable, Reply
-from gateway.proxy.unread import Unread
+from gateway.http.settings import EdgeSettings
+from gateway.http.unread import Unread
+from gateway.protect.reply import Incoming, Repeatable, Reply
 from tests.http.edge.harness import post, reply, serving
 from tests.http.edge.test_tunnel import HANDSHAKE
 from tests.support.eventually import eventually

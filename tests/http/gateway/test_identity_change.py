@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.app.life import StartError
-from gateway.store import postgres
+from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
 from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
 

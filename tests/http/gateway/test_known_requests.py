@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.proxy.hop import hop_from
-from gateway.proxy.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
+from gateway.http.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
+from gateway.protect.hop import hop_from
 from tests.support.eventually import eventually
 from tests.support.house import BODY, house, sqlite_store, status_of
 from tests.support.http import Connection, Response

@@ -16,7 +16,7 @@ from gateway import EXIT_OK
 from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove, Purge, State
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, dropped, lost, refused

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from gateway.proxy.upstream import FileBody, Lost, NotSent, SentNothing, StreamBody, Unknown
+from gateway.upstream import FileBody, Lost, NotSent, SentNothing, StreamBody, Unknown
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.proxy.upstream import Answer, BodyLost, NotSent, StreamBody, TooLong, Unknown, tls_context
+from gateway.upstream import Answer, BodyLost, NotSent, StreamBody, TooLong, Unknown, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority

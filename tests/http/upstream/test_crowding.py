@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown
+from gateway.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.upstream import (
+from gateway.upstream import (
     Answer,
     BodyLost,
     Framing,

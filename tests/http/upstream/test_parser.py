@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.message import ResponseHead
-from gateway.proxy.upstream.parser import INTERIM_ANSWERS_MAX, AnswerInvalid, AnswerParser
-from gateway.proxy.upstream.result import Framing, Unknown
+from gateway.upstream.parser import INTERIM_ANSWERS_MAX, AnswerInvalid, AnswerParser
+from gateway.upstream.result import Framing, Unknown
 
 HEADER_BYTES_MAX = 65_536
 

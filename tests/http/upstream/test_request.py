@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.message import RequestHead
-from gateway.proxy.upstream.request import request_bytes
-from gateway.proxy.upstream.result import FileBody, OutboundBody, StreamBody
+from gateway.upstream.request import request_bytes
+from gateway.upstream.result import FileBody, OutboundBody, StreamBody
 
 
 async def nothing() -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core.message import ResponseHead
-from gateway.proxy.upstream import Answer, FileBody, Lost, NotSent, SentNothing, UnderWay, Unknown, Upstream
+from gateway.upstream import Answer, FileBody, Lost, NotSent, SentNothing, UnderWay, Unknown, Upstream
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, serving, upstream_to
 from tests.support.eventually import eventually
 

@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from gateway.proxy.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, Unknown, tls_context
+from gateway.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, Unknown, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.tls import Authority
 

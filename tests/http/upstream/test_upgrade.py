@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.proxy.upstream import Answer, BodyLost, Framing, Lost, Unknown
+from gateway.upstream import Answer, BodyLost, Framing, Lost, Unknown
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.relay import reset

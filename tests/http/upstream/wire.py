@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.core.message import RequestHead
-from gateway.proxy.upstream import Answer, Lost, NotSent, Upstream, UpstreamSettings
+from gateway.upstream import Answer, Lost, NotSent, Upstream, UpstreamSettings
 from tests.support.eventually import eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

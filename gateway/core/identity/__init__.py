@@ -1,0 +1,5 @@
+"""Which operation a request is about, and whether it is the same request as before.
+
+`key` and `scope` make the `operation_id`. `fingerprint` compares requests by the canonical forms of their bodies:
+`canonical` (JSON and forms) and `multipart`, with `media` for media types and `pointer` for JSON Pointers.
+"""

@@ -1,0 +1,155 @@
+"""Canonical forms of request bodies: equal bytes for spellings that mean the same, and never for two that do not.
+
+A form is either certain or it is refused (None), and the caller then compares the bytes as they came. What decides is
+the body alone, never the machine: its size and its depth are bounded by constants, so that the same bytes have the same
+form on every gateway and under every version of the interpreter. Changing anything here that changes a form, other than
+refusing it, means a new `fingerprint.ALGORITHM`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final, NoReturn, Protocol
+
+from gateway.core.framing import framed
+from gateway.core.identity.pointer import MISSING, Pointer, drop, resolve
+
+CANONICAL_BYTES_MAX: Final = 1 << 20
+"""Longer documents and forms have no canonical form."""
+VALUES_MAX: Final = 1 << 15
+"""Documents with more commas and opening brackets have no canonical form: time and memory go by the values."""
+QUOTES_MAX: Final = 4 * VALUES_MAX
+"""Documents with more quotes, escaped ones too, have no canonical form. A member that is a string has four."""
+PAIRS_MAX: Final = 1 << 12
+"""Forms of more pairs have no canonical form."""
+DEPTH_MAX: Final = 100
+"""Deeper documents have no canonical form. Far below every recursion limit, whatever the caller's own depth."""
+
+
+class Body(Protocol):
+    """A body in memory or mapped from a file: slices of it are bytes."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: slice, /) -> bytes: ...
+
+
+# A number is carried as its lexeme behind a lone low surrogate. No string of a parsed document can begin like that:
+# UTF-8 cannot spell a lone surrogate, and a document with this one escaped at the start of a string is refused before
+# it is parsed. So the standard encoder, which is fast, never writes a number and a string alike.
+_NUMBER_MARK: Final = "\udfff"
+_MARK_AT_START = re.compile(rb'"\\u[dD][fF]{3}')
+
+# Strings, closed or not: an open one reaches to the end, so that no quote is looked at twice.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class _Refused(ValueError):
+    pass
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _Refused("duplicate member name")
+    return members
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _Refused(name)
+
+
+# Numbers are never converted: a float would swallow digits, and an int of a million digits would take minutes.
+_mark_number: Callable[[str], str] = _NUMBER_MARK.__add__
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_members, parse_float=_mark_number, parse_int=_mark_number, parse_constant=_refuse_constant
+)
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False)
+
+
+def parse_json(body: Body) -> Any:
+    """The document, for `number_lexeme` and `resolve`; `MISSING` where it is not one that means one thing to everybody.
+
+    That is: RFC 8259 to the letter, in UTF-8 without a byte order mark, no member name twice in an object, no `NaN`,
+    within `CANONICAL_BYTES_MAX`, `VALUES_MAX`, `QUOTES_MAX` and `DEPTH_MAX`.
+    """
+    if len(body) > CANONICAL_BYTES_MAX:
+        return MISSING
+    content = body[:]
+    if _MARK_AT_START.search(content) or not _is_moderate(content):
+        return MISSING
+    try:
+        return _DECODER.decode(content.decode("utf-8"))
+    except ValueError:
+        return MISSING
+
+
+def number_lexeme(value: str) -> str | None:
+    """A parsed number as it was written; None for a string."""
+    return value[1:] if value.startswith(_NUMBER_MARK) else None
+
+
+def _is_moderate(content: bytes) -> bool:
+    """Whether the document is within the bounds: of values and quotes, counting those in strings too, and of depth."""
+    openings = content.count(b"[") + content.count(b"{")
+    if openings + content.count(b",") > VALUES_MAX or content.count(b'"') > QUOTES_MAX:
+        return False
+    if openings <= DEPTH_MAX:
+        return True
+    brackets = _STRING.sub(b"", content).translate(None, _NO_BRACKET)
+    # A document closes no more than it opens; what does is not worth the walk.
+    if len(brackets) > 2 * openings:
+        return False
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
+
+
+def canonical_json(body: Body, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes | None:
+    """Members sorted, white space gone, strings by value, numbers as written; None where `parse_json` finds nothing.
+
+    With `only`, each named value in the order given, or that it is absent; `ignore` makes values as if they were
+    absent.
+    """
+    document = parse_json(body)
+    if document is MISSING:
+        return None
+    if ignore:
+        drop(document, ignore)
+    if only:
+        values = [resolve(document, pointer) for pointer in only]
+        document = [[] if value is MISSING else [value] for value in values]
+    return _ENCODER.encode(document).encode("ascii")
+
+
+_ESCAPED_BYTE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_NAME_BASE = re.compile(rb"[^\[.]*+")
+
+
+def canonical_form(body: Body) -> bytes | None:
+    """`application/x-www-form-urlencoded` pairs by value; None where it is too long or ambiguous.
+
+    A percent sign that escapes nothing is ambiguous. Pairs are sorted by name only where no name occurs twice. Names
+    count as one up to their first `[` or `.`, because servers build lists of objects from the order of such fields
+    (`items[][id]=1&items[][qty]=2&items[][id]=3`).
+    """
+    if len(body) > CANONICAL_BYTES_MAX:
+        return None
+    content = body[:]
+    if content.count(b"&") >= PAIRS_MAX or _BAD_PERCENT.search(content):
+        return None
+    # The equals sign stays with the value, because `a` and `a=` are two things to some servers.
+    split = [pair.partition(b"=") for pair in content.split(b"&")]
+    pairs = [(_form_value(name), sign + _form_value(value)) for name, sign, value in split]
+    bases = {match[0] for name, _ in pairs if (match := _NAME_BASE.match(name))}
+    if len(bases) == len(pairs):
+        pairs.sort()
+    return framed(*[part for pair in pairs for part in pair])
+
+
+def _form_value(spelling: bytes) -> bytes:
+    spaced = spelling.replace(b"+", b" ")
+    return _ESCAPED_BYTE.sub(lambda escaped: bytes((int(escaped[1], 16),)), spaced) if b"%" in spaced else spaced

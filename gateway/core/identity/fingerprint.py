@@ -1,0 +1,362 @@
+"""The fingerprint of a request: whether a repeat under a used key is the same request.
+
+Two digests are taken. The canonical one is over what the route says makes a request the same; the raw one is always
+over the same parts as they came, and stays comparable when the route's settings change. Both are plain SHA-256 first
+and keyed afterwards, so that comparing under several keys costs one HMAC for each and never another pass over a body.
+
+Which settings made a canonical digest is its recipe. Digests of different recipes say nothing about one another.
+A mistake here must only ever make equal requests look different (nothing is executed), never the other way round.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from gateway.core.framing import digest, framed
+from gateway.core.identity.canonical import Body, canonical_form, canonical_json
+from gateway.core.identity.media import MediaType, parse_media_type
+from gateway.core.identity.multipart import canonical_multipart
+from gateway.core.identity.pointer import Pointer, format_pointer
+from gateway.core.immutable import immutable
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, field_values, list_members
+from gateway.core.operation import Fingerprint
+
+ALGORITHM: Final = b"1"
+"""Raised whenever a canonical form or the framing changes; the raw digest never may.
+
+Not where some requests get a digest that no request had before, as when a form is refused that was not: a retry from
+before is then taken for another request at worst, and all others stay comparable.
+"""
+
+RECIPE_BYTES: Final = 16
+SECRET_BYTES_MIN: Final = 16
+# Of 64 bytes and an entry of a dictionary each.
+_REMEMBERED_MAX: Final = 4096
+# Heads that are alike in what is digested, and how long such a one may be: a route has few, or has its ids in the path.
+_FRAMES_MAX: Final = 256
+_FRAME_BYTES_MAX: Final = 1024
+
+_ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
+
+METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
+"""Fields that mean another method to the services that know them: compared wherever they are sent."""
+TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
+"""Likewise another target: IIS leaves it there when it rewrites one, and some frameworks take it from there."""
+
+# Fields that a client, or a hop, changes from one try to the next; framing and credentials.
+_NEVER = HOP_BY_HOP | frozenset(
+    (
+        b"amz-sdk-invocation-id",
+        b"amz-sdk-request",
+        b"authorization",
+        b"b3",
+        b"baggage",
+        b"content-length",
+        b"date",
+        b"expect",
+        b"forwarded",
+        b"idempotency-key",
+        b"prefer",
+        b"request-id",
+        b"sentry-trace",
+        b"svix-req-id",
+        b"svix-retry-count",
+        b"svix-signature",
+        b"svix-timestamp",
+        b"traceparent",
+        b"tracestate",
+        b"uber-trace-id",
+        b"user-agent",
+        b"via",
+        b"webhook-signature",
+        b"webhook-timestamp",
+        b"x-amzn-trace-id",
+        b"x-cloud-trace-context",
+        b"x-correlation-id",
+        b"x-request-id",
+        b"x-retry-count",
+        b"x-stainless-retry-count",
+        b"x-stripe-client-telemetry",
+    )
+)
+_NEVER_PREFIXES = (b"accept", b"x-b3-", b"x-datadog-", b"x-envoy-", b"x-forwarded-", b"idempotency-", b"idempotent-")
+
+
+class BodyForm(StrEnum):
+    """How bodies are compared. `AUTO` goes by the media type, and is `RAW` where that has no form of its own."""
+
+    AUTO = "auto"
+    JSON = "json"
+    FORM = "form"
+    MULTIPART = "multipart"
+    RAW = "raw"
+    NONE = "none"
+
+
+def may_be_fingerprinted(name: bytes) -> bool:
+    """Whether a field can say something about the intent: not one that differs between two tries of one request."""
+    lowered = name.lower()
+    return lowered not in _NEVER and not lowered.startswith(_NEVER_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintSpec:
+    """What makes two requests of a route the same. ValueError where the settings contradict each other.
+
+    `ignore` and `only` are about JSON documents; a body without a canonical form is compared whole, whatever they say.
+    The order of headers and pointers means nothing.
+    """
+
+    body: BodyForm = BodyForm.AUTO
+    ignore: tuple[Pointer, ...] = ()
+    only: tuple[Pointer, ...] = ()
+    headers: tuple[bytes, ...] = ()
+    settings: bytes = field(init=False, repr=False, compare=False)
+    """The settings in a frame, for the recipe."""
+
+    def __post_init__(self) -> None:
+        if self.ignore and self.only:
+            raise ValueError("ignore and only exclude each other")
+        if (self.ignore or self.only) and self.body not in (BodyForm.AUTO, BodyForm.JSON):
+            raise ValueError(f"ignore and only are about JSON, not about {self.body}")
+        if () in self.ignore or () in self.only:
+            raise ValueError("a pointer to the whole document")
+        for name in self.headers:
+            if not may_be_fingerprinted(name):
+                raise ValueError(f"{name.decode('latin-1')} changes from one try to the next")
+        ignore, only = sorted({*self.ignore}), sorted({*self.only})
+        headers = sorted({name.lower() for name in self.headers} - _ALWAYS)
+        settings = framed(
+            self.body.encode(), framed(*map(_pointer, ignore)), framed(*map(_pointer, only)), framed(*headers)
+        )
+        for name_, value in (("ignore", ignore), ("only", only), ("headers", headers)):
+            object.__setattr__(self, name_, tuple(value))
+        object.__setattr__(self, "settings", settings)
+
+
+def _pointer(pointer: Pointer) -> bytes:
+    return format_pointer(pointer).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintKey:
+    """`key_id` is kept with the record, the secret never."""
+
+    key_id: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.key_id:
+            raise ValueError("the key id is empty")
+        if len(self.secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the secret is shorter than {SECRET_BYTES_MIN} bytes")
+
+
+@immutable
+class Digests:
+    """The unkeyed digests of one request. Not to be stored or logged: they can be used to guess a body."""
+
+    canonical: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
+
+
+class Fingerprinter:
+    """What a route needs to take fingerprints: its settings, the key that they are made under, and the older ones.
+
+    It remembers the canonical digest of what it has lately digested by the raw one, which is over everything that the
+    canonical one depends on unless the route lists headers: a retry is the same bytes again, soon after the first try.
+    """
+
+    def __init__(
+        self, spec: FingerprintSpec, current: FingerprintKey | None = None, retired: Sequence[FingerprintKey] = ()
+    ) -> None:
+        self.spec = spec
+        keys: dict[str, FingerprintKey | None] = {"" if current is None else current.key_id: current}
+        for key in retired:
+            if key.key_id in keys:
+                raise ValueError(f"two keys have the id {key.key_id}")
+            keys[key.key_id] = key
+        # Records from before the first key was introduced stay comparable.
+        keys.setdefault("", None)
+        # Unkeyed, as the digests of requests under way are.
+        self._canonical_of: dict[bytes, bytes] = {}
+        self._frames: dict[tuple[object, ...], _Frame] = {}
+        self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *TARGET_OVERRIDES, *spec.headers)
+        self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
+
+    def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
+        """The digests of a request. Takes time in proportion to the body, which must not be changed meanwhile.
+
+        `body_sha256` is the digest of the same body where it is known already, as from hashing it while it came in.
+        """
+        frame = self._frame_of(head)
+        content = sha256_of(body) if body_sha256 is None else body_sha256
+        raw = frame.raw(content)
+        if self.spec.headers:
+            return Digests(frame.canonical(body, content), raw)
+        canonical = self._canonical_of.get(raw)
+        if canonical is None:
+            canonical = frame.canonical(body, content)
+            if len(self._canonical_of) >= _REMEMBERED_MAX:
+                self._canonical_of.clear()
+            self._canonical_of[raw] = canonical
+        return Digests(canonical, raw)
+
+    def _frame_of(self, head: RequestHead) -> _Frame:
+        alike = (head.method, head.target, *[tuple(field_values(head.headers, name)) for name in self._digested])
+        frame = self._frames.get(alike)
+        if frame is None:
+            frame = _Frame(self.spec, head)
+            if frame.size_bytes <= _FRAME_BYTES_MAX:
+                if len(self._frames) >= _FRAMES_MAX:
+                    self._frames.clear()
+                self._frames[alike] = frame
+        return frame
+
+    def fingerprint(self, digests: Digests) -> Fingerprint:
+        """The fingerprint to record."""
+        return self._under(digests, 0)
+
+    def alternatives(self, digests: Digests) -> list[Fingerprint]:
+        """The fingerprint to record and those that the same request may have been recorded with under older keys."""
+        return [self._under(digests, index) for index in range(len(self._keys))]
+
+    def makes(self, recipe: bytes) -> bool:
+        """Whether a fingerprint of this recipe is compared by its settings and its key, and not by its raw digest."""
+        return any(recipe == each for _, each, _ in self._keys)
+
+    def _under(self, digests: Digests, index: int) -> Fingerprint:
+        key_id, recipe, secret = self._keys[index]
+        if secret is None:
+            return Fingerprint(recipe, digests.canonical, digests.raw)
+        return Fingerprint(recipe, _keyed(secret, digests.canonical), _keyed(secret, digests.raw), key_id)
+
+
+class _Frame:
+    """What of a request is digested before its body, in frames: equal for all requests with such a head."""
+
+    __slots__ = ("_before_canonical", "_before_raw", "_codings", "_head", "_listed", "_media", "_spec", "_types")
+
+    def __init__(self, spec: FingerprintSpec, head: RequestHead) -> None:
+        host = _stripped(head.headers, b"host")
+        types = _stripped(head.headers, b"content-type")
+        codings = _stripped(head.headers, b"content-encoding")
+        self._spec = spec
+        self._types = types
+        self._media = parse_media_type(types[0]) if len(types) == 1 else None
+        self._codings = codings
+        overrides = _overrides(head.headers)
+        lower_host = framed(*[value.lower() for value in host])
+        self._head = framed(spec.settings, head.method, head.target, lower_host) + overrides
+        self._before_canonical: dict[BodyForm, bytes] = {}
+        raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
+        self._before_raw = raw + overrides
+        # The rest depends on the form that the body turns out to have.
+        self._listed = framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers])
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the head it holds, about."""
+        return len(self._before_raw) + len(self._listed)
+
+    def raw(self, content: bytes) -> bytes:
+        """The digest over the parts as they came. `content` is the body's."""
+        return sha256(self._before_raw + framed(content)).digest()
+
+    def canonical(self, body: Body, content: bytes) -> bytes:
+        """The digest over what the settings say makes the request the same."""
+        form, canonical_body = _canonical_body(self._spec, self._media, bool(self._codings), body)
+        before = self._before_canonical.get(form)
+        if before is None:
+            before = self._before_canonical[form] = self._framed_in(form)
+        return sha256(before + framed(content if canonical_body is None else canonical_body)).digest()
+
+    def _framed_in(self, form: BodyForm) -> bytes:
+        tag = framed(b"canonical request")
+        media = _canonical_media(self._types, self._media, form)
+        return tag + self._head + framed(media, framed(*list_members(self._codings)), self._listed, form.encode())
+
+
+def sha256_of(body: Body) -> bytes:
+    """The plain SHA-256 of a body: what a `hashlib.sha256` gives that was fed its chunks as they arrived."""
+    window = 1 << 20
+    if isinstance(body, bytes) and len(body) <= window:
+        return sha256(body).digest()
+    running = sha256()
+    for start in range(0, len(body), window):
+        running.update(body[start : start + window])
+    return running.digest()
+
+
+def _stripped(headers: Headers, name: bytes) -> list[bytes]:
+    return [value.strip(b" \t") for value in field_values(headers, name)]
+
+
+def _overrides(headers: Headers) -> bytes:
+    """One more part each where fields override method or target. Most requests have none, and keep their older digests.
+
+    All else that is digested is a fixed number of parts, and parts can be read back in one way only. So no request that
+    has one of these more shares a digest with one that has not, wherever the part stands.
+    """
+    parts = b""
+    for tag, names in ((b"method overrides", METHOD_OVERRIDES), (b"target overrides", TARGET_OVERRIDES)):
+        values = [_stripped(headers, name) for name in names]
+        if any(values):
+            parts += framed(framed(tag, *[framed(*each) for each in values]))
+    return parts
+
+
+def _canonical_body(
+    spec: FingerprintSpec, media: MediaType | None, is_coded: bool, body: Body
+) -> tuple[BodyForm, bytes | None]:
+    """The form that the body could be given, and its digest in it; None where it is that of the bytes."""
+    form = _form_of(media) if spec.body is BodyForm.AUTO else spec.body
+    if form is BodyForm.NONE:
+        return form, b""
+    canonical: bytes | None = None
+    # Under a content coding the bytes are not what they mean, and are not decoded to find out.
+    if not is_coded:
+        match form:
+            case BodyForm.JSON:
+                canonical = canonical_json(body, ignore=spec.ignore, only=spec.only)
+            case BodyForm.FORM:
+                canonical = canonical_form(body)
+            case BodyForm.MULTIPART:
+                boundary = media.boundary if media is not None else None
+                canonical = None if boundary is None else canonical_multipart(body, boundary)
+            case _:
+                pass
+    return (BodyForm.RAW, None) if canonical is None else (form, sha256(canonical).digest())
+
+
+def _form_of(media: MediaType | None) -> BodyForm:
+    if media is None:
+        return BodyForm.RAW
+    if media.is_json:
+        return BodyForm.JSON
+    if media.is_form:
+        return BodyForm.FORM
+    return BodyForm.MULTIPART if media.is_form_data else BodyForm.RAW
+
+
+def _canonical_media(types: Sequence[bytes], media: MediaType | None, form: BodyForm) -> bytes:
+    if media is None:
+        return framed(b"as sent", *types)
+    # In the raw form the boundary is what the bytes are to be read with; in the other its work is done.
+    kept = [pair for pair in media.parameters if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
+    return framed(b"parsed", media.essence, *[framed(*pair) for pair in kept])
+
+
+def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:
+    """The key's own share: another secret under the same id is another recipe, and not another request."""
+    share = b"" if key is None else framed(key.key_id.encode(), _keyed(key.secret, b"recipe"))
+    return digest(b"recipe", ALGORITHM, spec.settings, share)[:RECIPE_BYTES]
+
+
+def _keyed(secret: bytes, inner: bytes) -> bytes:
+    return hmac.digest(secret, inner, "sha256")

@@ -1,0 +1,293 @@
+"""The idempotency key of a request: where it is found, what it may look like, when two spellings are one key.
+
+A key is opaque. Nothing folds its case or trims what is inside it; a quoted key (a String of RFC 9651) and a bare one
+are the same key when their characters are. It is taken from header fields or from the body, never from the URL, and
+what cannot be read with certainty is a fault and not another key. The grammar of quoted strings is not known here:
+whoever calls brings its parser.
+
+A composed key takes each part from a place of its own, and needs all of them. Parts from the body may hold any
+characters (a business key is not made for headers), those from header fields obey the grammar of a key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, assert_never
+
+from gateway.core.framing import digest, framed
+from gateway.core.identity.canonical import Body, number_lexeme, parse_json
+from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
+from gateway.core.immutable import immutable
+from gateway.core.message import Headers, field_values
+
+KEY_CHARACTERS_MAX: Final = 255
+KEY_PARTS_MAX: Final = 16
+# Every character escaped, two quotes and some white space: what a longer field holds cannot be a key.
+_FIELD_BYTES_MAX: Final = 1024
+
+_VISIBLE = re.compile(r"[\x21-\x7e]*")
+# A bare key without a fault, as nearly all are: visible, not quoted, no comma.
+_PLAIN = re.compile(rb"[!#-+\--~][!-+\--~]{0,%d}" % (KEY_CHARACTERS_MAX - 1))
+# The layout of RFC 9562 section 4 without its version and variant bits, which keys of real clients do not carry.
+_UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
+
+
+class KeyFormat(StrEnum):
+    """What a route accepts: anything, the quoted form of the draft only, or the layout of a UUID (quoted or bare)."""
+
+    ANY = "any"
+    STRUCTURED = "structured"
+    UUID = "uuid"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderKey:
+    """The key is the value of the first of these fields that is present. Names are as the configuration spells them."""
+
+    names: tuple[bytes, ...] = (b"Idempotency-Key",)
+    format: KeyFormat = KeyFormat.ANY
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("a key needs at least one header name")
+
+
+@immutable
+class HeaderPart:
+    name: bytes
+
+
+@immutable
+class BodyPart:
+    """A string, number or boolean of a JSON body; a number counts as it is written (`1` and `1.0` are two keys)."""
+
+    pointer: Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedKey:
+    """The key is made of these parts, in this order."""
+
+    parts: tuple[HeaderPart | BodyPart, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= KEY_PARTS_MAX:
+            raise ValueError(f"a key is composed of 1 to {KEY_PARTS_MAX} parts")
+
+
+KeySpec = HeaderKey | ComposedKey
+
+
+@immutable
+class Key:
+    """`text` is the key in clear: kept only where the configuration says so, and never part of a representation.
+
+    That of a composed key is the JSON array of its parts.
+    """
+
+    digest: bytes
+    text: str = field(repr=False)
+    field_value: bytes | None = field(repr=False, compare=False, default=None)
+    """What to send as the key's header field so that it is read as this key again; None for a composed key."""
+
+
+@immutable
+class KeyFault:
+    """Why there is a key but no certain one. `detail` is for the client, and quotes nothing of the key."""
+
+    detail: str
+
+
+Unquote = Callable[[bytes], "str | KeyFault"]
+"""Parses a field value that has to be a quoted Structured Field string."""
+
+
+def parse_key(
+    values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, *, name: bytes = b"Idempotency-Key"
+) -> Key | KeyFault:
+    """The key that the lines of one field give, of which there must be exactly one. Positions count from 1."""
+    text = _text_of(values, key_format, unquote, name)
+    if isinstance(text, KeyFault):
+        return text
+    return Key(digest(b"key", _tagged(b"text", text)), text, _field_value(text))
+
+
+def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquote) -> Key | KeyFault | None:
+    """The key of a request; None where it carries none, or where a part of a composed one is missing.
+
+    `body` is needed where `needs_body` says so, decoded from nothing: under a `Content-Encoding` its parts cannot be
+    read.
+    """
+    match spec:
+        case HeaderKey(names, key_format):
+            for name in names:
+                if values := field_values(headers, name.lower()):
+                    return parse_key(values, key_format, unquote, name=name)
+            return None
+        case ComposedKey(parts):
+            return _compose(parts, headers, body, unquote)
+        case _:
+            assert_never(spec)
+
+
+def needs_body(spec: KeySpec) -> bool:
+    """Whether the key cannot be known before the body was read."""
+    return isinstance(spec, ComposedKey) and any(isinstance(part, BodyPart) for part in spec.parts)
+
+
+def key_fields(spec: KeySpec) -> frozenset[bytes]:
+    """The names, in lower case, of the header fields that the key may come from."""
+    match spec:
+        case HeaderKey(names):
+            return frozenset(name.lower() for name in names)
+        case ComposedKey(parts):
+            return frozenset(part.name.lower() for part in parts if isinstance(part, HeaderPart))
+        case _:
+            assert_never(spec)
+
+
+def key_places(spec: KeySpec) -> str:
+    """Where a key is looked for, in words for somebody whose request has none there."""
+    match spec:
+        case HeaderKey(names):
+            places = [_shown(name) for name in names]
+        case ComposedKey(parts):
+            places = [
+                _shown(part.name) if isinstance(part, HeaderPart) else f"{format_pointer(part.pointer)} of the body"
+                for part in parts
+            ]
+        case _:
+            assert_never(spec)
+    return " or ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
+
+
+def key_recipe(spec: KeySpec) -> bytes:
+    """What of the specification decides which key a request has. The format does not: it only refuses."""
+    match spec:
+        case HeaderKey(names):
+            return framed(b"header", *[name.lower() for name in names])
+        case ComposedKey(parts):
+            return framed(b"composed", *[_part_recipe(part) for part in parts])
+        case _:
+            assert_never(spec)
+
+
+def _part_recipe(part: HeaderPart | BodyPart) -> bytes:
+    match part:
+        case HeaderPart(name):
+            return framed(b"header", name.lower())
+        case BodyPart(pointer):
+            return framed(b"body", format_pointer(pointer).encode("utf-8", "surrogatepass"))
+        case _:
+            assert_never(part)
+
+
+def _compose(
+    parts: tuple[HeaderPart | BodyPart, ...], headers: Headers, body: Body | None, unquote: Unquote
+) -> Key | KeyFault | None:
+    found: list[tuple[bytes, str]] = []
+    document = MISSING
+    for part in parts:
+        match part:
+            case HeaderPart(name):
+                if not (values := field_values(headers, name.lower())):
+                    return None
+                text = _text_of(values, KeyFormat.ANY, unquote, name)
+                if isinstance(text, KeyFault):
+                    return text
+                found.append((b"text", text))
+            case BodyPart(pointer):
+                if not body:
+                    return None
+                if document is MISSING:
+                    document = MISSING if field_values(headers, b"content-encoding") else parse_json(body)
+                if document is MISSING:
+                    return KeyFault("The key is taken from the body, which is not a JSON document that can be read.")
+                value = resolve(document, pointer)
+                if value is MISSING:
+                    return None
+                scalar = _scalar_of(value, format_pointer(pointer))
+                if isinstance(scalar, KeyFault):
+                    return scalar
+                found.append(scalar)
+            case _:
+                assert_never(part)
+    framed_parts = [_tagged(kind, text) for kind, text in found]
+    return Key(digest(b"key", *framed_parts), json.dumps([text for _, text in found], separators=(",", ":")))
+
+
+def _tagged(kind: bytes, text: str) -> bytes:
+    return framed(kind, text.encode("utf-8", "surrogatepass"))
+
+
+def _scalar_of(value: object, place: str) -> tuple[bytes, str] | KeyFault:
+    """Kind and text of a value of the body: the number 1 and the string "1" are two."""
+    match value:
+        case bool():
+            return b"boolean", "true" if value else "false"
+        case str():
+            lexeme = number_lexeme(value)
+            kind, text = (b"string", value) if lexeme is None else (b"number", lexeme)
+            if not text:
+                return KeyFault(f"The key's part {place} of the body is empty.")
+            if len(text) > KEY_CHARACTERS_MAX:
+                return KeyFault(f"The key's part {place} of the body is longer than {KEY_CHARACTERS_MAX} characters.")
+            return kind, text
+        case _:
+            return KeyFault(f"The key's part {place} of the body is not a string, number or boolean.")
+
+
+def _text_of(values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, name: bytes) -> str | KeyFault:
+    if len(values) != 1:
+        return KeyFault(f"{_shown(name)} is given more than once.")
+    value = values[0].strip(b" \t")
+    if key_format is KeyFormat.ANY and _PLAIN.fullmatch(value):
+        return value.decode("ascii")
+    if len(value) > _FIELD_BYTES_MAX:
+        return KeyFault(f"{_shown(name)} is longer than {KEY_CHARACTERS_MAX} characters.")
+    is_quoted = value.startswith(b'"')
+    if not is_quoted and key_format is KeyFormat.STRUCTURED:
+        return KeyFault(f"{_shown(name)} is not a quoted string.")
+    text = unquote(value) if is_quoted else value.decode("latin-1")
+    if isinstance(text, KeyFault):
+        return KeyFault(f"{_shown(name)} {text.detail}.")
+    fault = _fault_in(text, is_quoted)
+    if fault is None and key_format is KeyFormat.UUID and _UUID.fullmatch(text) is None:
+        fault = "does not have the layout of a UUID"
+    return text if fault is None else KeyFault(f"{_shown(name)} {fault}.")
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("latin-1")
+
+
+def _fault_in(text: str, is_quoted: bool) -> str | None:
+    if not text:
+        return "is empty"
+    if (match := _VISIBLE.match(text)) is None or match.end() < len(text):
+        position = match.end() if match is not None else 0
+        return f"contains {_describe(text[position])} at position {position + 1}"
+    # An intermediary that joins two lines of a field joins them with a comma.
+    if not is_quoted and "," in text:
+        return f"contains a comma at position {text.index(',') + 1}"
+    if len(text) > KEY_CHARACTERS_MAX:
+        return f"is longer than {KEY_CHARACTERS_MAX} characters"
+    return None
+
+
+def _describe(character: str) -> str:
+    if character == " ":
+        return "a space"
+    if character == "\t":
+        return "a tab"
+    return "a control character" if character < "\x80" else "a character outside of ASCII"
+
+
+def _field_value(text: str) -> bytes:
+    if text.startswith('"') or "," in text:
+        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text.encode("ascii")

@@ -1,0 +1,106 @@
+"""Multipart bodies (RFC 2046, RFC 7578) as their parts: the boundary, which clients draw anew for a retry, is left out.
+
+The body may be a mapped file of any size; it is read in windows and only digests of its parts are kept. Anything that
+two parsers could read differently is refused, and the caller then compares the bytes as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+from gateway.core.framing import framed
+from gateway.core.identity.canonical import Body
+
+PARTS_MAX: Final = 1000
+PART_HEAD_BYTES_MAX: Final = 16 << 10
+PART_FIELDS_MAX: Final = 32
+# Small enough that a thread which digests a large body lets the others run between two windows.
+_WINDOW_BYTES: Final = 256 << 10
+
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\x00\r\n]*+)")
+
+
+class _Refused(Exception):
+    pass
+
+
+def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
+    """For each part in order its header fields and the digest of its content; None where the body is refused.
+
+    Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, and
+    more than `PARTS_MAX` parts, or `PART_FIELDS_MAX` fields or `PART_HEAD_BYTES_MAX` of a part's head.
+    """
+    try:
+        return framed(*_parts(body, b"--" + boundary))
+    except _Refused:
+        return None
+
+
+def _parts(body: Body, dash_boundary: bytes) -> list[bytes]:
+    if body[: len(dash_boundary)] != dash_boundary:
+        raise _Refused
+    position, is_last = _after_boundary(body, len(dash_boundary))
+    parts: list[bytes] = []
+    while not is_last:
+        if len(parts) == PARTS_MAX:
+            raise _Refused
+        head, content_start = _part_head(body, position, dash_boundary)
+        boundary_start = _find(body, dash_boundary, content_start)
+        content_end = boundary_start - 2
+        # Behind a bare line feed, or right behind the head, it ends the part for some parsers and not for others.
+        if content_end < content_start or body[content_end:boundary_start] != b"\r\n":
+            raise _Refused
+        parts.append(framed(head, _digest(body, content_start, content_end)))
+        position, is_last = _after_boundary(body, boundary_start + len(dash_boundary))
+    if body[position : position + 3] not in (b"", b"\r\n"):
+        raise _Refused
+    return parts
+
+
+def _after_boundary(body: Body, position: int) -> tuple[int, bool]:
+    """Where the line of a boundary ends, and whether it is the closing one."""
+    match body[position : position + 2]:
+        case b"--":
+            return position + 2, True
+        case b"\r\n":
+            return position + 2, False
+        case _:
+            raise _Refused
+
+
+def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, int]:
+    """The fields of a part, sorted by name with those of one name in order, and where its content begins."""
+    window = body[position : position + PART_HEAD_BYTES_MAX]
+    if window.startswith(b"\r\n"):
+        return b"", position + 2
+    end = window.find(b"\r\n\r\n")
+    if end < 0 or dash_boundary in window[:end]:
+        raise _Refused
+    lines = window[:end].split(b"\r\n")
+    if len(lines) > PART_FIELDS_MAX:
+        raise _Refused
+    fields: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        if (match := _FIELD.fullmatch(line)) is None:
+            raise _Refused
+        fields.append((match[1].lower(), match[2].strip(b" \t")))
+    fields.sort(key=lambda field: field[0])
+    return framed(*[part for field in fields for part in field]), position + end + 4
+
+
+def _find(body: Body, needle: bytes, start: int) -> int:
+    """As `bytes.find`, in windows that overlap by what a needle across two of them needs."""
+    for window_start in range(start, len(body), _WINDOW_BYTES):
+        found = body[window_start : window_start + _WINDOW_BYTES + len(needle) - 1].find(needle)
+        if found >= 0:
+            return window_start + found
+    return -1
+
+
+def _digest(body: Body, start: int, end: int) -> bytes:
+    digest = sha256()
+    for window_start in range(start, end, _WINDOW_BYTES):
+        digest.update(body[window_start : min(window_start + _WINDOW_BYTES, end)])
+    return digest.digest()

@@ -1,0 +1,78 @@
+"""The identity of an operation: which requests are about the same intended effect.
+
+Service, operation name, scope and key make it; each is digested in a frame of its own, so that no spelling of one
+reaches into the next. The derivations are for ever: records are found by them, operators search for them and upstreams
+may deduplicate on them. A change of one letter here makes every remembered key an unknown one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from uuid import UUID
+
+from gateway.core.framing import digest, framed
+from gateway.core.identity.key import Key, KeySpec, key_fields, key_recipe
+from gateway.core.identity.scope import Scope, ScopeSpec, scope_fields, scope_recipe
+from gateway.core.operation import Identity
+
+
+def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
+    """A UUID of version 8 (RFC 9562 section 5.8): 122 bits of a SHA-256."""
+    derived = sha256(_before_key(service, operation, scope_digest) + framed(key_digest)).digest()
+    bits = int.from_bytes(derived[:16], "big")
+    bits = bits & ~(0xF << 76) | 8 << 76
+    bits = bits & ~(0b11 << 62) | 0b10 << 62
+    return UUID(int=bits)
+
+
+@lru_cache(1024)
+def _before_key(service: str, operation: str, scope_digest: bytes) -> bytes:
+    """The frames before the key's: the same for all operations of a caller."""
+    return derivation_of(service, operation) + framed(scope_digest)
+
+
+def derivation_of(service: str, operation: str) -> bytes:
+    """What the ids of an operation name are the digest of, up to the frames of scope and key."""
+    return framed(b"operation", _utf8(service), _utf8(operation))
+
+
+def identity_of(
+    *, service: str, route: str, operation: str, scope: Scope, key: Key, keeps_clear_key: bool = False
+) -> Identity:
+    """The identity to claim. `route` is where the request came in; it is kept for people and identifies nothing."""
+    return Identity(
+        operation_id=derive_operation_id(service, operation, scope.digest, key.digest),
+        route=route,
+        operation=operation,
+        scope_digest=scope.digest,
+        key_digest=key.digest,
+        key=key.text if keeps_clear_key else None,
+    )
+
+
+def is_of(identity: Identity, service: str, operation: str) -> bool:
+    """Whether this is an operation of this name of this service.
+
+    The name alone does not say: services that share a store may use the same ones, and what was one operation's is
+    another's after a change of the configuration. Only the id is of one service, so it is derived again.
+    """
+    derived = derive_operation_id(service, operation, identity.scope_digest, identity.key_digest)
+    return identity.operation == operation and identity.operation_id == derived
+
+
+def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec) -> bytes:
+    """How an operation's identities are made. While this stays equal, a request has the identity that it had before.
+
+    What only refuses requests (trusted networks, the key's format) is no part of it.
+    """
+    return digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
+
+
+def single_fields(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
+    """The header fields, in lower case, that a request of this route may carry once at most."""
+    return scope_fields(scope) | key_fields(key) | {b"authorization"}
+
+
+def _utf8(name: str) -> bytes:
+    return name.encode("utf-8")

@@ -1,0 +1,287 @@
+"""Traffic that nothing protects: forwarded as it is, streamed both ways, and never sent twice.
+
+Owns the way of a request from the edge to the upstream and back where no record is kept: interim responses, upgrades,
+and what a client gets when the upstream cannot be reached or breaks off. Nothing here reads or keeps a body, and a
+client that goes takes its request with it.
+
+Theory of operation. A request that is here whole and meets an idle connection goes out in the step in which it came,
+and no task waits for its answer: `_Passing` is told of it. Every other one is walked by a coroutine: a body that is
+still coming, an upgrade, a connection that has to be opened or waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, assert_never
+
+from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
+from gateway.core.routing import normalise_path
+from gateway.core.verdict import Word
+from gateway.http.exchange import Client, ClientGone
+from gateway.http.tunnel import relay
+from gateway.observe.facts import Herald, RequestPassed
+from gateway.protect.answer_stream import AnswerStream
+from gateway.protect.forwarding import response_fields, unprotected_request
+from gateway.protect.problem import plain
+from gateway.protect.reply import Coming, Incoming, Later, Reply, RequestBody, RequestCut
+from gateway.protect.route import Route, Target
+from gateway.protect.timing import Stopwatch
+from gateway.upstream import (
+    Answer,
+    Duplex,
+    Framing,
+    Lost,
+    NotSent,
+    StreamBody,
+    UnderWay,
+    status_of,
+)
+
+Result = Answer | NotSent | Lost
+
+
+class Passthrough:
+    """Forwards what is not protected: to the upstream of its route, or to `target` where there is none.
+
+    A request that carries one of `key_fields` (lower case) although no route matches is told of, for it may be one that
+    somebody believes to be protected. To be made with the event loop running.
+    """
+
+    def __init__(self, target: Target, herald: Herald, key_fields: frozenset[bytes] = frozenset()) -> None:
+        self._target = target
+        self._herald = herald
+        self._key_fields = key_fields
+        self._is_key_field = NameTable(lambda name: name.lower() in key_fields)
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(
+        self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
+    ) -> Later[Reply | None]:
+        """Forward once; it comes to a reply, or to None after a tunnel. Raises `ClientGone` and `RequestCut` there.
+
+        `word` says why a route's request is not protected.
+        """
+        stopwatch = Stopwatch()
+        target = self._target if route is None else route.target
+        head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
+        whole = None if incoming.body.length is None else incoming.body.whole()
+        if whole is None or incoming.upgrades:
+            return self._walk(incoming, client, route, word, head, whole, stopwatch)
+        on_interim = partial(_pass_on, client)
+        begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
+        if begun is None:
+            return self._walk(incoming, client, route, word, head, whole, stopwatch)
+        tell = partial(self._tell, incoming, route, word, stopwatch)
+        if isinstance(begun, UnderWay):
+            return _Passing(self._loop, begun, client, route, tell)
+        tell(begun)
+        not_sent: Coming[Reply | None] = self._loop.create_future()
+        not_sent.set_result(_reply_to(begun, route))
+        return not_sent
+
+    async def _walk(
+        self,
+        incoming: Incoming,
+        client: Client,
+        route: Route | None,
+        word: Word | None,
+        head: RequestHead,
+        whole: bytes | None,
+        stopwatch: Stopwatch,
+    ) -> Reply | None:
+        """The rest of the way, where something has to be waited for. `whole` is the body, if it is here."""
+        target = self._target if route is None else route.target
+        result = await _exchange(target, head, incoming.body, whole, client)
+        self._tell(incoming, route, word, stopwatch, result)
+        if isinstance(result, Answer) and result.upgraded is not None:
+            await _switch(client, result, result.upgraded)
+            return None
+        return _reply_to(result, route)
+
+    def _tell(
+        self, incoming: Incoming, route: Route | None, word: Word | None, stopwatch: Stopwatch, result: Result
+    ) -> None:
+        key_field: str | None = None
+        path: str | None = None
+        if word is None:
+            headers = incoming.head.headers
+            if not self._key_fields.isdisjoint(values_by_name(headers)):
+                key_field = self._first_key_field(headers).decode("latin-1")
+                path = normalise_path(incoming.head.target).decode("latin-1")
+        self._herald.state(
+            RequestPassed(
+                word,
+                incoming.head.method.decode("latin-1"),
+                _status_of(result),
+                stopwatch.seconds,
+                key_field,
+                path,
+                None if route is None else route.name,
+                None if isinstance(result, Answer) else f"{result.reason}: {result.detail}",
+            )
+        )
+
+    def _first_key_field(self, headers: Headers) -> bytes:
+        """The first of them that is there, as it is spelt."""
+        for name, _ in headers:
+            if self._is_key_field[name]:
+                return name
+        return b""
+
+
+class _Passing(Coming[Reply | None]):
+    """The reply to a request that is under way. Cancelling it gives the exchange up; so does a client that goes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begun: UnderWay,
+        client: Client,
+        route: Route | None,
+        tell: Callable[[Answer | Lost], None],
+    ) -> None:
+        super().__init__(loop=loop)
+        self._begun = begun
+        self._client = client
+        self._route = route
+        self._tell = tell
+        begun.on_news(self._look)
+        client.on_gone(self._client_went)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.done():
+            self._end()
+        return super().cancel(msg)
+
+    def _client_went(self) -> None:
+        self._end()
+        self.set_exception(ClientGone())
+
+    def _look(self) -> None:
+        try:
+            result = self._begun.result()
+            if result is None:
+                self._begun.on_news(self._look)
+                return
+            self._client.on_gone(None)
+            self._tell(result)
+            self.set_result(_reply_to(result, self._route))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the reply has an answer to it
+            self._end()
+            self.set_exception(error)
+
+    def _end(self) -> None:
+        self._client.on_gone(None)
+        self._begun.give_up()
+
+
+async def _exchange(
+    target: Target, head: RequestHead, body: RequestBody, whole: bytes | None, client: Client
+) -> Result:
+    """The exchange with the upstream, given up as soon as the client is gone."""
+    cuts: list[RequestCut] = []
+    sent = StreamBody(_watched(body.stream(), cuts), body.length, body.crowd_out) if whole is None else whole
+    task = asyncio.current_task()
+    is_gone = False
+
+    def give_up() -> None:
+        nonlocal is_gone
+        if not is_gone and task is not None:
+            is_gone = True
+            task.cancel()
+
+    client.on_gone(give_up)
+    try:
+        result = await target.upstream.exchange(
+            head,
+            sent,
+            protected=False,
+            may_send=_always,
+            on_interim=partial(_pass_on, client),
+        )
+        client.on_gone(None)
+        if is_gone:
+            # In the very step in which the exchange ended. The cancellation must not meet whatever comes next.
+            if isinstance(result, Answer):
+                result.close()
+            await asyncio.sleep(0)
+            raise ClientGone
+    except asyncio.CancelledError:
+        # Ours alone, and not that of somebody who ends the task.
+        if is_gone and task is not None and task.uncancel() == 0:
+            raise ClientGone from None
+        raise
+    finally:
+        client.on_gone(None)
+    if isinstance(result, Lost) and cuts:
+        raise cuts[0]
+    return result
+
+
+def _always() -> bool:
+    return True
+
+
+async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
+    """The chunks; what cuts them short is noted, stopwatch the upstream client tells only that something did."""
+    try:
+        async for data in chunks:
+            yield data
+    except RequestCut as cut:
+        cuts.append(cut)
+        raise
+
+
+def _pass_on(client: Client, head: ResponseHead) -> None:
+    if client.takes_interim:
+        client.send_interim(ResponseHead(head.status, head.reason, response_fields(head.headers)))
+
+
+def _status_of(result: Result) -> int:
+    return result.head.status if isinstance(result, Answer) else status_of(result.reason)
+
+
+def _reply_to(result: Result, route: Route | None) -> Reply:
+    match result:
+        case Answer():
+            return _reply(result)
+        case NotSent():
+            return _not_sent(status_of(result.reason), route)
+        case Lost():
+            return _lost(status_of(result.reason), route)
+        case _:
+            assert_never(result)
+
+
+def _reply(answer: Answer) -> Reply:
+    head = answer.head
+    headers = response_fields(head.headers)
+    if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
+        # If all of it is here already, it can leave in one write.
+        whole = answer.body.whole()
+        if whole is not None:
+            return Reply(head.status, head.reason, headers, whole)
+    return Reply(head.status, head.reason, headers, AnswerStream(answer), length=answer.length)
+
+
+async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
+    head = answer.head
+    try:
+        tunnel = client.switch(ResponseHead(head.status, head.reason, response_fields(head.headers, upgraded=True)))
+    except BaseException:
+        answer.close()
+        raise
+    await relay(tunnel, answer, upstream)
+
+
+def _not_sent(status: int, route: Route | None) -> Reply:
+    if status == 503:
+        return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.", route)
+    return plain(status, "The service could not be reached; nothing was sent.", route)
+
+
+def _lost(status: int, route: Route | None) -> Reply:
+    detail = "The service did not answer in time." if status == 504 else "The service broke off before it answered."
+    return plain(status, f"{detail} Whether the request had an effect is not known.", route)

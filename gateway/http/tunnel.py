@@ -1,0 +1,157 @@
+"""Bytes both ways after a 101, until both sides have said all they had.
+
+Owns the buffer and the pace of the client's direction, and what the end of one side means for the other: an end is
+passed on as an end, a breaking off as a breaking off. It knows nothing of the protocol inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from gateway.http.connection import ClientConnection
+from gateway.upstream import Answer, BodyLost, Duplex
+
+# The connection stops reading above this, until the upstream takes what is there.
+_BUFFER_BYTES_MAX = 128 * 1024
+
+
+class Tunnel(Protocol):
+    """The client's end, as whoever relays sees it."""
+
+    async def read(self) -> bytes | None:
+        """The next bytes; empty once the client ended its direction, None once it broke off."""
+
+    async def write(self, data: bytes) -> bool:
+        """Send bytes, waiting while the client is slow. False when it is gone."""
+
+    def write_eof(self) -> None: ...
+    def on_gone(self, callback: Callable[[], object] | None) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ClientTunnel:
+    """A client's connection as two directions of bytes. `drain` waits while the client is slow, False when it went."""
+
+    def __init__(self, connection: ClientConnection, drain: Callable[[], Awaitable[bool]]) -> None:
+        self._connection = connection
+        self._drain = drain
+        self._buffer = bytearray()
+        self._has_ended = False
+        self._is_broken = False
+        self._is_paused = False
+        self._news = asyncio.Event()
+        connection.open_tunnel(self)
+
+    # -- put in, by the connection ------------------------------------------------------------------------------------
+
+    def feed_data(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_reading()
+        self._news.set()
+
+    def feed_eof(self) -> None:
+        """The connection is lost; after a half-close that is its ordinary end."""
+        self._is_broken = not self._has_ended
+        self._news.set()
+
+    def half_closed(self) -> None:
+        self._has_ended = True
+        self._news.set()
+
+    # -- taken out, by the relay --------------------------------------------------------------------------------------
+
+    async def read(self) -> bytes | None:
+        while True:
+            if self._buffer:
+                data = bytes(self._buffer)
+                self._buffer.clear()
+                if self._is_paused:
+                    self._is_paused = False
+                    self._connection.resume_reading()
+                return data
+            if self._is_broken:
+                return None
+            if self._has_ended:
+                return b""
+            self._news.clear()
+            await self._news.wait()
+
+    async def write(self, data: bytes) -> bool:
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            return False
+        transport.write(data)
+        return await self._drain()
+
+    def write_eof(self) -> None:
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        self._connection.on_gone = callback
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def close(self) -> None:
+        transport = self._connection.transport
+        if transport is not None:
+            transport.close()
+
+
+async def relay(client: Tunnel, answer: Answer, upstream: Duplex) -> None:
+    """Relay until both directions have ended, or one broke off and took the other with it. Closes both ends."""
+    up = asyncio.ensure_future(_relay_up(client, upstream))
+    down = asyncio.ensure_future(_relay_down(client, upstream))
+    # Nobody is left to read. What the client said before it went is still passed on.
+    client.on_gone(down.cancel)
+    is_whole = False
+    try:
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_EXCEPTION)
+        is_whole = all(way.done() and (way.cancelled() or way.exception() is None) for way in (up, down))
+    finally:
+        client.on_gone(None)
+        up.cancel()
+        down.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+        if is_whole:
+            client.close()
+        else:
+            client.abort()
+            answer.body.close()
+        upstream.close()
+
+
+class _BrokenOff(Exception):
+    """One side is gone before its end."""
+
+
+async def _relay_up(client: Tunnel, upstream: Duplex) -> None:
+    while data := await client.read():
+        if not await upstream.write(data):
+            raise _BrokenOff
+    if data is None:
+        raise _BrokenOff
+    upstream.write_eof()
+
+
+async def _relay_down(client: Tunnel, upstream: Duplex) -> None:
+    while True:
+        data = await upstream.read()
+        if isinstance(data, BodyLost):
+            raise _BrokenOff
+        if not data:
+            client.write_eof()
+            return
+        if not await client.write(data):
+            raise _BrokenOff

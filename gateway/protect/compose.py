@@ -1,0 +1,140 @@
+"""Makes replies out of records and answers: the same for the first caller, for a waiter and for a late retry.
+
+Pure. Which reply is due is decided elsewhere; here is what it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+from uuid import UUID
+
+from gateway.core.message import Headers, field_values
+from gateway.core.operation import MICROSECONDS, Event, Fingerprint, Record, Snapshot
+from gateway.core.recovery import for_repeats, retry_after_seconds
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word, judge
+from gateway.protect.decoding import is_unaccepted
+from gateway.protect.problem import refuse
+from gateway.protect.reply import Reply, http_date
+from gateway.protect.route import Route
+
+
+def expires_field(record: Record) -> tuple[bytes, bytes]:
+    """Until when the record is replayed, as an HTTP date on the store's clock: the same in every answer."""
+    return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
+
+
+def replay_of(record: Record, request_headers: Headers) -> Reply:
+    """The recorded response, to be given in a coding that this request accepts."""
+    stored = record.response
+    if stored is None or stored.body is None:
+        raise ValueError("only a record with a body can be replayed")
+    headers = (*stored.headers, (b"Idempotent-Replayed", b"true"))
+    if record.replay_until_us:
+        # Not known while the durable store has yet to record it.
+        headers += (expires_field(record),)
+    word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
+    decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
+    return Reply(stored.status, stored.reason, headers, stored.body, word, len(stored.body), decode_for)
+
+
+def shared_with(reply: Reply, request_headers: Headers) -> Reply:
+    """The answer that the first caller got, to be given in a coding that this request accepts."""
+    if not isinstance(reply.body, bytes):
+        return reply
+    return replace(reply, decode_for=_unaccepted_by(request_headers, reply.headers, reply.body))
+
+
+def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> tuple[bytes, ...] | None:
+    """The request's `Accept-Encoding` values where the body is in a coding that they do not accept."""
+    accepted = field_values(request_headers, b"accept-encoding")
+    return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
+
+
+def by_record(
+    snapshot: Snapshot,
+    ours: Sequence[Fingerprint],
+    route: Route,
+    request_headers: Headers,
+    operation_id: UUID,
+    *,
+    free_word: Word,
+) -> Reply:
+    """What rules 9 to 14 say of the record to somebody who does not claim, now.
+
+    `free_word` is the word where the record is free: `released` for a waiter, who may try again, and `in-doubt` for a
+    holder whose own answer was fenced off.
+    """
+    match judge(snapshot, ours, accept_recipe_change=route.accepts_recipe_change):
+        case Replay(record):
+            return replay_of(record, request_headers)
+        case Refuse(word, record):
+            return refuse_by(word, record, route)
+        case Doubt(record, is_same):
+            return in_doubt(snapshot, record, route, is_same=is_same)
+        case Wait(record):
+            return in_flight_at(snapshot, record, route)
+        case Claimable():
+            if free_word is Word.IN_DOUBT:
+                # The store has forgotten the attempt, and with it what a repeat could be sent again for.
+                return refuse(Word.IN_DOUBT, shape=route.shape, status=502, operation_id=operation_id)
+            return refuse(Word.RELEASED, shape=route.shape, operation_id=operation_id)
+        case judgement:
+            assert_never(judgement)
+
+
+def refuse_by(word: Word, record: Record, route: Route) -> Reply:
+    """Rules 9, 11 and 12 with the statuses that the route chose."""
+    status, why = None, None
+    if word is Word.KEY_REUSED:
+        status, why = route.mismatch_status, _why_incomparable(record, route)
+    elif word is Word.KEY_EXPIRED:
+        status = route.retention.expired_status
+    reply = refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+    return reply if why is None else replace(reply, why=why)
+
+
+def in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
+    """Rule 14, with what a repeat can do about it. `is_same`: as in `Doubt`."""
+    recovery = for_repeats(route.recovery, record, is_same=is_same)
+    return refuse(
+        Word.IN_DOUBT,
+        shape=route.shape,
+        operation_id=record.identity.operation_id,
+        record=record,
+        recovery=recovery,
+        retry_after_seconds=retry_after_seconds(recovery, snapshot),
+    )
+
+
+def _why_incomparable(record: Record, route: Route) -> str | None:
+    """For the log, where it is not the request that is to blame: every repeat of such a record is refused."""
+    recorded = record.fingerprint
+    if recorded is None or route.fingerprinter.makes(recorded.recipe):
+        return None
+    return f"recorded under fingerprint key '{recorded.key_id}' or settings that this route does not have"
+
+
+def in_flight(
+    record: Record, route: Route, *, ran_seconds: float, remaining_seconds: float, status: int | None = None
+) -> Reply:
+    """Rule 13 after the wait. Come back after as long again as it has run so far, within its lease."""
+    return refuse(
+        Word.IN_FLIGHT,
+        shape=route.shape,
+        status=route.in_flight.status if status is None else status,
+        operation_id=record.identity.operation_id,
+        record=record,
+        retry_after_seconds=max(1, int(min(ran_seconds, remaining_seconds))),
+    )
+
+
+def in_flight_at(snapshot: Snapshot, record: Record, route: Route) -> Reply:
+    """Rule 13 for an operation of which only the record is known here."""
+    return in_flight(
+        record,
+        route,
+        ran_seconds=(snapshot.now_us - record.claimed_us) / MICROSECONDS,
+        remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
+    )

@@ -1,0 +1,362 @@
+"""What the gateway itself says when it does not pass on an answer: the error table.
+
+Owns titles, details, statuses and the advice on retrying, as data; one row for each word that makes a problem. It does
+not decide which word applies. A detail says what to do next, because the worst answer to doubt is a new key. Bodies are
+RFC 9457 problem documents, or Stripe's error objects where a route asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Protocol
+from uuid import UUID
+
+from gateway.core.message import Headers, field_values
+from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.recovery import Hold, Probe, Recovery, Resend
+from gateway.core.verdict import Word
+from gateway.protect.reply import Reply, reason_phrase
+
+Shape = Literal["problem", "stripe"]
+
+
+class Shaped(Protocol):
+    """What is asked of a route here."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+
+TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
+DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07"
+
+_COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
+_DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
+# SDKs repeat every 409, 429 and 5xx unless they are told not to; others do where they are told to.
+_NO_RETRY: Final[Headers] = ((b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false"))
+_RETRY: Final[Headers] = ((b"x-should-retry", b"true"), (b"Stripe-Should-Retry", b"true"))
+
+_IDEMPOTENCY: Final = "idempotency_error"
+_INVALID: Final = "invalid_request_error"
+_API: Final = "api_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the error table.
+
+    `detail` may name {time}, {status}, {location} and {id}. `retryable`: the same request under the same key can come
+    to another answer. `is_terminal`: repeating it is useless, and SDKs are told so. `ends_by_retry`: nothing else may
+    end it, and SDKs are told to repeat it. `retry_after_seconds` is what is said when the caller of `refuse` says
+    nothing.
+    """
+
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+    stripe_type: str
+    is_terminal: bool = False
+    ends_by_retry: bool = False
+    retry_after_seconds: int | None = None
+    stripe_status: int | None = None
+    stripe_code: str | None = None
+
+
+_IN_DOUBT: Final = (
+    "Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key. "
+)
+_DOUBT_TITLE: Final = "The result of this operation is unknown"
+
+# `in-doubt` by what the route's recovery does for a repeat.
+DOUBTS: Final[Mapping[type[Recovery], Case]] = {
+    Hold: Case(
+        409, _DOUBT_TITLE, f"{_IN_DOUBT}Ask the operator about operation {{id}}.", False, _API, is_terminal=True
+    ),
+    Resend: Case(
+        409,
+        _DOUBT_TITLE,
+        f"{_IN_DOUBT}Send it again with the same key: the service knows it by that, and does it once.",
+        True,
+        _API,
+        ends_by_retry=True,
+        retry_after_seconds=1,
+    ),
+    Probe: Case(
+        409,
+        _DOUBT_TITLE,
+        f"{_IN_DOUBT}Send it again with the same key: the service is asked what became of it, and you get the answer.",
+        True,
+        _API,
+        ends_by_retry=True,
+        retry_after_seconds=1,
+    ),
+}
+
+CASES: Final[Mapping[Word, Case]] = {
+    Word.REQUEST_INVALID: Case(
+        400, "The request is ambiguous", "Nothing was executed. Correct the request.", False, _INVALID
+    ),
+    Word.OVERLOADED: Case(
+        503,
+        "The gateway takes no more requests now",
+        "Nothing was executed. Repeat with the same key.",
+        True,
+        _API,
+        retry_after_seconds=1,
+    ),
+    Word.KEY_MISSING: Case(
+        400,
+        "Idempotency-Key is missing",
+        "This operation needs an idempotency key. Nothing was executed. Send a key that is new for this intent.",
+        False,
+        _INVALID,
+    ),
+    Word.SCOPE_MISSING: Case(
+        400,
+        "The caller is not identified",
+        "Nothing was executed. Identify yourself as this API requires.",
+        False,
+        _INVALID,
+    ),
+    Word.SCOPE_UNSUITABLE: Case(
+        400,
+        "The credential does not identify the caller for long enough",
+        "Nothing was executed. Use a credential that stays the same over retries.",
+        False,
+        _INVALID,
+    ),
+    Word.BODY_TOO_LARGE: Case(
+        413, "The request body is too large", "Nothing was executed. Send a shorter body.", False, _INVALID
+    ),
+    Word.KEY_INVALID: Case(
+        400,
+        "Idempotency-Key is invalid",
+        "Nothing was executed. Send one key of 1 to 255 visible ASCII characters.",
+        False,
+        _IDEMPOTENCY,
+    ),
+    Word.STORE_UNAVAILABLE: Case(
+        503,
+        "The record of operations cannot be reached",
+        "Nothing was executed. Repeat with the same key.",
+        True,
+        _API,
+        retry_after_seconds=1,
+    ),
+    Word.STORE_AMNESIA: Case(
+        503,
+        "The record of operations was lost in part",
+        "It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, "
+        "and not under a new one.",
+        True,
+        _API,
+        retry_after_seconds=60,
+    ),
+    Word.KEY_REUSED: Case(
+        422,
+        "Idempotency-Key is already used",
+        "This key was used at {time} for a different request. Nothing was executed. Use a new key for a new intent.",
+        False,
+        _IDEMPOTENCY,
+        is_terminal=True,
+        # The only client error that Stripe's libraries raise as their IdempotencyError.
+        stripe_status=400,
+    ),
+    Word.RESPONSE_NOT_STORED: Case(
+        409,
+        "The first answer was not kept",
+        "The first request was answered with {status}; its answer was not kept. Do not repeat it under a new key. "
+        "See {location}.",
+        False,
+        _IDEMPOTENCY,
+        is_terminal=True,
+    ),
+    Word.KEY_EXPIRED: Case(
+        410,
+        "Idempotency-Key has expired",
+        "This key completed at {time} ({status}); its answer is no longer kept. Nothing was executed now.",
+        False,
+        _IDEMPOTENCY,
+        is_terminal=True,
+    ),
+    Word.IN_FLIGHT: Case(
+        409,
+        "A request is outstanding for this Idempotency-Key",
+        "The first request is still running. Repeat with the same key.",
+        True,
+        _IDEMPOTENCY,
+        retry_after_seconds=1,
+        stripe_code="idempotency_key_in_use",
+    ),
+    Word.IN_DOUBT: DOUBTS[Hold],
+    Word.RELEASED: Case(
+        503,
+        "The first request had no effect",
+        "The first request had no effect. Repeat with the same key.",
+        True,
+        _API,
+        retry_after_seconds=1,
+    ),
+    Word.UPSTREAM_UNREACHABLE: Case(
+        502,
+        "The service cannot be reached",
+        "The service could not be reached; nothing was sent. Repeat with the same key.",
+        True,
+        _API,
+        retry_after_seconds=1,
+    ),
+}
+
+# Words that are said beside an answer of the service. They make no problem.
+ANSWERED: Final = frozenset(
+    (Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED, Word.JOURNALED)
+)
+
+_NOT_YET_KEPT: Final = (
+    "Your request was sent, but what became of it could not be recorded yet. It may have taken effect. "
+    "Do not send it again under a new key. Repeat with the same key."
+)
+
+
+def refuse(
+    word: Word,
+    *,
+    shape: Shape = "problem",
+    status: int | None = None,
+    operation_id: UUID | None = None,
+    record: Record | None = None,
+    detail: str | None = None,
+    retry_after_seconds: int | None = None,
+    authenticate: bytes | None = None,
+    recovery: Recovery | None = None,
+) -> Reply:
+    """The reply for a verdict that is not an answer of the service.
+
+    `status` None is the table's. `record` gives the detail its time, status and location. `detail` is
+    put before what the table says to do (a fault of the request). `authenticate` is a `WWW-Authenticate` value and
+    makes it a 401. `in-doubt` is the record's with 409, this request's own attempt's with 502 or 504, and an answer
+    that nothing durable took with 503; `recovery` says what a repeat does about it, None: nothing. Raises ValueError
+    for a word that is said beside an answer only.
+    """
+    case = CASES.get(word)
+    if word is Word.IN_DOUBT and recovery is not None:
+        case = DOUBTS[type(recovery)]
+    if case is None:
+        raise ValueError(f"{word} is said beside an answer of the service and makes no problem")
+    if status is None:
+        status = case.status if authenticate is None else 401
+    if shape == "stripe" and status == case.status and case.stripe_status is not None:
+        status = case.stripe_status
+    if operation_id is None and record is not None:
+        operation_id = record.identity.operation_id
+    retryable, is_terminal = case.retryable, case.is_terminal
+    text = _detail(case, record, operation_id)
+    if word is Word.IN_DOUBT and status != 409:
+        # About this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
+        is_terminal = False
+        if status == 503:
+            retryable, text = True, _NOT_YET_KEPT
+            retry_after_seconds = retry_after_seconds or 1
+    if detail is not None:
+        text = f"{detail} {text}"
+    if retry_after_seconds is None and retryable:
+        retry_after_seconds = case.retry_after_seconds
+    advice = _RETRY if case.ends_by_retry else _NO_RETRY if is_terminal else ()
+    headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
+    if status == 204:
+        return Reply(status, reason_phrase(status), headers, b"", word)
+    return _reply(word, case, shape, status, headers, text, retryable, operation_id)
+
+
+def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
+    """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway.
+
+    It has the shape of its route, if there is one.
+    """
+    error = {"type": _API if status >= 500 else _INVALID, "message": detail}
+    document: dict[str, Any]
+    if route is not None and route.shape == "stripe":
+        media_type = b"application/json"
+        document = {"error": error}
+    else:
+        media_type = b"application/problem+json"
+        document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail, "error": error}
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON), _json(document))
+
+
+def _reply(
+    word: Word,
+    case: Case,
+    shape: Shape,
+    status: int,
+    headers: Headers,
+    text: str,
+    retryable: bool,
+    operation_id: UUID | None,
+) -> Reply:
+    about = {"operation_id": str(operation_id)} if operation_id is not None else {}
+    error = {"type": case.stripe_type, "code": case.stripe_code or word.value, "message": text}
+    if shape == "stripe":
+        media_type = b"application/json"
+        document: dict[str, Any] = {"error": {**error, "retryable": retryable, **about}}
+    else:
+        media_type = b"application/problem+json"
+        document = {
+            "type": TYPE_PREFIX + word.value,
+            "title": case.title,
+            "status": status,
+            "detail": text,
+            "code": word.value,
+            "retryable": retryable,
+            **about,
+            "error": error,
+        }
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *headers), _json(document), word)
+
+
+def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: bytes | None) -> Headers:
+    fields = [*_COMMON, _DESCRIBED_BY]
+    if retry_after_seconds is not None:
+        fields.append((b"Retry-After", b"%d" % retry_after_seconds))
+    fields.extend(advice)
+    if authenticate is not None:
+        fields.append((b"WWW-Authenticate", authenticate))
+    return tuple(fields)
+
+
+def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str:
+    """The detail with what is known put in; a part about what is not known is left out."""
+    text = case.detail
+    moment = None
+    response = None
+    if record is not None:
+        response = record.response
+        moment = record.completed_us if case is CASES[Word.KEY_EXPIRED] else record.first_claimed_us
+    location = b"" if response is None else b"".join(field_values(response.headers, b"location")[:1])
+    if not location:
+        text = text.replace(" See {location}.", "")
+    if response is None:
+        text = text.replace(" ({status})", "").replace(" was answered with {status};", " was answered;")
+    if moment is None:
+        text = text.replace(" at {time}", "")
+    if operation_id is None:
+        text = text.replace(" about operation {id}", "")
+    return text.format(
+        location=location.decode("utf-8", "replace"),
+        status=response.status if response is not None else "",
+        time=_rfc3339(moment) if moment is not None else "",
+        id=operation_id,
+    )
+
+
+def _rfc3339(moment_us: int) -> str:
+    """A store's time as people write it, to the second and in UTC."""
+    return datetime.fromtimestamp(moment_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=True).encode()

@@ -1,0 +1,81 @@
+"""A route as requests need it: what the configuration asked for, compiled once.
+
+Owns nothing and decides nothing. Durations are seconds unless the name says microseconds; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.identity.fingerprint import Fingerprinter
+from gateway.core.identity.key import KeySpec
+from gateway.core.identity.scope import ScopeSpec
+from gateway.core.outcome import StatusPolicy
+from gateway.core.recovery import Hold, Recovery
+from gateway.core.replay import KeepPolicy
+from gateway.core.routing import PathPattern
+from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.protect.problem import Shape
+from gateway.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go and how: the client of one upstream, and what is said to it on the way.
+
+    `key_headers` are the fields that carry the key and nothing else, as `forwarding.Execution` wants them.
+    """
+
+    upstream: Upstream
+    forwarding: ForwardingPolicy
+    key: UpstreamKey
+    key_headers: tuple[bytes, ...]
+    answer_within_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightPolicy:
+    """How long a duplicate waits for a running operation, what it is told then, and how many may wait on this route."""
+
+    wait_seconds: float = 5.0
+    wait_seconds_max: float = 30.0
+    status: int = 409
+    waiters_max: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long an answer is kept, how long the key, and what a repeat in between is told."""
+
+    replay_us: int
+    remember_us: int
+    expired_status: int = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One protected route. `once` are the fields (lower case) that a request may carry once at most, `compared` those
+    that the route's fingerprint takes in beside what every one does."""
+
+    name: str
+    operation: str
+    key: KeySpec
+    is_key_required: bool
+    scope: ScopeSpec
+    once: frozenset[bytes]
+    compared: frozenset[bytes]
+    fingerprinter: Fingerprinter
+    accepts_recipe_change: bool
+    in_flight: InFlightPolicy
+    policy: StatusPolicy
+    keep: KeepPolicy
+    retention: Retention
+    body_bytes_max: int
+    spool_over_bytes: int
+    shape: Shape
+    mismatch_status: int
+    shows_status: bool
+    forwards_unprotected: bool
+    target: Target
+    path: PathPattern
+    recovery: Recovery = Hold()  # noqa: RUF009  a value without state

@@ -1,0 +1,321 @@
+"""The journal: where the outcome of an attempt goes when the durable store has just failed.
+
+Owns the files of one process in one directory: its own, to which it appends, and those that dead processes left, which
+it only empties. It knows commands and neither stores nor HTTP: who says an outcome to the durable store, and when, is
+`upkeep.flusher`'s. What `append` has answered is on the disk, and stays there until `forget`.
+
+Several processes may share the directory. A file is named after whom its outcomes are for, so that gateways of another
+service or store step over it, and each is locked by who uses it (`journal_file`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from gateway.core.operation import MICROSECONDS, LastWord
+from gateway.store.base import NotApplied, StartRefused, wall_clock_us
+from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.directories import make_directory
+from gateway.store.journal import place as journal_place
+from gateway.store.journal.base import EntryId, JournalEntry, JournalTally
+from gateway.store.journal.file import JournalFile, cost_bytes
+from gateway.store.worker import Worker
+
+_LOG = logging.getLogger("gateway")
+
+# An outcome, behind the name of its operation's route.
+_Outcome = tuple[str, LastWord]
+
+ROWS_MAX: Final = 100_000
+# Well below what a small disk, or a pod's share of one, has beside the spool.
+BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    worker: Worker
+    appends: Batcher[_Outcome, EntryId]
+
+
+class SqliteJournal:
+    """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of `journal_base`.
+
+    `belongs_to` says in words, without a secret, for which service and durable store the outcomes are. Beyond
+    `rows_max` or `bytes_max`, all of its files together and what was refused included, nothing more is taken. The clock
+    tells people how old an outcome is; nothing is decided by it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        belongs_to: str,
+        *,
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BYTES_MAX,
+        clock_us: Callable[[], int] = wall_clock_us,
+    ) -> None:
+        self._directory = directory
+        self._belongs_to = belongs_to
+        self._prefix = hashlib.sha256(belongs_to.encode()).hexdigest()[:16]
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._clock_us = clock_us
+        self._own: JournalFile | None = None
+        self._files: dict[str, JournalFile] = {}
+        self._unfit: set[str] = set()
+        self._tally = JournalTally()
+        self._running: _Running | None = None
+
+    @property
+    def tally(self) -> JournalTally:
+        """How much the journal holds, as of its last change."""
+        return self._tally
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest outcome that waits has waited, by the host's clock; 0 without one."""
+        oldest_us = self._tally.oldest_us
+        return 0.0 if oldest_us is None else max(0, self._clock_us() - oldest_us) / MICROSECONDS
+
+    async def start(self) -> None:
+        """Adopt what dead processes left, and have a file of its own.
+
+        Raises `StartRefused` for a directory or file that somebody has to look at first; nothing is touched then.
+        """
+        worker = Worker("journal")
+        try:
+            await worker.run(self._start)
+        except Exception:
+            await worker.stop(self._close)
+            raise
+        except BaseException:
+            worker.end(self._close)
+            raise
+        appends = Batcher(partial(self._append, worker), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
+        self._running = _Running(worker, appends)
+
+    async def close(self) -> None:
+        """Give every file back; those that are empty are removed."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.appends.close()
+            await running.worker.stop(self._close)
+
+    async def append(self, route: str, command: LastWord) -> EntryId:
+        """See `journal_base.Journal`."""
+        return await self._started().appends.submit((route, command))
+
+    async def read(self, entry_id: EntryId) -> LastWord | None:
+        """See `journal_base.Journal`."""
+        return await self._started().worker.run(self._read, entry_id)
+
+    async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
+        """See `journal_base.Journal`."""
+        return await self._started().worker.run(self._waiting, after, limit, bytes_max)
+
+    async def forget(self, entry_ids: Sequence[EntryId]) -> None:
+        """See `journal_base.Journal`."""
+        await self._started().worker.run(self._forget, entry_ids)
+
+    async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
+        """See `journal_base.Journal`."""
+        await self._started().worker.run(self._refuse, refusals)
+
+    async def adopt(self) -> int:
+        """See `journal_base.Journal`."""
+        return await self._started().worker.run(self._adopt_orphans)
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise NotApplied("the journal is not open")
+        return self._running
+
+    async def _append(self, worker: Worker, outcomes: list[_Outcome]) -> Sequence[EntryId | Exception]:
+        return await worker.run(self._append_batch, outcomes)
+
+    # What runs in the thread.
+
+    def _start(self) -> None:
+        try:
+            make_directory(self._directory)
+            journal_place.remove_unborn(self._directory)
+            for path in journal_place.named(self._directory, self._prefix):
+                self._adopt(path)
+            self._name_strangers()
+        except OSError as error:
+            raise StartRefused(f"the journal in {self._directory} cannot be used: {error.strerror}") from error
+        self._own = next(iter(self._files.values()), None)
+        try:
+            self._own_file()
+        except NotApplied as error:
+            # A full disk at the start. Each append tries again.
+            _LOG.error("there is no journal yet: %s", error)
+        self._take_tally()
+
+    def _own_file(self) -> JournalFile:
+        """The file that is appended to; a new one where it was taken away."""
+        if self._own is not None and self._own.is_gone:
+            _LOG.error("%s was removed or replaced; outcomes that it held are lost to this gateway", self._own.path)
+            del self._files[self._own.path.name]
+            with suppress(OSError):
+                self._own.close()
+            self._own = None
+        if self._own is None:
+            name = f"{self._prefix}-{uuid4().hex}"
+            self._own = JournalFile.make(self._directory, name, self._belongs_to)
+            self._files[self._own.path.name] = self._own
+        return self._own
+
+    def _adopt(self, path: Path) -> bool:
+        adopted = JournalFile.adopt(path, self._belongs_to)
+        if adopted is None:
+            return False
+        self._files[path.name] = adopted
+        if adopted.counts.rows:
+            _LOG.warning(
+                "adopted %s: %d outcomes wait for the durable store, %d were refused by it",
+                path,
+                adopted.counts.waiting,
+                adopted.counts.refused,
+            )
+        return True
+
+    def _adopt_orphans(self) -> int:
+        adopted = 0
+        for path in journal_place.named(self._directory, self._prefix):
+            if path.name in self._files or path.name in self._unfit:
+                continue
+            try:
+                adopted += self._adopt(path)
+            except StartRefused as error:
+                # At a start this would end the program; while it runs it is said once.
+                self._unfit.add(path.name)
+                _LOG.error("%s", error)
+        self._recount()
+        self._take_tally()
+        return adopted
+
+    def _recount(self) -> None:
+        """See what operators took out of what was refused."""
+        for name, file in list(self._files.items()):
+            refused = file.counts.refused
+            if not refused:
+                continue
+            try:
+                file.recount()
+            except NotApplied as error:
+                _LOG.warning("what was refused cannot be counted again: %s", error)
+                continue
+            taken = refused - file.counts.refused
+            if taken:
+                _LOG.warning("%d refused outcomes of %s were acknowledged by an operator", taken, file.path)
+            self._give_up_empty(name, file)
+
+    def _give_up_empty(self, name: str, file: JournalFile) -> None:
+        if file is not self._own and file.counts.rows == 0:
+            del self._files[name]
+            file.close()
+
+    def _name_strangers(self) -> None:
+        for path in journal_place.named(self._directory):
+            if path.name.startswith(self._prefix):
+                continue
+            descriptor = journal_place.lock(path)
+            if descriptor is not None:
+                journal_place.unlock(path, descriptor)
+                _LOG.warning(
+                    "%s belongs to another service or durable store than %s, and no gateway has it open; what it holds "
+                    "is written when one with those settings starts",
+                    path,
+                    self._belongs_to,
+                )
+
+    def _append_batch(self, outcomes: list[_Outcome]) -> list[EntryId | Exception]:
+        own = self._own_file()
+        room = self._bytes_max - self._tally.bytes
+        rows = self._rows_max - self._tally.waiting - self._tally.refused
+        taken: list[_Outcome] = []
+        for outcome in outcomes:
+            room -= cost_bytes(outcome[1])
+            if room < 0 or len(taken) >= rows:
+                break
+            taken.append(outcome)
+        full = NotApplied(
+            f"the journal is full: {self._tally.waiting} outcomes wait, {self._tally.refused} were refused"
+        )
+        answers: list[EntryId | Exception] = [
+            row if isinstance(row, Exception) else EntryId(own.path.name, row)
+            for row in (own.append(taken, self._clock_us()) if taken else [])
+        ]
+        self._take_tally()
+        return answers + [full] * (len(outcomes) - len(taken))
+
+    def _read(self, entry_id: EntryId) -> LastWord | None:
+        file = self._files.get(entry_id.file)
+        return None if file is None else file.read(entry_id.row)
+
+    def _waiting(self, after: EntryId | None, limit: int, bytes_max: int) -> list[JournalEntry]:
+        """From one file at a time."""
+        names = sorted(self._files)
+        failed: NotApplied | None = None
+        for name in names:
+            if after is not None and name < after.file:
+                continue
+            file = self._files[name]
+            row = after.row if after is not None and name == after.file else 0
+            if not file.counts.waiting:
+                continue
+            try:
+                found = file.waiting(row, limit, bytes_max)
+            except NotApplied as error:
+                failed = error
+                continue
+            if found:
+                return [JournalEntry(EntryId(name, each.row), each.route, each.command) for each in found]
+        if failed is not None:
+            raise failed
+        return []
+
+    def _forget(self, entry_ids: Sequence[EntryId]) -> None:
+        for name in {entry_id.file for entry_id in entry_ids}:
+            file = self._files.get(name)
+            if file is None:
+                continue
+            file.forget([entry_id.row for entry_id in entry_ids if entry_id.file == name])
+            self._give_up_empty(name, file)
+        self._take_tally()
+
+    def _refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
+        now_us = self._clock_us()
+        for name in {entry_id.file for entry_id, _ in refusals}:
+            file = self._files.get(name)
+            if file is not None:
+                file.refuse([(each.row, why) for each, why in refusals if each.file == name], now_us)
+        self._take_tally()
+
+    def _take_tally(self) -> None:
+        counts = [file.counts for file in self._files.values()]
+        self._tally = JournalTally(
+            sum(each.waiting for each in counts),
+            sum(each.refused for each in counts),
+            sum(each.bytes for each in counts),
+            min((each.oldest_us for each in counts if each.oldest_us is not None), default=None),
+        )
+
+    def _close(self) -> None:
+        files, self._files, self._own = list(self._files.values()), {}, None
+        for file in files:
+            try:
+                file.close()
+            except OSError as error:
+                _LOG.error("%s could not be tidied up: %s", file.path, error)

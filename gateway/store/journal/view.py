@@ -1,0 +1,116 @@
+"""What operators see of the journals of a host, and take out: while gateways write them, and after those have died.
+
+It owns no file and no lock, and waits for nobody. What it sees may be over a moment later: an outcome is gone from the
+journal as soon as the durable store has it. All it changes is to delete what was refused, which nobody tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from gateway.core.operation import LastWord
+from gateway.store.base import NotApplied, StoreError, wall_clock_us
+from gateway.store.journal import rows as journal_rows
+from gateway.store.journal.base import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
+from gateway.store.journal.place import SUFFIX
+from gateway.store.journal.visit import visited
+
+# As many as `journal_rows.decode` takes.
+_ENTRY_COLUMNS: Final = 14
+
+
+def look(
+    directory: Path,
+    belongs_to: str,
+    *,
+    operation_id: UUID | None = None,
+    is_refused: bool | None = None,
+    limit: int,
+) -> JournalView:
+    """At most `limit` outcomes: those that wait, those that were refused, or both; of one operation, or of all.
+
+    `belongs_to` is whose outcomes are no strangers'. Blocks, and raises nothing: what could not be read is a fault.
+    """
+    found: list[KeptEntry] = []
+    strangers: list[tuple[str, str]] = []
+    faults: list[str] = []
+    for path in _files(directory, faults):
+        try:
+            owner, entries = _kept_in(path, operation_id, is_refused, limit + 1)
+        except StoreError as error:
+            # Its owner removes a file that is empty.
+            if path.exists():
+                faults.append(str(error))
+            continue
+        found += entries
+        if entries and owner != belongs_to:
+            strangers.append((path.name, owner))
+    found.sort(key=lambda entry: entry.journaled_us)
+    return JournalView(
+        wall_clock_us(), tuple(found[:limit]), tuple(strangers), tuple(faults), has_more=len(found) > limit
+    )
+
+
+class Desk:
+    """Satisfies `journal_base.JournalDesk`."""
+
+    def __init__(self, directory: Path, belongs_to: str) -> None:
+        self.directory = directory
+        self._belongs_to = belongs_to
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """See `journal_base.JournalDesk`."""
+        faults: list[str] = []
+        found: list[KeptOutcome] = []
+        for path in _files(self.directory, faults):
+            try:
+                found += self._outcomes_in(path, operation_id)
+            except StoreError:
+                if path.exists():
+                    raise
+        if faults:
+            raise NotApplied(faults[0])
+        return sorted(found, key=lambda each: each.entry.journaled_us)
+
+    def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
+        with visited(path) as ask:
+            ((owner,),) = ask("select_owner")
+            if owner != self._belongs_to:
+                return
+            rows = ask("select_whole_of", operation_id.bytes, OF_ONE_MAX)
+        for row in rows:
+            columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
+            command: LastWord | None = None
+            with suppress(NotApplied):
+                _, command = journal_rows.decode(columns)
+            yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
+
+    def drop(self, entry_id: EntryId) -> bool:
+        """See `journal_base.JournalDesk`."""
+        with visited(self.directory / entry_id.file, changes=True) as ask:
+            return bool(ask("delete_refused", entry_id.row))
+
+
+def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:
+    """Whose outcomes a file holds, and those that were asked for, oldest first. Raises `StoreError`."""
+    with visited(path) as ask:
+        ((belongs_to,),) = ask("select_owner")
+        if operation_id is None:
+            rows = ask("select_kept", is_refused, limit)
+        else:
+            rows = ask("select_kept_of", operation_id.bytes, is_refused, limit)
+        return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
+
+
+def _files(directory: Path, faults: list[str]) -> list[Path]:
+    try:
+        return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        faults.append(f"{directory} cannot be read: {error.strerror}; look as the user of the gateway")
+        return []

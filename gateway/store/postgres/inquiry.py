@@ -1,0 +1,112 @@
+"""What recovery and operators ask of Postgres: which records there are, their recovery leases, and who did what.
+
+None of it changes a record, and nobody's request waits for it but one that recovers. It owns how much is looked at in
+one statement; what state a record is in, `lifecycle` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import leading_to, settle
+from gateway.core.operation import Event, Record, Snapshot, State
+from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState, Withheld
+from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.postgres.statements import load
+
+# Records that one statement looks at, and holds in the server's memory.
+PIECE_RECORDS_MAX: Final = 2_000
+
+_IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
+_HIGHEST_ID: Final = 2**128 - 1
+
+_FIND: Final = load("find")
+_FIND_IN_DOUBT: Final = load("find_in_doubt")
+_RECOVER: Final = load("recover")
+_PUT_OFF: Final = load("put_off")
+_RECOVERY: Final = load("recovery")
+_AUDITS: Final = load("audits")
+
+
+class Inquiry:
+    """These verbs of `Store`, each statement by itself."""
+
+    def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
+        self._fetch = fetch
+        self._clock_us = clock_us
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        """Piece by piece, so that no statement takes long however few of many records fit."""
+        found: list[Snapshot] = []
+        after = query.after
+        while len(found) < query.limit and (after is None or after.int < _HIGHEST_ID):
+            piece, after = await self._find_some(replace(query, after=after, limit=query.limit - len(found)))
+            found += piece
+            if after is None:
+                break
+        return found
+
+    async def _find_some(self, query: Query) -> tuple[list[Snapshot], UUID | None]:
+        """What was found in the next piece after `query.after`, and the last that was looked at; None at the end."""
+        states = query.states & _IN_DOUBT if query.recoverable else query.states
+        begin = UUID(int=0 if query.after is None else query.after.int + 1)
+        routes = None if query.routes is None else list(query.routes)
+        narrowed = (self._clock_us(), begin, PIECE_RECORDS_MAX, query.age_us, routes)
+        if not states:
+            return [], None
+        if states == _IN_DOUBT:
+            rows = await self._fetch(_FIND_IN_DOUBT, *narrowed, query.recoverable, query.limit)
+        else:
+            rows = await self._fetch(_FIND, *narrowed, _words(states), _words(leading_to(states)), query.limit)
+        now_us, last_id = rows[0][0], rows[0][1]
+        found = [row for row in rows if row[2] is not None]
+        records = (settle(_record_of(row), now_us) for row in found)
+        snapshots = [Snapshot(record, now_us) for record in records if record is not None and record.state in states]
+        return snapshots, found[-1][2] if len(found) == query.limit else last_id
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        rows = await self._fetch(_RECOVER, self._clock_us(), operation_id, token, lease_us, is_urgent)
+        if not rows:
+            return None
+        return RecoveryLease(operation_id, token, rows[0]["tries"] - 1, rows[0]["background_tries"] - (not is_urgent))
+
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        which = (lease.operation_id, lease.token, lease.tries + 1)
+        await self._fetch(_PUT_OFF, self._clock_us(), *which, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        rows = await self._fetch(_RECOVERY, operation_id)
+        return RecoveryState(*rows[0]) if rows else None
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        rows = await self._fetch(_AUDITS, operation_id, AUDITS_MAX)
+        try:
+            return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in rows]
+        except ValueError:
+            raise Withheld(
+                f"operation {operation_id} was resolved by a newer program in a way unknown to this"
+            ) from None
+
+
+def _words(states: Iterable[State]) -> list[str]:
+    return [state.value for state in states]
+
+
+def _record_of(row: Sequence[Any]) -> Record | None:
+    """The record, its answer without the body; None when this program cannot read it.
+
+    Where the answer alone cannot be read, it has what the row itself has of that.
+    """
+    try:
+        record = record_of(row[2 : 2 + WIDTH])
+    except Withheld:
+        return None
+    if record is not None and record.state is State.COMPLETED:
+        reason, headers = row[2 + WIDTH :]
+        with suppress(Withheld):
+            return with_answer(record, reason, headers, None)
+    return record

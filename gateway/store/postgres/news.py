@@ -1,0 +1,180 @@
+"""News of operations between gateways, by NOTIFY, for those who asked.
+
+It owns the channels, who is interested in what, and the connection that listens. It knows ids only, never records, and
+everything in it may be lost: whoever waits looks again after a while.
+
+Theory of operation
+-------------------
+An operation that nobody waits for costs nothing. Whoever opens a watch announces the *interest* in its operation to all
+gateways, and again while the watch stays open. A gateway that changes an operation of interest announces the *change*.
+One that changed it just before it heard of the interest announces it then, since the reader may have read before.
+
+A gateway that cannot listen (down, or behind a pooler that gives no session) hears nothing and says nothing. After a
+reconnection everybody is woken, since news may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.store.base import StoreError
+from gateway.store.postgres.link import Connection, Link
+from gateway.store.watching import LocalWatch, Watchers
+
+INTEREST: Final = "idempotency_gateway_interest"
+CHANGED: Final = "idempotency_gateway_changed"
+
+_INTEREST_SECONDS: Final = 60.0
+_INTERESTS_MAX: Final = 20_000
+_RECENT_SECONDS: Final = 5.0
+_RECENT_MAX: Final = 4_096
+_PENDING_MAX: Final = 20_000
+_HEARTBEAT_SECONDS: Final = 20.0
+# After a failure, growing while it lasts: each try may be a log-in.
+_PAUSE_SECONDS_MIN: Final = 0.5
+_PAUSE_SECONDS_MAX: Final = 5.0
+
+_SEND: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
+
+_LOG = logging.getLogger("gateway")
+
+
+class _Recent:
+    """A bounded set of ids, each for a while. Kept as integers, which are hashed much faster."""
+
+    def __init__(self, seconds: float, size_max: int) -> None:
+        self._seconds = seconds
+        self._size_max = size_max
+        self._until: OrderedDict[int, float] = OrderedDict()
+
+    def add(self, operation_id: UUID) -> None:
+        until, number = self._until, operation_id.int
+        until[number] = time.monotonic() + self._seconds
+        until.move_to_end(number)
+        if len(until) > self._size_max:
+            until.popitem(last=False)
+
+    def __contains__(self, operation_id: UUID) -> bool:
+        until = self._until.get(operation_id.int)
+        return until is not None and until > time.monotonic()
+
+
+class News:
+    """The news of one store object. Belongs to the event loop that runs it."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        self._watchers = watchers
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pending: dict[tuple[str, UUID], None] = {}
+        self._wanted = asyncio.Event()
+        self._interests = _Recent(_INTEREST_SECONDS, _INTERESTS_MAX)
+        self._changes = _Recent(_RECENT_SECONDS, _RECENT_MAX)
+        # Heard by the others long enough: many who wait for one operation say so once.
+        self._announced = _Recent(_INTEREST_SECONDS / 2, _INTERESTS_MAX)
+        self._listening = asyncio.Event()
+
+    def start(self, link: Link) -> None:
+        """Listen and send from now on, over a link whose connections `listen` was called on."""
+        self._link = link
+        self._task = asyncio.create_task(self._run(link), name="postgres-news")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._link is not None:
+            await self._link.close()
+
+    async def wait_listening(self) -> None:
+        """Return when news of other gateways can be heard."""
+        await self._listening.wait()
+
+    async def listen(self, connection: Connection) -> None:
+        """Make this connection the one that news comes over."""
+        own_pid = connection.get_server_pid()
+
+        def hear(_connection: object, pid: int, channel: str, payload: str) -> None:
+            if pid != own_pid:
+                self._hear(channel, payload)
+
+        def lose(_connection: object) -> None:
+            self._listening.clear()
+            self._wanted.set()
+
+        connection.add_termination_listener(lose)
+        for channel in (INTEREST, CHANGED):
+            await connection.add_listener(channel, hear)
+        self._listening.set()
+        for operation_id in self._watchers.watched():
+            self._watchers.announce(operation_id)
+            self._send(INTEREST, operation_id)
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
+        """Listen to one operation while the context is open."""
+        async with self._watchers.watch(operation_id) as watch:
+            if operation_id not in self._announced:
+                self._announced.add(operation_id)
+                self._send(INTEREST, operation_id)
+            yield watch
+
+    def tell(self, operation_id: UUID) -> None:
+        """This gateway changed the operation."""
+        self._watchers.announce(operation_id)
+        if self._link is not None:
+            self._changes.add(operation_id)
+            if operation_id in self._interests:
+                self._send(CHANGED, operation_id)
+
+    def _hear(self, channel: str, payload: str) -> None:
+        try:
+            operation_id = UUID(payload)
+        except ValueError:
+            return
+        if channel == CHANGED:
+            self._watchers.announce(operation_id)
+        elif channel == INTEREST:
+            self._interests.add(operation_id)
+            if operation_id in self._changes:
+                self._send(CHANGED, operation_id)
+
+    def _send(self, channel: str, operation_id: UUID) -> None:
+        if self._link is not None and len(self._pending) < _PENDING_MAX:
+            self._pending[channel, operation_id] = None
+            self._wanted.set()
+
+    async def _run(self, link: Link) -> None:
+        announced_at, pause_seconds = time.monotonic(), _PAUSE_SECONDS_MIN
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0 if not self._listening.is_set() else _HEARTBEAT_SECONDS):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            now = time.monotonic()
+            if now - announced_at >= _HEARTBEAT_SECONDS:
+                announced_at = now
+                for operation_id in self._watchers.watched():
+                    self._send(INTEREST, operation_id)
+            pending, self._pending = self._pending, {}
+            try:
+                # An empty one is the heartbeat, which notices a connection that is silently gone, and opens a lost one.
+                await link.fetch(_SEND, *_columns(pending))
+            except StoreError as error:
+                _LOG.debug("no news between gateways: %s", error)
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            else:
+                pause_seconds = _PAUSE_SECONDS_MIN
+
+
+def _columns(pending: dict[tuple[str, UUID], None]) -> tuple[list[Any], list[Any]]:
+    return [channel for channel, _ in pending], [str(operation_id) for _, operation_id in pending]

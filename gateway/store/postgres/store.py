@@ -1,0 +1,366 @@
+"""The durable store for many gateways: Postgres.
+
+It owns which connections there are and which command goes over which. How they are opened, rows, statements, batches,
+errors, schema and news are the neighbours' (`postgres_*`). What it promises stands on `Store`.
+
+Theory of operation
+-------------------
+Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
+connection of its own: claims; answers; everything else that a holder says; reads. So no claim waits for a commit of
+large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
+goes over a seventh, which is opened when the first of them asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import settle
+from gateway.core.operation import (
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Prove,
+    Renew,
+    Result,
+    Snapshot,
+    State,
+    Takeover,
+    operation_id_of,
+)
+from gateway.store.base import (
+    KNOWN,
+    Agreement,
+    AuditEntry,
+    Epoch,
+    NotApplied,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Serving,
+    StartRefused,
+    StoreError,
+    Swept,
+    Tally,
+    Watch,
+    Withheld,
+)
+from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.postgres.batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
+from gateway.store.postgres.inquiry import Inquiry
+from gateway.store.postgres.link import Connection, Link, Refused
+from gateway.store.postgres.news import News
+from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.postgres.schema import (
+    MIGRATE_SECONDS,
+    add_partitions,
+    advice,
+    bring_up_to_date,
+    check_role,
+    is_up_to_date,
+)
+from gateway.store.postgres.statements import load
+from gateway.store.postgres.upkeep import Upkeep
+from gateway.store.postgres.witness import WitnessedLink
+from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
+
+_BATCH_SIZE_MAX: Final = 256
+# A batch of reads may bring as many bodies; the statement bounds how long they are together.
+_READS_SIZE_MAX: Final = 32
+_TRIES: Final = 10
+# To make room for responses. Each waits for a lock for a moment, and all of them hold up whoever shares the connection.
+_ATTACH_TRIES: Final = 5
+
+_READ: Final = load("read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Commands that wait for their statement, and the link that it goes over."""
+
+    batcher: Batcher[Command, BatchAnswer]
+    link: WitnessedLink
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    upkeep: Upkeep
+    links: list[Link]
+    claims: _Queue
+    answers: _Queue
+    others: _Queue
+    reads: Batcher[UUID, Snapshot]
+    inquiry: Inquiry
+    news: News
+
+    def queue_of(self, command: Command) -> _Queue:
+        match command:
+            case Claim() | Takeover():
+                return self.claims
+            case Complete() | Prove():
+                return self.answers
+            case _:
+                return self.others
+
+    async def close(self) -> None:
+        for batcher in (self.claims.batcher, self.answers.batcher, self.others.batcher, self.reads):
+            await batcher.close()
+        await self.news.close()
+        await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
+
+
+class PostgresStore:
+    """See `Store`. Up to seven connections."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        command_seconds: float = COMMAND_SECONDS,
+        accepts_off: Collection[str] = (),
+        replay_us: Collection[int] = (),
+        clock_us: Callable[[], int] | None = None,
+        witness_files: WitnessFiles | None = None,
+    ) -> None:
+        """`url` as libpq takes it, and `?pgbouncer=true`; `accepts_off` as `greet` takes it. `replay_us` are windows of
+        responses that are expected, for which there is room in time. `clock_us` replaces the server's clock, for tests.
+
+        `witness_files` are open before `start` and stay so until `close`; without them no loss shows but by the epoch.
+        """
+        self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
+        self._command_seconds = command_seconds
+        self._clock_us: Callable[[], int | None] = clock_us or _server_clock
+        self._watchers = Watchers()
+        self._windows = Windows(replay_us)
+        self._running: _Running | None = None
+
+    async def start(self) -> None:
+        if self._running is not None:
+            raise RuntimeError("the store was started already")
+        dialer = self._dialer
+        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
+        dialer.epoch, dialer.seen_token = None, 0
+        link = dialer.link()
+        upkeep = Upkeep(
+            link,
+            self._clock_us,
+            self._command_seconds,
+            partial(dialer.fetch_uncompiled, link),
+            lambda: not dialer.pgbouncer,
+            self._windows,
+        )
+        try:
+            await _prepare(link)
+            await link.run(check_role)
+            dialer.epoch = await upkeep.look_epoch()
+            await upkeep.make_days()
+        except BaseException:
+            await upkeep.close()
+            raise
+        news = News(self._watchers)
+        claims, answers, others = (
+            WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
+        )
+        reads, inquiries = dialer.link(), dialer.link()
+        self._running = _Running(
+            upkeep,
+            [claims.link, answers.link, others.link, reads, inquiries],
+            self._queue(claims),
+            self._queue(answers),
+            self._queue(others),
+            Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
+            Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
+            news,
+        )
+        if not dialer.pgbouncer:
+            news.start(dialer.link(lambda connection, _: news.listen(connection)))
+
+    async def close(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.close()
+
+    async def apply(self, command: Command) -> Result:
+        running = self._started()
+        queue = running.queue_of(command)
+        for _ in range(_TRIES):
+            answer: BatchAnswer = await queue.batcher.submit(command)
+            if isinstance(answer, Unclear):
+                answer = result_of_read(await self._look_again(command), command, has_answer=True)
+                if isinstance(answer, Applied):
+                    await queue.link.touch()
+            if not isinstance(answer, Unclear):
+                if isinstance(answer, Applied):
+                    record, dialer = answer.snapshot.record, self._dialer
+                    if record is not None and record.token > dialer.seen_token:
+                        dialer.seen_token = record.token
+                    if not isinstance(command, Renew):
+                        running.news.tell(operation_id_of(command))
+                return answer
+        # Every try was answered, and changed nothing.
+        raise Withheld("the operation changed each time between two looks at it")
+
+    async def _look_again(self, command: Command) -> Snapshot:
+        """The record that a statement has met. That it is there stays known where it cannot be read."""
+        try:
+            return await self.read(operation_id_of(command))
+        except StoreError as error:
+            raise Withheld(f"the key is known, and its record cannot be read: {error}") from error
+        except asyncio.CancelledError as cancelled:
+            raise asyncio.CancelledError(KNOWN) from cancelled
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._started().reads.submit(operation_id)
+
+    async def sweep(self, limit: int) -> Swept:
+        return await self._started().upkeep.sweep(limit)
+
+    async def tally(self) -> Tally:
+        return await self._started().upkeep.tally()
+
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._started().upkeep.agree_recipes(serving, is_trial=is_trial)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().upkeep.note_running(gateway_id, is_running=is_running)
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._started().upkeep.strays(service, operations)
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return await self._started().inquiry.find(query)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        return await self._started().inquiry.recover(operation_id, token, lease_us, is_urgent=is_urgent)
+
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._started().inquiry.put_off(lease, pause_us, finding)
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._started().inquiry.recovery(operation_id)
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._started().inquiry.audits(operation_id)
+
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        epoch = await self._started().upkeep.look_epoch(links)
+        self._know_memo(epoch.memo)
+        return epoch
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._started().upkeep.begin_epoch(memo, beyond_token)
+        self._know_memo(memo)
+
+    def _know_memo(self, memo: bytes) -> None:
+        """A connection that finds another one than this store gave or took is not used."""
+        if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
+            self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        if self._running is None:
+            return self._watchers.watch(operation_id)
+        return self._running.news.watch(operation_id)
+
+    async def wait_listening(self) -> None:
+        """Return when other gateways' news can be heard. Never returns behind pgbouncer."""
+        await self._started().news.wait_listening()
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise NotApplied("the store is not open")
+        return self._running
+
+    def _queue(self, link: WitnessedLink) -> _Queue:
+        async def make_room(replay_us: Sequence[int]) -> None:
+            for tries_left in reversed(range(_ATTACH_TRIES)):
+                try:
+                    await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
+                except Refused as refused:
+                    if not refused.is_locked or not tries_left:
+                        raise
+                else:
+                    return
+
+        executor = Executor(link.fetch, link.touch, make_room, self._clock_us, self._windows)
+        # As integers operation ids have the same order, and are hashed and compared much faster.
+        batcher: Batcher[Command, BatchAnswer] = Batcher(
+            executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+        )
+        return _Queue(batcher, link)
+
+    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
+        # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
+        asked = list(dict.fromkeys(operation_ids))
+
+        async def read(connection: Connection) -> Sequence[Any]:
+            return await connection.fetch(_READ, self._clock_us(), asked)
+
+        rows = await self._dialer.run_compared(link, read)
+        now_us = rows[0][0]
+        found: dict[UUID, Snapshot | Exception | Later] = {}
+        for row in rows:
+            if row[-1]:
+                found[row[1]] = LATER
+                continue
+            try:
+                record = record_of(row[1 : 1 + WIDTH])
+                if record is not None and record.state is State.COMPLETED:
+                    record = with_answer(record, *row[1 + WIDTH : -1])
+            except Withheld as error:
+                found[row[1]] = error
+            else:
+                found[row[1]] = Snapshot(settle(record, now_us), now_us)
+        absent = Snapshot(None, now_us)
+        return [found.get(operation_id, absent) for operation_id in operation_ids]
+
+
+async def migrate(url: str, accepts_off: Collection[str] = ()) -> list[str]:
+    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
+    try:
+        return await _prepare(upkeep)
+    finally:
+        await upkeep.close()
+
+
+async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
+    """Whether `start` would find its schema up to date. Changes nothing; raises as `start`."""
+    upkeep = Dialer(url, accepts_off=accepts_off).link()
+    try:
+        await upkeep.open()
+        return await upkeep.run(is_up_to_date)
+    except Refused as refused:
+        if refused.is_misconfigured:
+            raise StartRefused(*refused.args) from refused
+        raise
+    finally:
+        await upkeep.close()
+
+
+async def _prepare(upkeep: Link) -> list[str]:
+    """Connect for the first time, and bring the schema up to date."""
+    try:
+        await upkeep.open()
+        return await upkeep.run(bring_up_to_date, MIGRATE_SECONDS)
+    except Refused as refused:
+        if refused.sqlstate == "42501":
+            raise StartRefused(f"{refused}: {advice()}") from refused
+        if refused.is_misconfigured:
+            raise StartRefused(*refused.args) from refused
+        raise
+
+
+def _server_clock() -> None:
+    """No time of ours: the statement asks the server."""

@@ -1,0 +1,202 @@
+"""News between gateways through Redis: one subscribing link per gateway, shared by all who wait.
+
+It keeps what the server is subscribed to equal to what is listened to, and connects again by itself. News is a hint
+and may be lost; whenever some may have been, the listeners are woken to look for themselves. It knows channels, never
+records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.store.base import Indefinite, StoreError
+from gateway.store.redis.link import Link, Words
+from gateway.store.watching import LocalWatch
+
+# How long a new listener waits to be sure that it will hear, for the link to be there too. Without an answer it listens
+# all the same.
+_SUBSCRIBE_SECONDS: Final = 0.25
+
+# A silence of this length is asked about, a second one means that the link is dead.
+_SILENCE_SECONDS: Final = 10.0
+
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Channel:
+    """One operation that somebody listens to. `missed`: there may have been news of it that nobody heard."""
+
+    operation_id: UUID
+    listeners: set[LocalWatch] = field(default_factory=set)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    missed: bool = False
+
+    def wake(self) -> None:
+        for listener in self.listeners:
+            listener.wake()
+
+
+class News:
+    """Who listens to which operation, and the link that brings what there is to hear."""
+
+    def __init__(
+        self,
+        link: Link,
+        channel_of: Callable[[UUID], str],
+        drops_channel: str,
+        on_drop: Callable[[UUID], None],
+    ) -> None:
+        self._link = link
+        self._channel_of = channel_of
+        self._drops_channel = drops_channel.encode()
+        self._on_drop = on_drop
+        self._channels: dict[bytes, _Channel] = {}
+        self._subscribed: set[bytes] = set()
+        self._changed: set[bytes] = set()
+        self._change = asyncio.Event()
+        self._connected = False
+        self._pause_seconds = _PAUSE_SECONDS_MIN
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        while True:
+            try:
+                await self._link.connect()
+                await self._listen()
+            except StoreError:
+                pass
+            finally:
+                self._lose()
+                await self._link.close()
+            await asyncio.sleep(self._pause_seconds)
+            self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
+        """Listen to one operation while the context is open."""
+        name = self._channel_of(operation_id).encode()
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = _Channel(operation_id)
+            self._note_change(name)
+        watch = LocalWatch()
+        channel.listeners.add(watch)
+        try:
+            if not channel.heard.is_set() and not await _is_heard_soon(channel):
+                # What happens until it is heard is missed: whoever waits is told to look then.
+                channel.missed = True
+            yield watch
+        finally:
+            channel.listeners.discard(watch)
+            if not channel.listeners:
+                del self._channels[name]
+                self._note_change(name)
+
+    async def _listen(self) -> None:
+        """Until the link fails. Raises StoreError."""
+        self._connected = True
+        self._changed = {self._drops_channel, *self._channels}
+        self._change.set()
+        subscriber = asyncio.create_task(self._subscribe())
+        try:
+            await self._receive()
+        finally:
+            subscriber.cancel()
+            await asyncio.gather(subscriber, return_exceptions=True)
+
+    async def _receive(self) -> None:
+        is_silent = False
+        while True:
+            message = await self._link.receive(_SILENCE_SECONDS)
+            if message is not None:
+                is_silent = False
+                self._pause_seconds = _PAUSE_SECONDS_MIN
+                self._take(message)
+            elif is_silent:
+                raise Indefinite("the link is silent")
+            else:
+                is_silent = True
+                await self._link.send([("PING",)])
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case [b"message", self._drops_channel, bytes(text)]:
+                if (operation_id := _uuid(text)) is not None:
+                    self._on_drop(operation_id)
+            case [b"message", bytes(name), _]:
+                if (channel := self._channels.get(name)) is not None:
+                    channel.wake()
+            case [b"subscribe", bytes(name), _]:
+                channel = self._channels.get(name)
+                if channel is not None and name in self._subscribed:
+                    channel.heard.set()
+                    if channel.missed:
+                        channel.missed = False
+                        channel.wake()
+
+    async def _subscribe(self) -> None:
+        """Tell the server what changed, whatever gathered meanwhile in one piece."""
+        try:
+            while True:
+                await self._change.wait()
+                self._change.clear()
+                changed, self._changed = self._changed, set()
+                wanted = {name for name in changed if name in self._channels or name == self._drops_channel}
+                new = wanted - self._subscribed
+                old = (changed - wanted) & self._subscribed
+                self._subscribed = (self._subscribed | new) - old
+                commands: list[Words] = []
+                if new:
+                    commands.append(("SUBSCRIBE", *new))
+                if old:
+                    commands.append(("UNSUBSCRIBE", *old))
+                # A listener that came back before its channel was given up will get no answer: it is heard already.
+                for name in wanted - new:
+                    if (channel := self._channels.get(name)) is not None:
+                        channel.heard.set()
+                if commands:
+                    await self._link.send(commands)
+        except StoreError:
+            # The receiver finds the same on its own, after it has taken what had still arrived.
+            return
+
+    def _note_change(self, name: bytes) -> None:
+        if self._connected:
+            self._changed.add(name)
+            self._change.set()
+
+    def _lose(self) -> None:
+        """Nothing is heard any more. Whoever waits had better look."""
+        if not self._connected:
+            return
+        self._connected = False
+        self._subscribed = set()
+        self._changed = set()
+        self._change.clear()
+        for channel in self._channels.values():
+            channel.missed = True
+            channel.heard.clear()
+            channel.wake()
+
+
+async def _is_heard_soon(channel: _Channel) -> bool:
+    try:
+        async with asyncio.timeout(_SUBSCRIBE_SECONDS):
+            await channel.heard.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _uuid(text: bytes) -> UUID | None:
+    try:
+        return UUID(text.decode("ascii"))
+    except ValueError:
+        return None

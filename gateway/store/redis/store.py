@@ -1,0 +1,390 @@
+"""Redis as the fast tier: acknowledged answers for replay, and news for waiters. It may answer and never grants.
+
+It refuses to know anything of work in flight. Its invariant: an entry is never believed after the record's window
+ended, nor after a drop that was acknowledged.
+
+Theory of operation
+-------------------
+*Windows.* An entry ends at a moment of Redis's own clock. Each reply on the writing link brings a reading of that
+clock; Redis's time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so
+counting the window from there can only end it too early. The script compares with its own `TIME`: a writer that froze
+in between is refused. A read is answered with the time left, and it asks for `TIME` after the entries, so that the
+time left is never too long.
+
+*Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. The keys of
+entries, which are the channels of news too, name the store, by what of its identity stays over a promotion. Until
+`bind` has said which store it is, the tier is not up. The era and the moment of the last drop are the server's and
+shared by all: a drop of another store costs a copy.
+
+*Drops.* The moment of the last drop is kept with the era and forgotten only with it: what was read before, of whatever
+operation, is not put. That costs a copy, which somebody makes again. The server's clock may be set, so a drop leaves a
+marker with its token too, which may be evicted. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
+read, and the marker lives longer than that, so a put that read before the drop finds the marker or comes too late.
+
+*Eras.* A flush, a restart from an old file or a failover can lose a marker or bring back what was dropped. Then the
+era is another (see `lua/era.lua`), and entries of another era are not there. A record that was read before its writer
+knew the era is not put: it may be older than a drop that this server has forgotten.
+
+*Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
+the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. Connections to a
+server that takes no writes, or to two servers, are left: the next may lead to the new master. One exchange at a time is
+under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry names its
+operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.immutable import immutable
+from gateway.core.operation import Snapshot, State, microseconds
+from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
+from gateway.store.batching import Batcher
+from gateway.store.epoch import lineage
+from gateway.store.redis.codec import ERA_BYTES, decode, encode, marker
+from gateway.store.redis.link import Link, Words, make_link, refusal, refusal_word, time_us
+from gateway.store.redis.news import News
+from gateway.store.redis.room import Room
+
+KEY_PREFIX: Final = "idempotency-gateway:"
+ERA_KEY: Final = f"{KEY_PREFIX}era"
+# Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
+_STORE_DIGITS: Final = 16
+_DROPS_CHANNEL: Final = f"{KEY_PREFIX}drops"
+
+# A read is on the way of every first request: it must cost less than asking the durable store is worth.
+GET_SECONDS: Final = 0.25
+PUT_SECONDS: Final = 2.0
+
+# How long after its reading a record may still be put, and how long a drop is remembered: the latter has to be longer.
+PUT_AGE_SECONDS_MAX: Final = 10.0
+MARKER_SECONDS: Final = 60.0
+_PUT_AGE_US_MAX: Final = microseconds(PUT_AGE_SECONDS_MAX)
+
+# A larger entry would make its neighbours in a batch miss their deadline on a slow wire.
+ENTRY_BYTES_MAX: Final = 256 * 1024
+
+_BATCH_SIZE_MAX: Final = 64
+_QUEUE_MAX: Final = 10_000
+
+# The keeper looks this often, and pauses between these while the tier is down.
+_LOOK_SECONDS: Final = 5.0
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 5.0
+
+_LUA: Final = Path(__file__).parent / "lua"
+_PUT_SCRIPT: Final = (_LUA / "put.lua").read_bytes()
+_DROP_SCRIPT: Final = (_LUA / "drop.lua").read_bytes()
+_DOWN: Final = "the fast tier is down"
+_COMPLETED: Final = State.COMPLETED
+
+
+@immutable
+class _Put:
+    key: str
+    operation_id: UUID
+    snapshot: Snapshot
+    started_seconds: float
+
+
+@immutable
+class _Drop:
+    key: str
+    operation_id: UUID
+    token: int
+
+
+@immutable
+class _Announce:
+    key: str
+    operation_id: UUID
+
+
+_Write = _Put | _Drop | _Announce
+
+# The operation, and since when its caller waits.
+_Get = tuple[UUID, float]
+
+
+class RedisFastTier:
+    """The `FastTier` on Redis. Satisfies the protocol of `base`; an unreachable server never fails `start`."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = boot_seconds) -> None:
+        """Raises ValueError when the URL is none of Redis's."""
+        self._clock = clock
+        self._reader = make_link(url, ERA_KEY, clock)
+        self._writer = make_link(url, ERA_KEY, clock)
+        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _DROPS_CHANNEL, self._tell_drop)
+        self._gets: Batcher[_Get, Snapshot | None] = Batcher(
+            self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
+        )
+        self._writes: Batcher[_Write, None] = Batcher(
+            self._execute_writes,
+            key=lambda write: write.operation_id.int,
+            size_max=_BATCH_SIZE_MAX,
+            queue_max=_QUEUE_MAX,
+        )
+        self._drop_listeners: list[Callable[[UUID], None]] = []
+        self._change_listeners: list[Callable[[bool, str], None]] = []
+        # Of the store that it is bound to.
+        self._prefix = ""
+        self._is_reached = False
+        self._why_down = ""
+        self._failed = asyncio.Event()
+        self._room = Room(clock)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def up(self) -> bool:
+        return self._is_reached and self._prefix != ""
+
+    def bind(self, identity: str) -> None:
+        """From here on keep, read and announce for the durable store of this identity (`Epoch.identity`) alone."""
+        store = sha256(lineage(identity).encode()).hexdigest()[:_STORE_DIGITS]
+        was_up = self.up
+        self._prefix = f"{KEY_PREFIX}{store}:"
+        if self.up and not was_up:
+            self._tell_change()
+
+    def on_drop(self, listener: Callable[[UUID], None]) -> None:
+        self._drop_listeners.append(listener)
+
+    def on_change(self, listener: Callable[[bool, str], None]) -> None:
+        self._change_listeners.append(listener)
+
+    async def start(self) -> None:
+        if self._tasks:
+            return
+        await self._try_open()
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._news.run())]
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gets.close()
+        await self._writes.close()
+        await self._reader.close()
+        await self._writer.close()
+        self._is_reached = False
+
+    def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
+        self._check_up()
+        return self._gets.submit((operation_id, self._clock()))
+
+    def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
+        record = snapshot.record
+        if record is None or record.state is not _COMPLETED:
+            raise ValueError("only completed records may be put")
+        operation_id = record.identity.operation_id
+        return self._write(_Put(self._key_of(operation_id), operation_id, snapshot, started_seconds))
+
+    async def drop(self, operation_id: UUID, token: int) -> None:
+        await self._write(_Drop(self._key_of(operation_id), operation_id, token))
+
+    def announce(self, operation_id: UUID) -> Awaitable[None]:
+        return self._write(_Announce(self._key_of(operation_id), operation_id))
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
+        async with self._news.watch(operation_id) as watch:
+            yield watch
+
+    def _check_up(self) -> None:
+        if not self.up:
+            raise NotApplied(_DOWN)
+
+    def _key_of(self, operation_id: UUID) -> str:
+        # In braces, so that a cluster would keep what belongs to one operation together.
+        return f"{self._prefix}{{{operation_id.hex}}}"
+
+    def _write(self, write: _Write) -> Awaitable[None]:
+        self._check_up()
+        return self._writes.submit(write)
+
+    async def _exchange(self, link: Link, commands: Sequence[Words], seconds: float) -> list[Any]:
+        """`Link.exchange`; a failure takes the tier down, so that the next does not have to wait for the same."""
+        try:
+            return await link.exchange(commands, seconds)
+        except StoreError as error:
+            self._set_down(error)
+            raise
+
+    async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
+        """One question for all. Whoever has waited for as long as an answer may take is not made to wait on."""
+        oldest_seconds = self._clock() - GET_SECONDS
+        # By integers, which are hashed much faster than ids.
+        asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
+        found = await self._find(list(asked.values())) if asked else {}
+        return [
+            found.get(operation_id.int) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
+            for operation_id, since_seconds in gets
+        ]
+
+    async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
+        """What is believed of the operations, by their ids as integers."""
+        prefix = self._prefix
+        commands: list[Words] = [("MGET", ERA_KEY, *map(self._key_of, operation_ids)), ("TIME",)]
+        values, time = await self._exchange(self._reader, commands, GET_SECONDS)
+        if error := refusal(values) or refusal(time):
+            raise NotApplied(f"Redis refused: {error}")
+        if prefix != self._prefix:
+            # It was asked for another store.
+            return {}
+        held_era, *entries = values
+        if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
+            await self._look(self._reader)
+            return {}
+        now_us = time_us(time)
+        return {
+            operation_id.int: _believed(entry, operation_id, self._reader.era, now_us)
+            for operation_id, entry in zip(operation_ids, entries, strict=True)
+            if entry is not None
+        }
+
+    async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
+        """All puts by one script, the others by one command each. What the server refuses fails those it was for."""
+        link = self._writer
+        keys: list[str] = []
+        arguments: list[bytes | int] = []
+        commands: list[Words] = []
+        # For each command the places in `writes` that it is for; the puts' come last.
+        places: list[list[int]] = []
+        put_places: list[int] = []
+        for place, write in enumerate(writes):
+            if isinstance(write, _Put) and (entry := self._entry(write)) is not None:
+                keys.append(write.key)
+                arguments += entry
+                put_places.append(place)
+                continue
+            commands.append(self._drop(write) if isinstance(write, _Drop) else ("PUBLISH", write.key, b""))
+            places.append([place])
+        era = link.era
+        if keys:
+            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, ERA_KEY, *keys, era, *arguments))
+            places.append(put_places)
+        replies = await self._exchange(link, commands, PUT_SECONDS)
+        errors = [refusal(reply) for reply in replies]
+        for reply in replies[: len(commands) - bool(keys)]:
+            # A drop tells when it was. Without that, what is read next would seem to be from before it.
+            if isinstance(reply, list):
+                link.note_time(reply)
+        if keys and not errors[-1]:
+            held_era, *time, text = replies[-1]
+            errors[-1] = refusal_word(text.decode())
+            link.note_time(time)
+            if held_era != era:
+                await self._look(link)
+        results: list[StoreError | None] = [None] * len(writes)
+        for error, its_places in zip(errors, places, strict=True):
+            for place in its_places if error else ():
+                results[place] = NotApplied(f"Redis refused: {error}")
+        return results
+
+    def _drop(self, drop: _Drop) -> Words:
+        arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), _DROPS_CHANNEL, drop.operation_id.hex)
+        return ("EVAL", _DROP_SCRIPT, 2, drop.key, ERA_KEY, *arguments)
+
+    def _entry(self, put: _Put) -> tuple[bytes, int, int, int] | None:
+        """The entry's bytes, when it was read and until when it may be put (µs), and when (ms) it expires.
+
+        None if it cannot be put.
+        """
+        link, record = self._writer, put.snapshot.record
+        if record is None or put.started_seconds < link.era_seconds:
+            return None
+        started_us = link.server_us(put.started_seconds)
+        expires_us = started_us + record.replay_until_us - put.snapshot.now_us
+        try:
+            entry = encode(record, link.era, expires_us)
+        except ValueError:
+            return None
+        if len(entry) > ENTRY_BYTES_MAX:
+            return None
+        until_us = min(expires_us, started_us + _PUT_AGE_US_MAX)
+        return entry, started_us, until_us, expires_us // 1000
+
+    def _tell_drop(self, operation_id: UUID) -> None:
+        for listener in self._drop_listeners:
+            listener(operation_id)
+
+    async def _keep(self) -> None:
+        """Look regularly, and while the tier is down try to get it back, with growing pauses until that lasts."""
+        pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
+        while True:
+            if self._is_reached and await self._stays_reached():
+                continue
+            if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
+                pause_seconds = _PAUSE_SECONDS_MIN
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            await self._try_open()
+            tried_seconds = self._clock()
+
+    async def _stays_reached(self) -> bool:
+        """Look once, after a while or as soon as a verb failed."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self._failed.wait()
+        except TimeoutError:
+            await self._look(self._reader)
+            await self._look(self._writer)
+            self._room.note(self._writer.refused)
+        return self._is_reached
+
+    async def _try_open(self) -> None:
+        try:
+            await self._reader.open()
+            await self._writer.open()
+            if self._reader.era != self._writer.era:
+                # One has outlived a failover: what the other drops it would go on to find.
+                await self._reader.leave()
+                await self._writer.leave()
+                raise NotApplied("Redis is another server over one connection than over the other")
+        except StoreError as error:
+            self._set_down(error)
+        else:
+            self._set_up()
+
+    async def _look(self, link: Link) -> None:
+        try:
+            await link.look()
+        except StoreError as error:
+            self._set_down(error)
+
+    def _set_up(self) -> None:
+        if not self._is_reached:
+            self._is_reached, self._why_down = True, ""
+            self._failed.clear()
+            if self.up:
+                self._tell_change()
+
+    def _set_down(self, error: StoreError) -> None:
+        why = str(error)
+        if self._is_reached or why != self._why_down:
+            self._is_reached, self._why_down = False, why
+            self._failed.set()
+            self._tell_change()
+
+    def _tell_change(self) -> None:
+        for listener in self._change_listeners:
+            listener(self.up, self._why_down)
+
+
+def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+    decoded = decode(entry, operation_id, era)
+    if decoded is None:
+        return None
+    record, expires_us = decoded
+    left_us = expires_us - now_us
+    # More time than there ever was: the server's clock went back, and how far is not known.
+    if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
+        return None
+    return Snapshot(record, record.replay_until_us - left_us)

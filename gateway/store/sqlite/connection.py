@@ -1,0 +1,291 @@
+"""Connections to an embedded database, each used by one thread, and what is known when one fails.
+
+This is the only module of the SQLite store that imports the driver. It owns how a connection is opened, trusted and
+dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`. The journal's files
+are committed to in the same way (`journal_file`).
+
+Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
+connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. The
+file is trusted again once its whole log was copied into the database and both were synced. The store does that with
+each new connection; until that succeeds there is no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
+from gateway.store.sqlite import files as sqlite_files
+from gateway.store.sqlite import statements as sql
+
+# Tables and indexes with the statements that made them, but for those that SQLite makes for itself.
+_OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+
+T = TypeVar("T")
+
+# The first release in which two connections cannot corrupt the file when the log is reset.
+LIBRARY_FLOOR: Final = (3, 51, 3)
+
+# What the driver says to a value that the file cannot hold.
+DATA_ERRORS: Final = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.TooBigError,
+    OverflowError,
+    UnicodeError,
+)
+_UNFIT: Final = (apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError, apsw.PermissionsError, apsw.ReadOnlyError)
+
+# The log is copied into the file after so many pages, by the commit that meets the number.
+_CHECKPOINT_PAGES: Final = 4_000
+_CACHE_KIB: Final = 16 * 1_024
+
+
+def check_library() -> None:
+    """Raises `StartRefused` for a library that must not be trusted with a file."""
+    version = apsw.sqlite_lib_version()
+    if tuple(map(int, version.split("."))) < LIBRARY_FLOOR:
+        raise StartRefused(
+            f"SQLite {version} can corrupt its file; install an apsw that carries "
+            f"{'.'.join(map(str, LIBRARY_FLOOR))} or later"
+        )
+
+
+class Connection:
+    """A connection as its thread uses it: opened when needed, dropped when no longer to be trusted."""
+
+    def __init__(self, path: Path, busy_seconds: float) -> None:
+        self.path = path
+        self.busy_seconds = busy_seconds
+        self._file_id: sqlite_files.FileId | None = None
+        self._handle: apsw.Connection | None = None
+        self._cursor: apsw.Cursor | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody took the file away that was there at the start."""
+        return sqlite_files.file_id(self.path) != self._file_id
+
+    def start(self, file_id: sqlite_files.FileId) -> None:
+        """Connect to this file, now and whenever the connection was dropped. Raises `StartRefused`, `NotApplied`."""
+        self._file_id = file_id
+        try:
+            self._open()
+        except _UNFIT as error:
+            raise StartRefused(f"{self.path} cannot be used as a database: {error}") from error
+        except apsw.Error as error:
+            raise self.not_applied(error) from error
+
+    def drop(self) -> None:
+        """Close the connection whatever state it is in; what was not committed is rolled back."""
+        handle, self._handle, self._cursor = self._handle, None, None
+        if handle is not None:
+            try:
+                handle.close(True)
+            except apsw.Error:
+                # The log could not be tidied up. The next opening does it, or says so.
+                return
+
+    def cursor(self) -> apsw.Cursor:
+        """A cursor on the file that was there at the start. Raises `NotApplied`, `EpochChanged` for another file."""
+        if self.is_gone:
+            # Going on in another file would be to forget everything, unnoticed.
+            self.drop()
+            why = f"{self.path} was removed or replaced while in use"
+            if self.path.exists():
+                raise EpochChanged(f"{why}; what is there has to be compared first")
+            raise NotApplied(f"{why}; restart the gateway to begin a new one")
+        if self._cursor is None:
+            try:
+                return self._open()
+            except StartRefused as error:
+                raise NotApplied(*error.args) from error
+            except apsw.Error as error:
+                raise self.not_applied(error) from error
+        return self._cursor
+
+    def _open(self) -> apsw.Cursor:
+        self.drop()
+        handle = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=64)
+        try:
+            handle.set_busy_timeout(round(self.busy_seconds * 1_000))
+            cursor = handle.cursor()
+            self.prepare(cursor)
+        except BaseException:
+            handle.close(True)
+            raise
+        self._handle, self._cursor = handle, cursor
+        return cursor
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        """Make a new connection ready for what it is for."""
+        raise NotImplementedError
+
+    def not_applied(self, error: apsw.Error) -> NotApplied:
+        """What the error means to the operator, when nothing was changed."""
+        match error:
+            case apsw.BusyError() | apsw.LockedError():
+                return NotApplied(f"{self.path} was locked by another process for {self.busy_seconds:g} s")
+            case apsw.FullError():
+                return NotApplied(f"no space is left for {self.path}")
+            case _:
+                return NotApplied(f"{self.path}: {error}")
+
+
+class Committer(Connection):
+    """A connection that changes things, and on which commits are durable.
+
+    A class derived from it calls `_keep_log` when it prepares a connection, and says when `_regain_trust` is called.
+    """
+
+    # After a failed commit the file takes nothing more until all of it is known to be on the disk.
+    _is_distrusted = False
+
+    def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
+        cursor = self.cursor()
+        try:
+            cursor.execute("BEGIN IMMEDIATE")
+            result = work(cursor)
+        except apsw.Error as error:
+            self._roll_back(error)
+            raise self.not_applied(error) from error
+        except BaseException as error:
+            self._roll_back(error)
+            raise
+        try:
+            cursor.execute("COMMIT")
+        except apsw.BusyError as error:
+            self._roll_back(error)
+            raise self.not_applied(error) from error
+        except apsw.Error as error:
+            self._is_distrusted = True
+            self.drop()
+            raise Indefinite(f"{self.path}: the commit failed: {error}") from error
+        return result
+
+    def _roll_back(self, error: BaseException) -> None:
+        """Undo what was begun; a connection that had more than a lock, a full disk or a value against it is dropped."""
+        is_harmless = not isinstance(error, apsw.Error) or isinstance(error, apsw.BusyError | apsw.FullError)
+        try:
+            if self._handle is not None and self._handle.in_transaction:
+                self._handle.execute("ROLLBACK")
+        except apsw.Error:
+            is_harmless = False
+        if not is_harmless:
+            self.drop()
+
+    def _keep_log(self, cursor: apsw.Cursor) -> None:
+        """Have every commit synced in a write-ahead log. Raises `StartRefused` where that cannot be."""
+        journal_mode = cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+        cursor.execute("PRAGMA synchronous = FULL")
+        synchronous = cursor.execute("PRAGMA synchronous").fetchall()
+        if (journal_mode, synchronous) != ([("wal",)], [(2,)]):
+            raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
+
+    def _regain_trust(self, cursor: apsw.Cursor) -> None:
+        """Copy the whole log into the file and sync both. Raises `NotApplied` where that has to be and cannot yet."""
+        ((is_busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_busy and self._is_distrusted:
+            raise NotApplied(f"{self.path} is in use by others: its log cannot be copied yet")
+        self._is_distrusted = False
+
+
+class Writer(Committer):
+    """The connection through which a store changes its file."""
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        # Asked first, so that the file of another program is left as it is.
+        cursor.execute("BEGIN")
+        sql.check_ours(cursor, self.path)
+        cursor.execute("COMMIT")
+        self._keep_log(cursor)
+        cursor.execute("PRAGMA temp_store = MEMORY")
+        cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        cursor.execute("BEGIN IMMEDIATE")
+        sql.migrate(cursor, self.path)
+        _check_tables(cursor, self.path)
+        cursor.execute("COMMIT")
+        # A killed process may have left commits that its kernel knows and the disk does not. While others have the file
+        # open there are none that anybody can see, and then waiting for them is not worth refusing.
+        self._regain_trust(cursor)
+
+    def note(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """As `transact`, for what is true whether or not it is written down: it reaches the disk with the next commit.
+
+        Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
+        """
+        try:
+            self.cursor().execute("PRAGMA synchronous = NORMAL")
+        except apsw.Error as error:
+            raise self.not_applied(error) from error
+        try:
+            return self.transact(work)
+        finally:
+            self._sync_again()
+
+    def _sync_again(self) -> None:
+        """A connection that does not take it is not used again, and the next one begins with it."""
+        if self._cursor is not None:
+            try:
+                self._cursor.execute("PRAGMA synchronous = FULL")
+            except apsw.Error:
+                self.drop()
+
+
+class Reader(Connection):
+    """The connection that sees what is committed and cannot change it."""
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        cursor.execute("PRAGMA query_only = 1")
+
+    def look(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """Do the work on one consistent state. Raises `NotApplied`."""
+        cursor = self.cursor()
+        try:
+            cursor.execute("BEGIN")
+            try:
+                return work(cursor)
+            finally:
+                cursor.execute("COMMIT")
+        except apsw.Error as error:
+            self.drop()
+            raise self.not_applied(error) from error
+
+
+class Looker(Connection):
+    """A connection that only finds out which schema the file has."""
+
+    version = 0
+
+    def prepare(self, cursor: apsw.Cursor) -> None:
+        cursor.execute("PRAGMA query_only = 1")
+        self.version = sql.check_ours(cursor, self.path)
+        _check_tables(cursor, self.path)
+
+
+def _check_tables(cursor: apsw.Cursor, path: Path) -> None:
+    """Raises `StartRefused` where a schema of this program's version is another one all the same."""
+    version = cursor.execute("PRAGMA user_version").get
+    if version == sql.SCHEMA_VERSION and not _expected() <= set(cursor.execute(_OBJECTS)):
+        raise StartRefused(
+            f"{path} has other tables than this program's schema {version}. Run the program that made it, or give this "
+            "one a file of its own"
+        )
+
+
+@cache
+def _expected() -> frozenset[tuple[str, str]]:
+    memory = apsw.Connection(":memory:")
+    try:
+        sql.migrate(memory.cursor(), ":memory:")
+        return frozenset(memory.execute(_OBJECTS))
+    finally:
+        memory.close()

@@ -1,0 +1,373 @@
+"""What the statements of SQLite do, inside a transaction that somebody else began and will end.
+
+It owns which `.sql` file is executed when, and knows the driver only as something with `execute`. It decides nothing: a
+record is read, `lifecycle` is asked, and what it made of the record is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from gateway.core.lifecycle import LEASE_US_MAX, no_token, settle, step, written_down
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Record,
+    Result,
+    State,
+    audit_of,
+    operation_id_of,
+)
+from gateway.store.base import (
+    AUDIT_KEEP_US,
+    LAPSES_NAMED_MAX,
+    WITNESS_KEEP_US,
+    Epoch,
+    StartRefused,
+    StoreError,
+    Swept,
+    Tally,
+)
+from gateway.store.sqlite.rows import VERSION, Row, decode, encode, encode_identity, keeps_body
+
+SCHEMA_VERSION: Final = 1
+# "igwy": says that a file is ours, as `PRAGMA application_id`.
+APPLICATION_ID: Final = 0x69677779
+# How long a sweeper that died keeps others from sweeping.
+SWEEP_TURN_US: Final = 60 * MICROSECONDS
+# How often a sweep looks whether a recovery lease is still needed.
+RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
+
+# What a sweep looks for: which statement, of which state, and how far from now. First the states that have a row of the
+# clock, then the leases that a clock left which was set back.
+_SWEPT: Final = (
+    *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
+    ("select_ahead", State.CLAIMED, LEASE_US_MAX),
+)
+
+
+class Cursor(Protocol):
+    """What is needed of the driver. One result at a time: the next `execute` ends the one before."""
+
+    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    @property
+    def connection(self) -> Any: ...
+
+
+class Misfit(Exception):
+    """The command at `index` cannot be written; the transaction has to be rolled back and can be tried without it."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """The statements by the names of their files; without comments, for the driver finds a statement by its text."""
+    folder = files("gateway.store.sqlite").joinpath("sql")
+    return {file.name.removesuffix(".sql"): _bare(file.read_text("utf-8")) for file in folder.iterdir()}
+
+
+def _bare(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return " ".join(line for line in lines if not line.startswith("--"))
+
+
+def check_ours(cursor: Cursor, path: object) -> int:
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for what is not ours or too new."""
+    application_id, version, tables = (
+        int(cursor.execute(query).fetchone()[0])
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+    )
+    if tables and application_id != APPLICATION_ID:
+        raise StartRefused(f"{path} is the database of another program; give the gateway a file of its own")
+    # A schema serves the program before it too, so that one can go back by one version.
+    if version > SCHEMA_VERSION + 1:
+        raise StartRefused(
+            f"{path} has schema {version}, and this program knows {SCHEMA_VERSION}; use the newer program that made it"
+        )
+    return version
+
+
+def migrate(cursor: Cursor, path: object) -> None:
+    """Bring the schema up to date, whatever another process did meanwhile. Raises `StartRefused`."""
+    for number in range(check_ours(cursor, path) + 1, SCHEMA_VERSION + 1):
+        cursor.execute(statements()[f"schema_{number:04}"])
+        cursor.execute(f"PRAGMA user_version = {number}")
+        cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def apply_all(
+    cursor: Cursor,
+    commands: Sequence[Command],
+    rejected: Mapping[int, Exception],
+    now_us: int,
+    data_errors: tuple[type[Exception], ...],
+) -> list[Result | Exception]:
+    """Execute the commands in order, but for those known to be rejected. Raises `Misfit` for a further one."""
+    tokens = _Tokens(cursor)
+    results: list[Result | Exception] = []
+    for index, command in enumerate(commands):
+        if index in rejected:
+            results.append(rejected[index])
+            continue
+        try:
+            results.append(_apply(cursor, command, now_us, tokens))
+        except data_errors as error:
+            raise Misfit(index) from error
+        except StoreError as error:
+            # Of this record alone, and before anything was written.
+            results.append(error)
+    tokens.keep()
+    return results
+
+
+def look_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
+    """Which memory the file is, with the witnesses of these links."""
+    identity, token, memo = cursor.execute(statements()["select_epoch"]).fetchone()
+    witnesses = {}
+    for link in links:
+        for (number,) in cursor.execute(statements()["select_witness"], (link.bytes,)).fetchall():
+            witnesses[link] = int(number)
+    return Epoch(identity, int(token), now_us, memo, witnesses)
+
+
+def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
+    """The number of the link's witness, which is one higher than before; 1 for the first."""
+    # All rows are taken: before the last one the change is not done.
+    ((number,),) = cursor.execute(statements()["raise_witness"], (link.bytes, now_us + WITNESS_KEEP_US)).fetchall()
+    return int(number)
+
+
+def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
+    """Replace the memo, and give out no token up to this one."""
+    cursor.execute(statements()["update_memo"], (memo,))
+    cursor.execute(statements()["advance_sequence"], (beyond_token,))
+
+
+class _Tokens:
+    """Fencing tokens of one transaction: the sequence is read when the first is drawn, and written once."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._read: int | None = None
+        self._last: int | None = None
+
+    def draw(self) -> int:
+        if self._last is None:
+            self._read = self._last = int(self._cursor.execute(statements()["select_sequence"]).fetchone()[0])
+        self._last += 1
+        return self._last
+
+    def take_back(self) -> None:
+        """The last one drawn was given to nobody."""
+        if self._last is not None:
+            self._last -= 1
+
+    def keep(self) -> None:
+        if self._last != self._read:
+            self._cursor.execute(statements()["update_sequence"], (self._last,))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A record as it is in the file. Without a row it is in none."""
+
+    row: int | None = None
+    record: Record | None = None
+    has_body: bool = False
+
+
+def _kept(columns: Row | None) -> _Kept:
+    return _Kept() if columns is None else _Kept(columns[0], decode(columns), keeps_body(columns))
+
+
+def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
+    # What nearly every operation comes to takes one statement. Where that finds things otherwise, the record is read.
+    if isinstance(command, Claim) and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None:
+        return granted
+    if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us)) is not None:
+        return completed
+    kept = _kept(cursor.execute(statements()["select_operation"], (operation_id_of(command).bytes,)).fetchone())
+    settled = settle(kept.record, now_us)
+    result, record = step(settled, command, now_us, tokens.draw)
+    if isinstance(result, Applied) and record is not kept.record:
+        _write(cursor, kept, record)
+    # A repeated command changes nothing of what was settled before.
+    if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
+        cursor.execute(
+            statements()["insert_audit"],
+            (
+                operation_id_of(command).bytes,
+                now_us,
+                EVENT_OF[type(command)].value,
+                settled.token,
+                audit.who,
+                audit.why,
+                now_us + AUDIT_KEEP_US,
+            ),
+        )
+    return result
+
+
+def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) -> Result | None:
+    """Claim a key of which there is no record; None where there is one, and nothing was changed."""
+    if command.read_token is not None:
+        return None
+    result, record = step(None, command, now_us, tokens.draw)
+    if record is None:
+        return None
+    cursor.execute(statements()["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+    if cursor.connection.changes() == 1:
+        return result
+    tokens.take_back()
+    return None
+
+
+def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result | None:
+    """Complete a claim whose record need not be read; None where it has to be, and nothing was changed."""
+    granted = command.granted
+    if granted is None:
+        return None
+    result, record = step(granted, command, now_us, no_token)
+    if record is None or not isinstance(result, Applied):
+        return None
+    # Its fence is what makes this the record: token and attempt id are of this claim alone. To have the row RETURNING
+    # costs more than half of the update again.
+    operation_id = command.operation_id.bytes
+    fence = (operation_id, VERSION, record.token, record.attempt_id.bytes)
+    cursor.execute(statements()["update_granted"], (*encode(record), *fence))
+    if cursor.connection.changes() != 1:
+        return None
+    if command.response.body is not None:
+        cursor.execute(statements()["insert_response_of"], (command.response.body, operation_id))
+    return result
+
+
+def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
+    """Make the file say what the table made of the record."""
+    sql = statements()
+    # A new operation under the id of one whose time is over is not the old one changed.
+    is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
+    response = None if record is None else record.response
+    # Every row of the table that leads away from an answer takes it away.
+    if kept.has_body:
+        cursor.execute(sql["delete_response"], (kept.row,))
+    if kept.row is not None and (is_new or record is None):
+        cursor.execute(sql["delete_operation"], (kept.row,))
+    if record is None:
+        return
+    if is_new:
+        # By a claim, which has no answer.
+        cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+        return
+    cursor.execute(sql["update_operation"], (*encode(record), kept.row))
+    if response is not None and response.body is not None:
+        cursor.execute(sql["insert_response"], (kept.row, response.body))
+
+
+def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:
+    """The records as they were last written, or why one cannot be read."""
+    records: list[Record | Exception | None] = []
+    for operation_id in operation_ids:
+        try:
+            records.append(
+                _kept(cursor.execute(statements()["select_operation"], (operation_id.bytes,)).fetchone()).record
+            )
+        except StoreError as error:
+            records.append(error)
+    return records
+
+
+@dataclass(slots=True)
+class SweptPart:
+    """What one transaction of a sweep wrote down, and of which operations."""
+
+    swept: Swept = field(default_factory=Swept)
+    operation_ids: list[UUID] = field(default_factory=list)
+
+
+def is_due(cursor: Cursor, now_us: int) -> bool:
+    """Whether a sweep would find anything."""
+    return any(
+        cursor.execute(statements()[name], (state.value, now_us + ahead_us, VERSION, 1)).fetchone()
+        for name, state, ahead_us in _SWEPT
+    ) or any(
+        cursor.execute(statements()[name], (now_us, 1)).fetchone()
+        for name in ("select_old_audits", "select_old_recoveries", "select_old_witnesses")
+    )
+
+
+def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
+    """Write down what time did to `limit` records at most, unless it is another's turn. `more` when it was so many."""
+    sql, part, written = statements(), SweptPart(), Counter[State]()
+    lapsed: list[tuple[str, UUID]] = []
+    cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
+    if cursor.connection.changes() == 0:
+        return part
+    for name, state, ahead_us in _SWEPT:
+        bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())
+        for columns in cursor.execute(sql[name], bounds).fetchall():
+            kept = _kept(columns)
+            settled = None if kept.record is None else written_down(kept.record, now_us)
+            _write(cursor, kept, settled)
+            written[State.ABSENT if settled is None else settled.state] += 1
+            part.operation_ids.append(UUID(bytes=columns[1]))
+            if settled is not None and settled.state is State.IN_DOUBT:
+                lapsed.append((settled.identity.route, settled.identity.operation_id))
+    more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
+    in_doubt, tombstone, absent = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
+    part.swept = Swept(in_doubt, tombstone, absent, more, tuple(lapsed[:LAPSES_NAMED_MAX]))
+    if is_last or not more:
+        cursor.execute(sql["leave_sweeper"], (owner,))
+    return part
+
+
+def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Look after at most `limit` audits, recovery leases and witnesses whose time has come; how many there were."""
+    sql = statements()
+    audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
+    for row, has_record in audits:
+        if has_record:
+            cursor.execute(sql["update_audit"], (now_us + AUDIT_KEEP_US, row))
+        else:
+            cursor.execute(sql["delete_audit"], (row,))
+    recoveries = cursor.execute(sql["select_old_recoveries"], (now_us, limit - len(audits))).fetchall()
+    for operation_id, is_in_doubt in recoveries:
+        if is_in_doubt:
+            cursor.execute(sql["update_recovery"], (now_us + RECOVERY_CHECK_US, operation_id))
+        else:
+            cursor.execute(sql["delete_recovery"], (operation_id,))
+    looked_at = len(audits) + len(recoveries)
+    witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - looked_at)).fetchall()
+    for link, was_raised in witnesses:
+        if was_raised:
+            cursor.execute(sql["keep_witness"], (now_us + WITNESS_KEEP_US, link))
+        else:
+            cursor.execute(sql["delete_witness"], (link,))
+    return looked_at + len(witnesses)
+
+
+def tally(cursor: Cursor, now_us: int) -> Tally:
+    """What is in doubt as of now, written down or not."""
+    in_doubt, oldest_us = Counter[str](), now_us
+    for route, number, claimed_us in cursor.execute(statements()["tally"], (now_us,)).fetchall():
+        in_doubt[route] += number
+        oldest_us = min(oldest_us, claimed_us)
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS)

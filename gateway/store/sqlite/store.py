@@ -1,0 +1,339 @@
+"""The embedded store: one SQLite file, for one host.
+
+What differs on the contract of `base`: the clock is the host's, several processes may open the file, and news reaches
+only those who wait in the process that made the change; others find it when they poll.
+
+Theory of operation
+-------------------
+Two threads own a connection each. The writer takes the commands that arrived while it was busy as one batch and
+executes them in one `BEGIN IMMEDIATE` transaction: read the row, let `lifecycle.step` decide, write what it made. So it
+is the table itself that runs, under the lock that excludes every other process, and one `fsync` serves the whole batch.
+A claim on an absent key, and the answer of a claim whose record is at hand, are written without reading, by a statement
+that changes nothing where the row is another than `step` was told.
+The reader sees what is committed, which is all that was ever acknowledged, and waits for no write. What looks through
+more than a few records does so in pieces, between which others have their turn. What is known when a connection fails
+is `sqlite_connection`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from gateway.core.lifecycle import settle
+from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
+from gateway.store.base import (
+    Agreement,
+    AuditEntry,
+    Epoch,
+    Living,
+    NotApplied,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Rejected,
+    Serving,
+    Swept,
+    Tally,
+    Watch,
+    wall_clock_us,
+)
+from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.recipes import Name
+from gateway.store.sqlite import files as sqlite_files
+from gateway.store.sqlite import inquiry
+from gateway.store.sqlite import recipes as recipe
+from gateway.store.sqlite import statements as sql
+from gateway.store.sqlite.connection import DATA_ERRORS, Looker, Reader, Writer, check_library
+from gateway.store.sqlite.witness import Witness
+from gateway.store.watching import Watchers
+from gateway.store.witness_files import WitnessFiles
+from gateway.store.worker import Worker
+
+BUSY_SECONDS: Final = 5.0
+# Records per transaction of a sweep: what a command may have to wait for.
+SWEEP_TRANSACTION_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    writing: Worker
+    reading: Worker
+    commands: Batcher[Command, Result]
+    reads: Batcher[UUID, Snapshot]
+
+
+def is_migrated(path: Path) -> bool:
+    """Whether the file is there and `start` would find its schema up to date. Changes nothing; raises as `start`.
+
+    Blocks; not for a thread that has other things to do.
+    """
+    found = sqlite_files.file_id(path)
+    if found is None:
+        return False
+    connection = Looker(path, BUSY_SECONDS)
+    try:
+        connection.start(found)
+        return connection.version >= sql.SCHEMA_VERSION
+    finally:
+        connection.drop()
+
+
+class SqliteStore:
+    """The `Store` in the file at `path`, which is made (0600, in a directory 0700) when it is missing.
+
+    `clock_us` gives the store's time in microseconds and is called in the store's threads. `start` may follow `close`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock_us: Callable[[], int] = wall_clock_us,
+        busy_seconds: float = BUSY_SECONDS,
+        witness_files: WitnessFiles | None = None,
+    ) -> None:
+        """`witness_files` are open before `start` and stay so until `close`; without them a copy that was put back
+        shows by its epoch alone.
+        """
+        self._path = Path(path).absolute()
+        self._clock_us = clock_us
+        self._writer = Writer(self._path, busy_seconds)
+        self._reader = Reader(self._path, busy_seconds)
+        self._witness_files = witness_files
+        self._witness: Witness | None = None
+        self._watchers = Watchers()
+        self._sweeper_id = uuid4().bytes
+        self._is_sweeping = False
+        self._running: _Running | None = None
+
+    async def start(self) -> None:
+        if self._running is not None:
+            return
+        check_library()
+        self._witness = None if self._witness_files is None else Witness(self._witness_files)
+        writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
+        try:
+            file_id = await writing.run(sqlite_files.prepare, self._path)
+            await writing.run(self._writer.start, file_id)
+            await reading.run(self._reader.start, file_id)
+        except Exception:
+            await reading.stop(self._reader.drop)
+            await writing.stop(self._writer.drop)
+            raise
+        except BaseException:
+            reading.end(self._reader.drop)
+            writing.end(self._writer.drop)
+            raise
+        self._running = _Running(
+            writing,
+            reading,
+            Batcher(partial(self._apply, writing), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
+            Batcher(partial(self._read, reading), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
+        )
+
+    async def close(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        await running.commands.close()
+        await running.reads.close()
+        # The writer last: the last connection to go copies the log into the file and removes it.
+        await running.reading.stop(self._reader.drop)
+        await running.writing.stop(self._writer.drop)
+
+    async def apply(self, command: Command) -> Result:
+        return await self._started().commands.submit(command)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._started().reads.submit(operation_id)
+
+    async def sweep(self, limit: int) -> Swept:
+        running = self._started()
+        swept = Swept()
+        if self._is_sweeping or not await running.reading.run(self._is_due):
+            return swept
+        self._is_sweeping = True
+        try:
+            left = limit
+            while left > 0:
+                size = min(left, SWEEP_TRANSACTION_MAX)
+                left -= size
+                part, spent_seconds = await running.writing.run(self._sweep_some, size, is_last=left == 0)
+                self._watchers.announce_all(part.operation_ids)
+                swept += part.swept
+                # Or every command would find the writer at it.
+                await asyncio.sleep(spent_seconds)
+                if not swept.more:
+                    break
+            return swept
+        finally:
+            self._is_sweeping = False
+
+    async def tally(self) -> Tally:
+        return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
+
+    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        running = self._started()
+        counted: dict[Name, Living] = {}
+        while True:
+            if is_trial:
+                agreed = await running.reading.run(self._reader.look, self._agreeing(serving, counted, writes=False))
+            else:
+                agreed = await running.writing.run(self._writer.transact, self._agreeing(serving, counted, writes=True))
+            if isinstance(agreed, Agreement):
+                return agreed
+            counted = await self._count_living(agreed)
+
+    def _agreeing(
+        self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
+    ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
+        return lambda cursor: recipe.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._started().writing.run(
+            self._writer.note,
+            lambda cursor: recipe.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
+        )
+
+    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        names = await self._started().reading.run(
+            self._reader.look, lambda cursor: recipe.strays(cursor, service, operations)
+        )
+        counted = await self._count_living(names)
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
+
+    async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
+        """The living keys, counted piece by piece."""
+        reading = self._started().reading
+        counted, after = dict.fromkeys(names, Living()), 0 if names else None
+        while after is not None:
+            part, after = await reading.run(self._count_some, names, after)
+            counted = {name: recipe.joined(living, part[name]) for name, living in counted.items()}
+        return counted
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        reading = self._started().reading
+        found: list[Snapshot] = []
+        while True:
+            piece = await reading.run(self._find_some, replace(query, limit=query.limit - len(found)))
+            found += piece.found
+            if piece.last is None or len(found) >= query.limit:
+                return found
+            query = replace(query, after=piece.last)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        return await self._started().writing.run(
+            self._writer.transact,
+            lambda cursor: inquiry.recover(
+                cursor, operation_id, token, lease_us, self._clock_us(), is_urgent=is_urgent
+            ),
+        )
+
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._started().writing.run(
+            self._writer.transact,
+            lambda cursor: inquiry.put_off(cursor, lease, self._clock_us(), pause_us, finding),
+        )
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: inquiry.recovery(cursor, operation_id)
+        )
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
+
+    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._started().reading.run(
+            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us(), links)
+        )
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._started().writing.run(
+            self._writer.transact, lambda cursor: sql.begin_epoch(cursor, memo, beyond_token)
+        )
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._watchers.watch(operation_id)
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise NotApplied("the store is not open")
+        return self._running
+
+    async def _apply(self, writing: Worker, commands: list[Command]) -> Sequence[Result | Exception]:
+        results = await writing.run(self._apply_batch, commands)
+        # Here, and not where the answer is awaited: that caller may be gone.
+        if self._watchers:
+            for command, result in zip(commands, results, strict=True):
+                if isinstance(result, Applied):
+                    self._watchers.announce(operation_id_of(command))
+        return results
+
+    async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
+        return await reading.run(self._read_batch, operation_ids)
+
+    # What runs in the threads.
+
+    def _apply_batch(self, commands: Sequence[Command]) -> list[Result | Exception]:
+        rejected: dict[int, Exception] = {}
+        while True:
+            try:
+                results, number, now_us = self._writer.transact(
+                    lambda cursor: self._execute(cursor, commands, rejected)
+                )
+                if number is not None and self._witness is not None:
+                    self._witness.acknowledge(number, now_us)
+                return results
+            except sql.Misfit as misfit:
+                rejected[misfit.index] = Rejected(f"SQLite cannot keep this command: {type(misfit.__cause__).__name__}")
+
+    def _execute(
+        self, cursor: sql.Cursor, commands: Sequence[Command], rejected: Mapping[int, Exception]
+    ) -> tuple[list[Result | Exception], int | None, int]:
+        """Inside a transaction: the results, the number that stands for them if there is one to note, and the time."""
+        # Read under the lock, so that of two processes the later one has the later time.
+        now_us, witness = self._clock_us(), self._witness
+        if witness is not None:
+            witness.compare(cursor, now_us)
+        results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS)
+        number = None
+        # Also for a command that took effect before: the number that stood for it may have been lost with its answer.
+        if witness is not None and any(isinstance(result, Applied) for result in results):
+            number = witness.raise_(cursor, now_us)
+        return results, number, now_us
+
+    def _read_batch(self, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
+        records = self._reader.look(lambda cursor: sql.read_all(cursor, operation_ids))
+        # Read after the records, or one that was just written would be from the future.
+        now_us = self._clock_us()
+        return [
+            record if isinstance(record, Exception) else Snapshot(settle(record, now_us), now_us) for record in records
+        ]
+
+    def _find_some(self, query: Query) -> inquiry.Piece:
+        return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
+
+    def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
+        return self._reader.look(lambda cursor: recipe.count_some(cursor, names, after, self._clock_us()))
+
+    def _is_due(self) -> bool:
+        return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))
+
+    def _sweep_some(self, limit: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
+        """What was swept, and how many seconds the writer was kept from others."""
+        began = time.perf_counter()
+        part = self._writer.note(
+            lambda cursor: sql.sweep_some(cursor, self._sweeper_id, self._clock_us(), limit, is_last=is_last)
+        )
+        return part, time.perf_counter() - began

@@ -1,0 +1,311 @@
+"""The front: one request in, and what is known of it out.
+
+Owns the order of one exchange: connection, last look at the lease, first byte, head. The one fact that it exists for is
+whether a byte of the request may have left. Knows nothing of keys, records or outcomes, and logs nothing.
+
+Invariant: `NotSent` means that no byte was handed to the network; from the first one on the result is an `Answer` or
+`Lost`, and the request is never sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from gateway.core.message import RequestHead, ResponseHead
+from gateway.upstream.answer import AnswerReceiver
+from gateway.upstream.connect import UpstreamSettings
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.pool import UpstreamPool, UpstreamStats
+from gateway.upstream.request import request_bytes
+from gateway.upstream.result import (
+    BodyLost,
+    FileBody,
+    Framing,
+    Lost,
+    NotSent,
+    OutboundBody,
+    SentNothing,
+)
+from gateway.upstream.sending import FileReader
+
+# What a client may have sent of a body that is still arriving and that nobody takes yet.
+_ARRIVED_BYTES_MAX: Final = 256 * 1024
+
+# What keeps a connection from being made, rather than this gateway from asking for one.
+_UNREACHED: Final = frozenset(
+    (
+        SentNothing.DNS,
+        SentNothing.REFUSED,
+        SentNothing.UNREACHABLE,
+        SentNothing.CONNECT_TIMEOUT,
+        SentNothing.TLS,
+        SentNothing.LOCAL,
+    )
+)
+
+
+class Duplex:
+    """The connection after a 101: bytes both ways. The caller must close it."""
+
+    __slots__ = ("_connection", "_receiver")
+
+    def __init__(self, connection: UpstreamConnection, receiver: AnswerReceiver) -> None:
+        self._connection = connection
+        self._receiver = receiver
+
+    async def read(self) -> bytes | BodyLost:
+        """The next bytes from the upstream; `b""` once it ended its direction."""
+        return await self._receiver.read()
+
+    async def write(self, data: bytes) -> bool:
+        """Send bytes; waits while the upstream is slow. False when the connection is gone."""
+        return self._connection.write_body(data) and await self._connection.wait_writable()
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be written; without effect over TLS."""
+        self._connection.write_eof()
+
+    def close(self) -> None:
+        """End both directions; what was written is still sent. May be called repeatedly."""
+        self._connection.discard()
+
+
+@dataclass(slots=True)
+class Answer:
+    """The upstream's head has come, its body may still be coming.
+
+    Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes by
+    itself. `length` is the body's, where framing tells it.
+    """
+
+    head: ResponseHead
+    framing: Framing
+    length: int | None
+    body: AnswerReceiver
+    upgraded: Duplex | None
+
+    def close(self) -> None:
+        """Give up what was not read: aborts the connection unless the body has come to its end."""
+        if self.upgraded is not None:
+            self.upgraded.close()
+        self.body.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class UnderWay:
+    """A request of which a byte may have left, and what has come of it so far.
+
+    Whoever has it asks for the `result` after each news until there is one, or gives it up; else the connection is
+    never free again.
+    """
+
+    __slots__ = ("_connection", "_on_interim", "_receiver", "_stats")
+
+    def __init__(
+        self,
+        connection: UpstreamConnection,
+        receiver: AnswerReceiver,
+        on_interim: Callable[[ResponseHead], None] | None,
+        stats: UpstreamStats,
+    ) -> None:
+        self._connection = connection
+        self._receiver = receiver
+        self._on_interim = on_interim
+        self._stats = stats
+
+    def result(self) -> Answer | Lost | None:
+        """The end of the exchange, which is counted: not to be asked for again. None while there is none.
+
+        An exception is one of `on_interim`.
+        """
+        receiver = self._receiver
+        news = receiver.news()
+        if isinstance(news, Lost):
+            self._stats.lost += 1
+            return news
+        if news and self._on_interim is not None:
+            for interim in news:
+                self._on_interim(interim)
+        head = receiver.head
+        if head is None:
+            return None
+        self._stats.answered += 1
+        framing = receiver.framing
+        upgraded = Duplex(self._connection, receiver) if framing is Framing.UPGRADE else None
+        return Answer(head, framing, receiver.length, receiver, upgraded)
+
+    def next_news(self) -> asyncio.Future[None]:
+        """To be awaited while there is no result."""
+        return self._receiver.next_news()
+
+    def on_news(self, listener: Callable[[], None]) -> None:
+        """The same for who does not await: called once. It may ask for the result, and must not send anything."""
+        self._receiver.on_news(listener)
+
+    def give_up(self) -> None:
+        """Abort the connection, unless the answer has come to its end. A listener is not told."""
+        self._receiver.close()
+
+
+class Upstream:
+    """A client for one upstream; lives on one event loop. `close` it."""
+
+    def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
+        """Must be called with the event loop running; opens nothing yet.
+
+        `on_change` is told why connections can no longer be made, again when the reason is another one, and None when
+        they can be made again.
+        """
+        self.settings = settings
+        self._on_change = on_change
+        self._why_unreached: SentNothing | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pool = UpstreamPool(settings)
+
+    @property
+    def stats(self) -> UpstreamStats:
+        """Live counters; read only."""
+        return self._pool.stats
+
+    async def exchange(
+        self,
+        request: RequestHead,
+        body: OutboundBody = b"",
+        *,
+        protected: bool,
+        may_send: Callable[[], bool],
+        on_interim: Callable[[ResponseHead], None] | None = None,
+        response_timeout_seconds: float | None = None,
+    ) -> Answer | NotSent | Lost:
+        """Send the request once and wait for the head of its answer.
+
+        `request.headers` are the end-to-end fields including `Host`; framing and connection fields in it are replaced.
+        `may_send` is asked in the step of the event loop in which the first byte goes out; on False nothing is sent.
+        `on_interim` gets every 1xx but 100, before `exchange` returns.
+
+        Clock: `response_timeout_seconds` T counts from the first byte of the request. Head and `body.read_all` must be
+        done by then, else the connection is aborted (`Unknown.TIMEOUT`). `body.read` allows T without a byte, however
+        long the whole takes. While the `StreamBody` of an unprotected request is being sent, every piece grants T anew.
+
+        If cancelled before the first byte, nothing was sent; afterwards the connection is aborted and it is *not* known
+        what the upstream made of the request. An exception from `may_send` or `on_interim` is treated likewise.
+        """
+        connection: UpstreamConnection | None = None
+        while True:
+            begun = self.start(
+                request,
+                body,
+                protected=protected,
+                may_send=may_send,
+                on_interim=on_interim,
+                response_timeout_seconds=response_timeout_seconds,
+                connection=connection,
+            )
+            if begun is not None:
+                break
+            # Of protected requests there are only so many.
+            held_bytes = 0 if protected else _held_bytes(body)
+            acquired = await self._pool.acquire(protected=protected, held_bytes=held_bytes)
+            if isinstance(acquired, NotSent):
+                self._pool.stats.not_sent += 1
+                if acquired.reason in _UNREACHED:
+                    self._note_change(acquired)
+                return acquired
+            if self._why_unreached is not None:
+                self._note_change(None)
+            connection = acquired
+        if not isinstance(begun, UnderWay):
+            return begun
+        try:
+            while (result := begun.result()) is None:
+                await begun.next_news()
+        except BaseException:
+            begun.give_up()
+            raise
+        return result
+
+    def start(
+        self,
+        request: RequestHead,
+        body: OutboundBody,
+        *,
+        protected: bool,
+        may_send: Callable[[], bool],
+        on_interim: Callable[[ResponseHead], None] | None = None,
+        response_timeout_seconds: float | None = None,
+        connection: UpstreamConnection | None = None,
+    ) -> UnderWay | NotSent | None:
+        """What `exchange` begins with: send the request now, on an idle connection or on this one, just acquired.
+
+        None where no idle one may serve it; then nothing was done. An exception is one of `may_send`.
+        """
+        written = request_bytes(request, body)
+        if written is None:
+            detail = "the method, the target or a field cannot be sent as it is"
+            return self._not_sent(SentNothing.REQUEST_INVALID, detail, connection)
+        try:
+            source = FileReader(body) if isinstance(body, FileBody) else body
+        except OSError as error:
+            return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}", connection)
+        is_allowed = False
+        try:
+            if connection is None:
+                connection = self._pool.take_idle(protected=protected)
+            # Nothing waits from here to the first byte, so that what was found of connection and lease still holds.
+            is_allowed = connection is not None and may_send()
+        finally:
+            if not is_allowed:
+                if isinstance(source, FileReader):
+                    source.close()
+                if connection is not None:
+                    self._pool.give_back_unused(connection)
+        if connection is None:
+            return None
+        if not is_allowed:
+            return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
+        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
+        receiver = AnswerReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
+        connection.send(
+            written.head,
+            source,
+            receiver,
+            method=request.method,
+            wants_upgrade=written.wants_upgrade,
+            sending_restarts_clock=not protected,
+        )
+        return UnderWay(connection, receiver, on_interim, self._pool.stats)
+
+    def _not_sent(self, reason: SentNothing, detail: str, unused: UpstreamConnection | None = None) -> NotSent:
+        if unused is not None:
+            self._pool.give_back_unused(unused)
+        self._pool.stats.not_sent += 1
+        return NotSent(reason, detail)
+
+    def _note_change(self, failure: NotSent | None) -> None:
+        why = None if failure is None else failure.reason
+        if why is not self._why_unreached:
+            self._why_unreached = why
+            if self._on_change is not None:
+                self._on_change(failure)
+
+    async def close(self) -> None:
+        """Close idle connections, abort the others, and wait until none is left. Safe to repeat."""
+        await self._pool.close()
+
+
+def _held_bytes(body: OutboundBody) -> int:
+    """What is in memory of a body that is not being sent yet, at most."""
+    if isinstance(body, bytes):
+        return len(body)
+    return _ARRIVED_BYTES_MAX if body.length is None else min(body.length, _ARRIVED_BYTES_MAX)

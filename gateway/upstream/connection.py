@@ -1,0 +1,400 @@
+"""One connection to the upstream: the socket's events on one side, one exchange at a time on the other.
+
+Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
+connection may serve another. Does not choose connections and does not know what a request means.
+
+Theory of operation. A connection is idle, or has a receiver. `send` gives it one and hands the first bytes to the
+transport in the same step. It loses the receiver when the answer has ended or can no longer end; only after an end that
+leaves no doubt about where both messages stop does it go back to its owner. Whatever arrives while it has no receiver
+belongs to nobody, so it condemns the connection: it must never become the answer to the next request.
+
+Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
+dropped with an RST).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol, cast
+
+from gateway.upstream.answer import NEVER, AnswerReceiver
+from gateway.upstream.parser import AnswerInvalid, AnswerParser
+from gateway.upstream.result import StreamBody, Unknown
+from gateway.upstream.sending import FileReader, send_body
+
+# Up to this size head and body leave in one write, and so usually in one segment.
+_ONE_WRITE_BYTES_MAX = 64 * 1024
+_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+# Put together once: members of the enumeration take a microsecond to be joined.
+_PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
+
+
+class ConnectionOwner(Protocol):
+    """Who keeps connections: the pool."""
+
+    def connection_made(self, connection: UpstreamConnection) -> None: ...
+    def give_back(self, connection: UpstreamConnection) -> None: ...
+    def connection_condemned(self, connection: UpstreamConnection) -> None: ...
+    def connection_died_on_reuse(self, connection: UpstreamConnection) -> None: ...
+    def connection_closed(self, connection: UpstreamConnection) -> None: ...
+    def connection_lasts(self, connection: UpstreamConnection) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """See the module.
+
+    `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
+    the loop's clock), `idle_before_seconds`, `is_passing` and `gives_way` are notes of the owner.
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_crowd_out_body",
+        "_deadline",
+        "_drained",
+        "_executor",
+        "_is_writing_paused",
+        "_loop",
+        "_owner",
+        "_parser",
+        "_receiver",
+        "_sender",
+        "_socket",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "gives_way",
+        "idle_before_seconds",
+        "idle_since",
+        "idle_until",
+        "is_closed",
+        "is_idle",
+        "is_passing",
+        "served",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        owner: ConnectionOwner,
+        sock: socket.socket,
+        header_bytes_max: int,
+        executor: Executor,
+    ) -> None:
+        self._loop = loop
+        self._owner = owner
+        self._socket = sock
+        self._arrivals = select.poll()
+        self._arrivals.register(sock, select.POLLIN)
+        self._executor = executor
+        self._parser = AnswerParser(header_bytes_max)
+        self._receiver: AnswerReceiver | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._crowd_out_body: Callable[[], bool] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._is_writing_paused = False
+        self._deadline = NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self.idle_since = 0.0
+        self.idle_until = 0.0
+        self.idle_before_seconds = 0.0
+        self.served = 0
+        self.is_closed = True
+        self.is_idle = False
+        self.is_passing = False
+        self.gives_way = False
+
+    # -- for the owner ------------------------------------------------------------------------------------------------
+
+    @property
+    def announced_keepalive_seconds(self) -> float | None:
+        """What the upstream's last `Keep-Alive` field said, None if nothing."""
+        return self._parser.keepalive_seconds if self.served else None
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether bytes may be under way that belong to the last answer, which has no body."""
+        return self.served > 0 and self._parser.may_be_followed
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
+
+        Looks into the socket itself, because the event loop may not have come round to what has arrived.
+        """
+        if self.is_closed or self._transport.is_closing():
+            return False
+        if not self._arrivals.poll(0):
+            # As nearly always, and told without an exception.
+            return True
+        try:
+            pending = self._socket.recv(1, _PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        # A fresh TLS 1.3 connection has session tickets to read; they are no answer to anything.
+        return bool(pending) and not self.served and self._transport.get_extra_info("ssl_object") is not None
+
+    def discard(self) -> None:
+        """Close an idle connection politely."""
+        self._close(politely=True)
+
+    # -- for the exchange ---------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        head: bytes,
+        body: bytes | FileReader | StreamBody,
+        receiver: AnswerReceiver,
+        *,
+        method: bytes,
+        wants_upgrade: bool,
+        sending_restarts_clock: bool,
+    ) -> None:
+        """Begin the exchange: from the first statement on a byte of the request may have left.
+
+        The connection must be idle and `is_quiet`. Never raises and never waits; what goes wrong reaches the receiver.
+        A body that is not in memory is sent by a task, which ends with the exchange.
+        """
+        transport = self._transport
+        if not isinstance(body, bytes):
+            transport.write(head)
+        elif len(body) <= _ONE_WRITE_BYTES_MAX:
+            transport.write(head + body if body else head)
+        else:
+            transport.write(head)
+            transport.write(body)
+        self._receiver = receiver
+        self._parser.begin(receiver, method, wants_upgrade)
+        if not isinstance(body, bytes):
+            self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
+            self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
+            if isinstance(body, FileReader):
+                # Also when the task is cancelled before its first step.
+                self._sender.add_done_callback(lambda _: body.close())
+
+    def allow_to_outlast(self) -> None:
+        self._owner.connection_lasts(self)
+
+    def set_deadline(self, when: float) -> None:
+        """Abort the exchange as timed out at `when` on the loop's clock; NEVER takes it back.
+
+        The timer is moved only to an earlier time; one that fires too early is set anew. So an exchange costs no timer.
+        """
+        self._deadline = when
+        if when < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        if self._deadline > self._loop.time():
+            if self._deadline is not NEVER:
+                self.set_deadline(self._deadline)
+        else:
+            self.abort(Unknown.TIMEOUT, "nothing came in time")
+
+    def abort(self, reason: Unknown, detail: str) -> None:
+        """End the exchange without its answer, and the connection with it."""
+        receiver = self._detach()
+        self._close(politely=False)
+        if receiver is not None:
+            receiver.fail(reason, detail)
+
+    def crowd_out(self, unread_seconds: float) -> bool:
+        """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
+        if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
+            self.abort(Unknown.ABORTED, "nobody took the answer, and others wanted its place")
+            return True
+        return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
+
+    def pause_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- for the sender of a body, and for the caller after an upgrade -------------------------------------------------
+
+    def write_body(self, data: bytes) -> bool:
+        """Hand bytes to the transport; False when the connection is gone."""
+        if self._transport.is_closing():
+            return False
+        self._transport.write(data)
+        return True
+
+    async def wait_writable(self) -> bool:
+        """Waits while too much is unsent; False when the connection is gone. One caller at a time."""
+        if self._is_writing_paused and not self.is_closed:
+            self._drained = self._loop.create_future()
+            await self._drained
+        return not self._transport.is_closing()
+
+    def write_eof(self) -> None:
+        """Half-close, where the transport can (TLS cannot; it stays open until it is closed)."""
+        if not self._transport.is_closing() and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    # -- events of the transport --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_closed = False
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            if not self._transport.is_closing():
+                self._owner.connection_condemned(self)
+                self._close(politely=False)
+            return
+        parser = self._parser
+        try:
+            parser.feed(data)
+        except AnswerInvalid as problem:
+            self.abort(problem.reason, str(problem))
+            return
+        if parser.is_done:
+            self._finish()
+        elif parser.is_upgraded and self._sender is not None:
+            self.abort(Unknown.MALFORMED, "101 before the request was read")
+        receiver.tell()
+
+    def eof_received(self) -> bool:
+        """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
+        receiver = self._receiver
+        if receiver is None:
+            return False
+        is_clean = self._is_end_authentic()
+        if is_clean and self._parser.is_upgraded:
+            self._receiver = None
+            receiver.body_ended()
+            receiver.tell()
+            # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
+            return self._transport.get_extra_info("ssl_object") is None
+        if is_clean and self._parser.end_of_input():
+            self._finish()
+            receiver.tell()
+        elif self._parser.has_begun:
+            self.abort(Unknown.TRUNCATED, "the connection ended inside the answer")
+        else:
+            self._note_death_on_reuse()
+            self.abort(Unknown.CLOSED, "the connection ended before an answer")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and self._receiver is not None:
+            self._read_what_is_left()
+        self.is_closed = True
+        receiver = self._detach()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.resume_writing()
+        if receiver is not None:
+            self._note_death_on_reuse()
+            if exc is not None:
+                receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
+            elif self._parser.has_begun:
+                receiver.fail(Unknown.TRUNCATED, "the connection ended inside the answer")
+            else:
+                receiver.fail(Unknown.CLOSED, "the connection ended before an answer")
+        self._owner.connection_closed(self)
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        if self._drained is not None:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _is_end_authentic(self) -> bool:
+        """Whether an end-of-file came from the upstream itself rather than from somebody who cut the connection.
+
+        asyncio reports FIN without close_notify as an end-of-file too (uvloop does not), so the TLS object is asked: it
+        reads as ended only after close_notify.
+        """
+        ssl_object: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        if ssl_object is None:
+            return True
+        try:
+            return ssl_object.read(1) == b""
+        except ssl.SSLError:
+            return False
+
+    def _note_death_on_reuse(self) -> None:
+        """Tells the owner of a keep-alive race that was lost, or may have been."""
+        if self.served and not self._parser.has_begun:
+            self._owner.connection_died_on_reuse(self)
+
+    def _read_what_is_left(self) -> None:
+        """Takes an answer that the kernel already holds although the connection broke.
+
+        An upstream that answers before it has read the whole request and closes provokes an RST; when our next write
+        meets it, the transport gives up without having read. Over TLS the socket is closed by now, and the answer lost.
+        """
+        with contextlib.suppress(OSError):
+            while self._receiver is not None and not self._parser.is_upgraded:
+                data = self._socket.recv(64 * 1024, socket.MSG_DONTWAIT)
+                if not data:
+                    return
+                self.data_received(data)
+
+    def _detach(self) -> AnswerReceiver | None:
+        receiver, self._receiver = self._receiver, None
+        self._deadline = NEVER
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
+        return receiver
+
+    def _finish(self) -> None:
+        """The answer has ended; may the connection serve another?"""
+        is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
+        self._detach()
+        self.served += 1
+        if self._parser.has_excess or not is_request_sent:
+            self._close(politely=False)
+        elif not self._parser.is_persistent or self._transport.is_closing():
+            self._close(politely=True)
+        else:
+            self._owner.give_back(self)
+
+    def _close(self, *, politely: bool) -> None:
+        if politely:
+            if not self._transport.is_closing():
+                self._transport.close()
+            return
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+        self._transport.abort()
+
+    async def _send_body(
+        self, body: FileReader | StreamBody, receiver: AnswerReceiver, sending_restarts_clock: bool
+    ) -> None:
+        """Runs beside the wait for the answer; cancelled when the exchange ends first."""
+        problem = await send_body(
+            self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
+        )
+        if self._receiver is receiver:
+            self._sender = None
+            if problem is not None:
+                self.abort(Unknown.REQUEST_ABORTED, problem)

@@ -1,0 +1,361 @@
+"""Which connection serves the next request.
+
+Owns the connections and their number; how long the upstream lets an idle one live, `idle_history` knows. Does not speak
+HTTP.
+
+Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and what could
+have been "executed, then closed" cannot be told from "never read". For an unprotected request that is a failed
+request, since nothing here sends it again, for a protected one it is doubt. So a request gets a used connection only
+where experience says that the upstream would not close it now: it has been idle for clearly less time than one has been
+*seen* to survive. Until there is experience, and for a while after a connection was closed early, requests get fresh
+connections, which cost a fraction of a millisecond. The most recently used connection goes first, so that the others
+grow old and teach.
+
+The late body: some upstreams send a body behind an answer that has none (204, 304). What arrives on an idle connection
+condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
+a while before it serves anybody.
+
+The slow client: who sends a request or takes an answer a byte at a time has a connection for as long as he likes, at no
+cost. Where all that others than operations may have are taken, such a one gives way to a newcomer.
+
+Invariant: idle connections + busy ones + those being opened never exceed the limit, but for answers that outlast their
+operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gateway.upstream.connect import UpstreamSettings, open_connection
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.idle_history import IdleHistory
+from gateway.upstream.result import NotSent, SentNothing, Unknown
+
+# Taken off what the upstream announces, which counts from another moment than ours (Node announces 5 and means it).
+_ANNOUNCED_MARGIN_SECONDS = 1.0
+# For this long a body may be under way after an answer that has none.
+_LATE_BODY_SECONDS = 0.25
+# When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
+_NOBODY_SLOW_SECONDS = 1.0
+# What may be held of the bodies of requests that wait for a connection. One that is short costs no more than its head.
+_WAITING_BYTES_MAX = 64 * 1024 * 1024
+_SHORT_BYTES = 4 * 1024
+
+
+@dataclass(slots=True)
+class UpstreamStats:
+    """Counts since the start, for metrics. `opened`, `reused` and `closed` are connections, whoever ended them."""
+
+    opened: int = 0
+    reused: int = 0
+    closed: int = 0
+    died_on_reuse: int = 0
+    answered: int = 0
+    lost: int = 0
+    not_sent: int = 0
+
+
+class UpstreamPool:
+    """The connections to one upstream. `acquire` gives one that is quiet; it comes back by itself or is closed."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.stats = UpstreamStats()
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._history = IdleHistory()
+        self._idle: deque[UpstreamConnection] = deque()  # longest idle first
+        self._connections: set[UpstreamConnection] = set()
+        self._opening = 0
+        # In use by, or being opened for, requests that are not protected, and answers that outlast their operation.
+        self._passing = 0
+        # Of these, whose client was too slow: they end in a moment.
+        self._giving_way = 0
+        # Apart, because what makes room for the one need not make room for the other.
+        self._waiting_protected: deque[asyncio.Future[None]] = deque()
+        self._waiting_others: deque[asyncio.Future[None]] = deque()
+        self._waiting_bytes = 0
+        self._nobody_slow_until = float("-inf")
+        self._sweep: asyncio.TimerHandle | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._is_closed = False
+        # Threads are started when first needed. A resolver that hangs must not keep files from being read.
+        self._names = ThreadPoolExecutor(2, "upstream-names")
+        self.files = ThreadPoolExecutor(4, "upstream-files")
+
+    def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
+        """A used connection that may serve this request, checked at this moment."""
+        if not protected and self._passing >= self._settings.connections_max:
+            return None
+        now = self._loop.time()
+        while self._idle:
+            connection = self._idle[-1]
+            if not _rests(connection, now):
+                take = self._idle.pop
+            elif not _rests(self._idle[0], now):
+                connection, take = self._idle[0], self._idle.popleft
+            else:
+                return None
+            idle_seconds = now - connection.idle_since
+            is_young = now < connection.idle_until
+            if is_young and not self._history.allows(idle_seconds, now):
+                self._learn_from_oldest(now)
+                return None
+            take()
+            connection.is_idle = False
+            if is_young and connection.is_quiet():
+                connection.idle_before_seconds = idle_seconds
+                self.stats.reused += 1
+                if not protected:
+                    connection.is_passing = True
+                    self._passing += 1
+                return connection
+            self._retire(connection, now)
+        return None
+
+    async def acquire(self, *, protected: bool, held_bytes: int = 0) -> UpstreamConnection | NotSent:
+        """A quiet connection, used or fresh. May be cancelled at any time; then nothing is left of it.
+
+        `held_bytes` are held of the request's body meanwhile, where nothing else bounds how many do that. The caller
+        must use the connection, or give it back with `give_back_unused`, before it waits for anything.
+        """
+        settings = self._settings
+        places = settings.connections_max + settings.connections_reserved
+        queue = self._waiting_protected if protected else self._waiting_others
+        until = self._loop.time() + settings.connect_timeout_seconds
+        waits = 0
+        while not self._is_closed:
+            connection = self.take_idle(protected=protected)
+            if connection is not None:
+                return connection
+            if protected or self._passing < settings.connections_max:
+                count = len(self._connections) + self._opening
+                if count < places or (protected and count - self._passing < settings.connections_reserved):
+                    return await self._open(protected=protected)
+                if self._idle:
+                    # The place is worth more than the connection, which must not serve this request.
+                    oldest = self._idle.popleft()
+                    oldest.is_idle = False
+                    oldest.discard()
+            elif waits == 0:
+                self._make_room(newcomers=1)
+            if waits == 0 and held_bytes > _SHORT_BYTES and self._waiting_bytes + held_bytes > _WAITING_BYTES_MAX:
+                return NotSent(SentNothing.POOL_TIMEOUT, "too much waits for a connection")
+            self._waiting_bytes += held_bytes
+            try:
+                is_free = await self._wait_free(queue, until, is_first=waits == 0)
+            finally:
+                self._waiting_bytes -= held_bytes
+            if not is_free:
+                return NotSent(SentNothing.POOL_TIMEOUT, f"all {len(self._connections)} connections are busy")
+            waits += 1
+        return NotSent(SentNothing.CLOSED, "the upstream client is closed")
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Take a connection back that finished a request and may serve the next."""
+        connection.idle_since = self._loop.time()
+        self.give_back_unused(connection)
+
+    def give_back_unused(self, connection: UpstreamConnection) -> None:
+        """Take a connection back that nothing was sent on: to the upstream it has been idle all the time."""
+        self._leave_passing(connection)
+        keepalive_seconds = self._keepalive_seconds(connection)
+        if self._is_closed or keepalive_seconds <= 0:
+            connection.discard()
+            return
+        connection.idle_until = connection.idle_since + keepalive_seconds
+        connection.is_idle = True
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._settings.keepalive_seconds, self._sweep_idle)
+        if self._waiting_protected or self._waiting_others:
+            self._wake_one()
+
+    async def close(self) -> None:
+        """Close idle connections, abort the others, and wait until none is left. Safe to repeat; may be cancelled."""
+        self._is_closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        while self._waiting_protected or self._waiting_others:
+            self._wake_one()
+        self._idle.clear()
+        for connection in tuple(self._connections):
+            if connection.is_idle:
+                connection.is_idle = False
+                connection.discard()
+            else:
+                connection.abort(Unknown.ABORTED, "the upstream client is being closed")
+        while self._connections or self._opening:
+            self._changed = self._loop.create_future()
+            await self._changed
+        self._names.shutdown(wait=False, cancel_futures=True)
+        self.files.shutdown(wait=False, cancel_futures=True)
+
+    # -- told by connections ------------------------------------------------------------------------------------------
+
+    def connection_made(self, connection: UpstreamConnection) -> None:
+        self.stats.opened += 1
+        connection.idle_since = self._loop.time()
+        if connection.is_closed:
+            self.stats.closed += 1
+        else:
+            self._connections.add(connection)
+
+    def connection_condemned(self, connection: UpstreamConnection) -> None:
+        self._leave_idle(connection)
+
+    def connection_died_on_reuse(self, connection: UpstreamConnection) -> None:
+        self.stats.died_on_reuse += 1
+        self._history.closed_early(connection.idle_before_seconds, self._loop.time())
+
+    def connection_closed(self, connection: UpstreamConnection) -> None:
+        if connection not in self._connections:
+            return
+        self.stats.closed += 1
+        self._leave_passing(connection)
+        self._connections.remove(connection)
+        self._leave_idle(connection)
+        self._note_change()
+
+    def connection_lasts(self, connection: UpstreamConnection) -> None:
+        if not connection.is_passing:
+            connection.is_passing = True
+            self._passing += 1
+            if self._passing > self._settings.connections_max:
+                self._make_room(newcomers=0)
+            self._wake_one()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _open(self, *, protected: bool) -> UpstreamConnection | NotSent:
+        self._opening += 1
+        if not protected:
+            self._passing += 1
+        result: UpstreamConnection | NotSent | None = None
+        try:
+            result = await open_connection(self._settings, self, self._names, self.files)
+        finally:
+            self._opening -= 1
+            if isinstance(result, UpstreamConnection) and not result.is_closed:
+                result.is_passing = not protected
+            elif not protected:
+                self._passing -= 1
+            if not isinstance(result, UpstreamConnection):
+                self._note_change()
+        if self._is_closed and isinstance(result, UpstreamConnection):
+            result.discard()
+            return NotSent(SentNothing.CLOSED, "the upstream client is closed")
+        return result
+
+    async def _wait_free(self, queue: deque[asyncio.Future[None]], until: float, *, is_first: bool) -> bool:
+        """Waits for a connection to become free or a place for one; False when the time is over first."""
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        if is_first:
+            queue.append(waiting)
+        else:
+            # Somebody was quicker than the one that had been woken; it keeps its turn.
+            queue.appendleft(waiting)
+        try:
+            async with asyncio.timeout_at(until):
+                await waiting
+        except BaseException as error:
+            if waiting in queue:
+                queue.remove(waiting)
+            elif not self._is_closed:
+                self._wake_one()  # this turn was given to one that cannot use it
+            if isinstance(error, TimeoutError):
+                return False
+            raise
+        return True
+
+    def _make_room(self, *, newcomers: int) -> None:
+        """Take the places that are wanted from those whose clients are too slow with their requests or answers."""
+        now = self._loop.time()
+        if now < self._nobody_slow_until:
+            return
+        passing = self._passing - self._giving_way
+        wanted = passing + len(self._waiting_others) + newcomers - self._settings.connections_max
+        for connection in tuple(self._connections):
+            if wanted <= 0:
+                break
+            may_give_way = connection.is_passing and not connection.gives_way
+            if may_give_way and connection.crowd_out(self._settings.unread_seconds):
+                connection.gives_way = True
+                self._giving_way += 1
+                wanted -= 1
+        if wanted > 0:
+            self._nobody_slow_until = now + _NOBODY_SLOW_SECONDS
+
+    def _wake_one(self) -> None:
+        """The first of those who wait; protected ones come first, since none of them lasts as long as a stream may."""
+        for queue in (self._waiting_protected, self._waiting_others):
+            while queue:
+                waiting = queue.popleft()
+                if not waiting.done():
+                    waiting.set_result(None)
+                    return
+
+    def _leave_passing(self, connection: UpstreamConnection) -> None:
+        """Its request is over, or the connection is: it no longer counts as passing."""
+        if connection.is_passing:
+            connection.is_passing = False
+            self._passing -= 1
+            if connection.gives_way:
+                connection.gives_way = False
+                self._giving_way -= 1
+
+    def _note_change(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._wake_one()
+
+    def _keepalive_seconds(self, connection: UpstreamConnection) -> float:
+        announced = connection.announced_keepalive_seconds
+        if announced is None:
+            return self._settings.keepalive_seconds
+        return min(self._settings.keepalive_seconds, announced - _ANNOUNCED_MARGIN_SECONDS)
+
+    def _leave_idle(self, connection: UpstreamConnection) -> None:
+        """An idle connection ended by itself."""
+        if connection.is_idle:
+            connection.is_idle = False
+            self._idle.remove(connection)
+            now = self._loop.time()
+            self._history.closed_early(now - connection.idle_since, now)
+
+    def _learn_from_oldest(self, now: float) -> None:
+        oldest = self._idle[0]
+        if oldest.is_quiet():
+            self._history.survived(now - oldest.idle_since)
+
+    def _retire(self, connection: UpstreamConnection, now: float) -> None:
+        """Ends a connection that was taken off the idle ones, and remembers what it teaches."""
+        idle_seconds = now - connection.idle_since
+        if connection.is_quiet():
+            self._history.survived(idle_seconds)
+        else:
+            self._history.closed_early(idle_seconds, now)
+        connection.discard()
+
+    def _sweep_idle(self) -> None:
+        """Retires what has been idle for too long; runs as long as there is anything idle."""
+        self._sweep = None
+        now = self._loop.time()
+        next_seconds = self._settings.keepalive_seconds
+        for connection in tuple(self._idle):
+            left_seconds = connection.idle_until - now
+            if left_seconds <= 0:
+                self._idle.remove(connection)
+                connection.is_idle = False
+                self._retire(connection, now)
+            else:
+                next_seconds = min(next_seconds, left_seconds)
+        if self._idle:
+            self._sweep = self._loop.call_later(next_seconds, self._sweep_idle)
+
+
+def _rests(connection: UpstreamConnection, now: float) -> bool:
+    return connection.may_be_followed and now - connection.idle_since < _LATE_BODY_SECONDS

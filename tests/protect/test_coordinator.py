@@ -1,0 +1,1044 @@
+"""The steps of one request under bad luck: lost answers, fences, lost leases, callers that leave at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.identity.fingerprint import Fingerprinter, FingerprintKey, FingerprintSpec
+from gateway.core.message import StoredResponse, field_values
+from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
+from gateway.core.verdict import Word
+from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
+from gateway.protect import attempt, claiming, duplicates
+from gateway.protect.reply import Reply, Untouched
+from gateway.store.base import Amnesic, Indefinite, Rejected
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.house import BODY
+from tests.support.memory_store import MemoryStore
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, Ending
+
+WINDOW_US = 10**12
+SPOOLED = b'{"data":"' + b"x" * 300_000 + b'"}'
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements are repeated without pauses."""
+    monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(attempt, "_PAUSE_SECONDS_MIN", 0.001)
+
+
+def text(reply: Reply) -> str:
+    assert isinstance(reply.body, bytes)
+    return reply.body.decode()
+
+
+async def read(reply: Reply) -> bytes:
+    """The whole body, streamed or not."""
+    if isinstance(reply.body, bytes):
+        return reply.body
+    data = b""
+    while piece := await reply.body.read():
+        data += piece
+    return data
+
+
+async def idle(office: Office) -> None:
+    await eventually(lambda: office.coordinator.in_flight == 0, what="no run is left")
+
+
+async def left_after(steps: int, task: asyncio.Task[Reply | Untouched]) -> None:
+    """The caller goes away so many turns of the loop from now; what it got by then it lets go."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    (reply,) = await asyncio.gather(task, return_exceptions=True)
+    if isinstance(reply, Reply) and not isinstance(reply.body, bytes):
+        reply.body.abort()
+
+
+def say(office: Office, command: Command) -> Record:
+    """What somebody else says of the operation, unseen by the faults."""
+    record = MemoryStore(office.memory).apply_now(command).snapshot.record
+    assert record is not None
+    return record
+
+
+def claimed_by_another(office: Office) -> Record:
+    """Another gateway's claim on the released record."""
+    before = office.record
+    assert before.fingerprint is not None
+    return say(
+        office, Claim(before.identity, uuid4(), "other", before.fingerprint, int(LEASE_SECONDS * 1e6), before.token)
+    )
+
+
+# Lost answers of the store
+
+
+@pytest.mark.parametrize("losses", [[lost()], [dropped()], [lost(), dropped()]], ids=["effect", "no-effect", "both"])
+async def test_a_lost_answer_to_a_claim(tmp_path: Path, losses: list[Fault]) -> None:
+    """The request is executed once, under the claim that was asked about again."""
+    async with coordination(tmp_path) as office:
+        office.store.on("claim", *losses)
+        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert (len(office.upstream.requests), office.record.attempts) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> None:
+    """Nothing is executed, and the key is free again as soon as the store answers."""
+    async with coordination(tmp_path) as office:
+        office.store.break_("claim", fault=fault)
+        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+        assert heard(await office.reply()) == (200, Word.STORED)
+
+
+@pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped(), refused()]], ids=str)
+@pytest.mark.parametrize(
+    ("status", "event", "state", "word"),
+    [
+        (200, "complete", State.COMPLETED, Word.STORED),
+        (503, "release", State.RELEASED, Word.RELEASED),
+        (502, "abandon", State.IN_DOUBT, Word.IN_DOUBT),
+        (401, "forget", State.RELEASED, Word.RELEASED),
+    ],
+)
+async def test_a_lost_answer_to_an_outcome(
+    tmp_path: Path, status: int, event: str, state: State, word: Word, losses: list[Fault]
+) -> None:
+    """It is said again until it is known to be recorded; only then does the client hear of it."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(status))
+        office.store.on(event, *losses)
+        assert heard(await office.reply()) == (status, word)
+        assert office.state is state
+        assert office.store.said == ["claim", *[event] * (len(losses) + 1)]
+        assert [fact.is_late for fact in office.told(OperationSettled)] == [True]
+        assert len(office.upstream.requests) == 1
+
+
+async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers are told that much while the write goes on; it lands in the end, and is what later ones get."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=refused())
+        await office.journal.close()
+        reply = await office.reply()
+        assert heard(reply) == (503, Word.IN_DOUBT)
+        assert "answered" not in text(reply)
+        again = office.ask()
+        office.store.mend()
+        assert heard(await again) in [(200, Word.REPLAYED), (503, Word.IN_DOUBT)]
+        await idle(office)
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "event", "word"),
+    [(200, "complete", Word.JOURNALED), (503, "release", Word.RELEASED), (502, "abandon", Word.IN_DOUBT)],
+)
+async def test_a_store_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, word: Word
+) -> None:
+    """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "_SILENCE_SECONDS", 0.01)
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(status))
+        office.store.stop_before(event)
+        assert heard(await office.reply()) == (status, word)
+        assert office.journal.tally.waiting == 1
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its caller was told that the store is away, the upstream need not wait with the rest of its answer."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        office.store.break_("complete", fault=refused())
+        await office.journal.close()
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
+        office.store.mend()
+
+
+async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that never left is known to have had no effect, whether or not that can be recorded now."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as office:
+        office.store.break_("release", fault=refused())
+        await office.journal.close()
+        assert heard(await office.reply()) == (502, Word.UPSTREAM_UNREACHABLE)
+        office.store.mend()
+        await idle(office)
+        assert office.state is State.RELEASED
+
+
+async def test_a_defect_while_recording(tmp_path: Path) -> None:
+    """The last word of an attempt that ends by an error of the program is said all the same."""
+    async with coordination(tmp_path) as office:
+        office.store.on("complete", Fault(ZeroDivisionError("defect"), has_effect=False))
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await idle(office)
+        assert office.state is State.COMPLETED
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+
+
+async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
+    """Its caller gets it all the same; it is recorded without what the store refused, and never executed again."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(201, body=b"charged"))
+        office.store.on("complete", Fault(Rejected("too long"), has_effect=False))
+        reply = await office.reply()
+        assert (heard(reply), text(reply)) == ((201, Word.RESPONSE_NOT_STORED), "charged")
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
+    """Where there is nothing less to say, its caller hears that nobody knows, and the journal keeps it."""
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=Fault(Rejected("too long"), has_effect=False))
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        await idle(office)
+        assert office.journal.tally.waiting == 1
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert len(office.upstream.requests) == 1
+
+
+# Fences
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "nothing",
+        "disproved",
+        "disproved-claimed",
+        "disproved-claimed-released",
+        "disproved-claimed-completed",
+        "proved",
+    ],
+)
+async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
+    """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 15."""
+    expected = {
+        "nothing": (200, Word.STORED, State.COMPLETED),
+        "disproved": (200, Word.STORED, State.COMPLETED),
+        "disproved-claimed": (409, Word.IN_FLIGHT, State.CLAIMED),
+        "disproved-claimed-released": (502, Word.IN_DOUBT, State.RELEASED),
+        "disproved-claimed-completed": (202, Word.REPLAYED, State.COMPLETED),
+        "proved": (202, Word.RECOVERED, State.COMPLETED),
+    }[others]
+    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
+    async with coordination(tmp_path) as office:
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        waiter = office.ask()
+        await office.wait_for_waiters()
+        office.pass_time(LEASE_SECONDS)
+        ids = (office.record.identity.operation_id, office.record.token)
+        if others == "proved":
+            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
+        elif others != "nothing":
+            say(office, Disprove(*ids, uuid4(), WINDOW_US))
+        if "claimed" in others:
+            other = claimed_by_another(office)
+            their_ids = (ids[0], other.token, other.attempt_id)
+            if others.endswith("released"):
+                say(office, Release(*their_ids, WINDOW_US))
+            if others.endswith("completed"):
+                say(office, Complete(*their_ids, theirs, WINDOW_US, WINDOW_US))
+        gate.opened.set()
+        reply = await task
+        assert (*heard(reply), office.state) == expected
+        if expected[0] == 202:
+            assert reply.body == b"theirs"
+        waited = await waiter
+        if others in ("nothing", "disproved"):
+            assert heard(waited) == (200, Word.REPLAYED)
+        elif others.endswith("released"):
+            assert heard(waited) == (503, Word.RELEASED)
+        else:
+            assert heard(waited) == expected[:2]
+        assert len(office.told(WriteRefused)) == (0 if others in ("nothing", "disproved") else 1)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
+    """A store that was put back says nothing of what ran since: nobody who waited hears that it had no effect."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(503), Answer(hold=hold))
+        assert heard(await office.reply()) == (503, Word.RELEASED)
+        before = dict(office.memory.records)
+        first = office.ask()
+        await office.upstream.wait_for_requests(2)
+        other = office.ask()
+        await office.wait_for_waiters()
+        office.memory.records.update(before)
+        hold.set()
+        assert heard(await first) == heard(await other) == (502, Word.IN_DOUBT)
+
+
+async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
+    """An answer that may not be given does not keep its connection."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS)
+        say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
+        claimed_by_another(office)
+        gate.opened.set()
+        assert heard(await task) == (409, Word.IN_FLIGHT)
+        await eventually(lambda: office.open_connections == 0)
+
+
+@pytest.mark.parametrize(
+    ("ended", "in_time", "too_late"),
+    [
+        (Answer(bytes_max=0, ending=Ending.CLOSE), (502, Word.IN_DOUBT), (503, Word.STORE_UNAVAILABLE)),
+        (Answer(503), (503, Word.RELEASED), (503, Word.STORE_UNAVAILABLE)),
+        (Answer(), (200, Word.REPLAYED), (200, Word.REPLAYED)),
+    ],
+    ids=["lost", "released", "answered"],
+)
+@pytest.mark.parametrize("is_over", [False, True], ids=["within-its-lease", "after-its-lease"])
+async def test_how_it_ended_while_the_store_was_away(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: Answer,
+    in_time: tuple[int, Word],
+    too_late: tuple[int, Word],
+    is_over: bool,
+) -> None:
+    """Those who waited are not told of an end that others may have gone on from; an answer is final."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin(answer=ended)
+        waiter = office.ask()
+        await office.wait_for_waiters()
+        office.store.break_("read", "complete", "release", "abandon", fault=refused())
+        if is_over:
+            office.pass_time(LEASE_SECONDS)
+        hold.set()
+        await first
+        assert heard(await waiter) == (too_late if is_over else in_time)
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
+async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_path: Path, is_silent: bool) -> None:
+    """That the first request still runs here says nothing: another gateway may know how the operation ended.
+
+    A store that says nothing is asked for no longer than others would be waited for.
+    """
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        office.store.break_("renew", fault=refused())
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        if is_silent:
+            office.store.stop_before("read")
+        else:
+            office.store.break_("read", fault=refused())
+        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
+        hold.set()
+        assert heard(await first) == (200, Word.STORED)
+
+
+async def test_a_duplicate_that_a_slow_store_has_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the store took to say that nobody else went on is part of the wait, and not before it."""
+    monkeypatch.setattr(duplicates, "_READ_SECONDS_MIN", 60.0)
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        gate = office.store.stop_before("read")
+        duplicate = office.ask(headers=[("Prefer", "wait=1")])
+        await gate.reached.wait()
+        over = asyncio.get_running_loop().time() + 1
+        await eventually(lambda: asyncio.get_running_loop().time() > over, what="the duplicate has waited long enough")
+        gate.opened.set()
+        await gate.passed.wait()
+        hold.set()
+        assert heard(await duplicate) == (409, Word.IN_FLIGHT)
+        await first
+
+
+@pytest.mark.parametrize(
+    ("others", "heard_now"),
+    [
+        ("nothing", (409, Word.IN_FLIGHT)),
+        ("proved", (202, Word.RECOVERED)),
+        ("disproved", (503, Word.RELEASED)),
+        ("erased", (503, Word.RELEASED)),
+        ("claimed", (409, Word.IN_FLIGHT)),
+        ("completed", (202, Word.REPLAYED)),
+    ],
+)
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["came-after", "waited"])
+async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
+    tmp_path: Path, others: str, heard_now: tuple[int, Word], is_waiting: bool
+) -> None:
+    """Once the lease is over it hears what the record says, while the attempt still runs here; and executes nothing."""
+    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        if is_waiting:
+            duplicate = office.ask(headers=[("Prefer", "wait=1")])
+            await office.wait_for_waiters()
+        office.pass_time(LEASE_SECONDS)
+        ids = (office.record.identity.operation_id, office.record.token)
+        if others == "proved":
+            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
+        elif others != "nothing":
+            say(office, Disprove(*ids, uuid4(), WINDOW_US))
+        if others == "erased":
+            office.memory.records.clear()
+        if others in ("claimed", "completed"):
+            other = claimed_by_another(office)
+            if others == "completed":
+                say(office, Complete(ids[0], other.token, other.attempt_id, theirs, WINDOW_US, WINDOW_US))
+        # The loop was not stuck.
+        office.leases.run_once()
+        if not is_waiting:
+            duplicate = office.ask(headers=[("Prefer", "wait=0")])
+        assert heard(await duplicate) == heard_now
+        assert len(office.upstream.requests) == 1
+        hold.set()
+        await first
+
+
+async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path) -> None:
+    """Where another route of the operation makes its fingerprints otherwise, a different request shares no answer."""
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        otherwise = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",))))
+        body = b'{"amount": 7, "currency": "EUR"}'
+        assert heard(await office.reply(body=body, route=otherwise)) == (422, Word.KEY_REUSED)
+        accepting = replace(otherwise, accepts_recipe_change=True)
+        shared = office.ask(body=body, route=accepting)
+        await office.wait_for_waiters()
+        hold.set()
+        assert heard(await first) == (200, Word.STORED)
+        assert heard(await shared) == (200, Word.REPLAYED)
+
+
+async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Path) -> None:
+    """The log says of the refused repeat that it is the key that is missing, and blames no other request for it."""
+    async with coordination(tmp_path) as office:
+        old, new = FingerprintKey("2024", b"o" * 32), FingerprintKey("2025", b"n" * 32)
+        before = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), old))
+        assert heard(await office.reply(route=before)) == (200, Word.STORED)
+        assert heard(await office.reply(route=before, body=b"{}")) == (422, Word.KEY_REUSED)
+        without = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new))
+        assert heard(await office.reply(route=without)) == (422, Word.KEY_REUSED)
+        rotated = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new, [old]))
+        assert heard(await office.reply(route=rotated)) == (200, Word.REPLAYED)
+        why = "recorded under fingerprint key '2024' or settings that this route does not have"
+        assert [fact.why for fact in office.told(RequestAnswered)] == [None, None, why, None]
+
+
+async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the answer is there is known, and the store knows less: it is neither asked nor told that nobody knows."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=refused())
+        assert heard(await office.reply()) == (200, Word.JOURNALED)
+        await office.journal.close()
+        office.store.said.clear()
+        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        assert (office.store.said, len(office.upstream.requests)) == ([], 1)
+        await office.journal.start()
+        assert heard(await office.reply()) == (200, Word.REPLAYED)
+
+
+# Leases
+
+
+async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> None:
+    """Nothing is sent under a claim that can no longer be trusted, and the key is free."""
+    async with coordination(tmp_path) as office:
+        gate = office.store.stop_after("claim")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS - 4)
+        gate.opened.set()
+        assert heard(await task) == (503, Word.UPSTREAM_UNREACHABLE)
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+
+
+async def test_a_lease_that_is_over_before_it_is_sent_again(tmp_path: Path) -> None:
+    """Whatever kept a takeover from being sent, its caller hears of the doubt that it carries."""
+    async with coordination(tmp_path, route={"recovery": "resend"}) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        first = await office.reply()
+        assert heard(first) == (502, Word.IN_DOUBT)
+        gate = office.store.stop_after("takeover")
+        task = office.ask()
+        await gate.reached.wait()
+        office.pass_time(LEASE_SECONDS - 4)
+        gate.opened.set()
+        again = await task
+        assert isinstance(again, Reply)
+        assert (heard(again), again.headers, again.body) == (heard(first), first.headers, first.body)
+        assert (office.state, len(office.upstream.requests)) == (State.IN_DOUBT, 1)
+
+
+def renewed(office: Office, times: int) -> bool:
+    return office.store.said.count("renew") == times
+
+
+async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
+    """Renewed while it runs, an operation of many leases' length is recorded as if it had been quick."""
+    async with coordination(tmp_path) as office:
+        task, hold = await office.begin()
+        for number in range(1, 21):
+            office.pass_time(LEASE_SECONDS / 3)
+            office.leases.run_once()
+            await eventually(partial(renewed, office, number))
+        assert office.state is State.CLAIMED
+        hold.set()
+        assert heard(await task) == (200, Word.STORED)
+        assert office.told(LeaseLost) == []
+
+
+async def test_what_has_ended_is_renewed_no_more(tmp_path: Path) -> None:
+    """The lease of an attempt ends with it."""
+    async with coordination(tmp_path) as office:
+        await office.reply()
+        await idle(office)
+        office.pass_time(LEASE_SECONDS)
+        office.leases.run_once()
+        await asyncio.sleep(0)
+        assert office.store.said == ["claim", "complete"]
+
+
+async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
+    """After a stall requests are refused until the loop is seen to run again."""
+    async with coordination(tmp_path) as office:
+        office.pass_time(LEASE_SECONDS / 2)
+        assert heard(await office.reply()) == (503, Word.OVERLOADED)
+        office.leases.run_once()
+        assert heard(await office.reply()) == (200, Word.STORED)
+
+
+# Those who wait
+
+
+async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
+    """What a stranger was told is shared with nobody: those who waited hear that the key is free."""
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin(answer=Answer(401))
+        others = [office.ask() for _ in range(5)]
+        await office.wait_for_waiters(5)
+        hold.set()
+        assert heard(await first) == (401, Word.RELEASED)
+        assert [heard(await other) for other in others] == [(503, Word.RELEASED)] * 5
+        assert len(office.upstream.requests) == 1
+
+
+async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
+    """A duplicate that joins a claim under way hears what became known before it came, not what the claim saw."""
+    async with (
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
+    ):
+        running, hold = await office.begin()
+        office.pass_time(LEASE_SECONDS + 1)
+        gate = other.store.stop_after("claim")
+        early = other.ask()
+        await gate.reached.wait()
+        hold.set()
+        assert heard(await running) == (200, Word.STORED)
+        late = other.ask()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gate.opened.set()
+        assert heard(await early) == (409, Word.IN_DOUBT)
+        assert heard(await late) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
+    """However many operations are waited for, the waiters of a route are bounded together, here and elsewhere."""
+    async with coordination(tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 3}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        firsts = [office.ask(key) for key in ("a", "b")]
+        await office.upstream.wait_for_requests(2)
+        elsewhere = replace(office.route)
+        async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
+            waiting = [office.ask(key) for key in ("a", "b", "a", "b", "a")]
+            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await eventually(lambda: sum(task.done() for task in waiting) == 2)
+            assert office.coordinator.waiters == 3
+            route = replace(elsewhere, in_flight=replace(other.route.in_flight, waiters_max=1))
+            remote = [other.ask(key, route=route) for key in ("a", "b")]
+            await eventually(lambda: sum(task.done() for task in remote) == 1)
+            hold.set()
+            answers = [heard(await task) for task in (*firsts, *waiting, *remote)]
+        assert answers.count((200, Word.STORED)) == 2
+        assert answers.count((200, Word.REPLAYED)) == 4
+        assert answers.count((409, Word.IN_FLIGHT)) == 3
+        assert done
+        assert pending
+
+
+async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> None:
+    """Who waited for an answer is to get it in a coding that its own request accepts."""
+    async with coordination(tmp_path) as office:
+        coded = (("Content-Encoding", "gzip"), ("Content-Type", "text/plain"))
+        answer = Answer(503, headers=coded, body=gzip.compress(b"busy"))
+        first, hold = await office.begin(answer=answer, headers=[("Accept-Encoding", "gzip")])
+        waiter = office.ask(headers=[("Accept-Encoding", "identity")])
+        await office.wait_for_waiters()
+        hold.set()
+        whole, shared = await first, await waiter
+        assert gzip.decompress(await read(whole)) == b"busy"
+        assert (heard(shared), shared.decode_for) == ((503, Word.RELEASED), (b"identity",))
+        assert whole.decode_for is None
+
+
+async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
+    """A duplicate that waits, here or elsewhere, will never be forwarded, so that its body need not wait with it."""
+    async with (
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as elsewhere,
+    ):
+        first, hold = await office.begin(body=SPOOLED)
+        others = [each.ask(body=SPOOLED) for each in (office, elsewhere) for _ in range(2)]
+        await eventually(lambda: (office.coordinator.waiters, elsewhere.coordinator.waiters) == (2, 2))
+        open_files = spooled_files(tmp_path)
+        hold.set()
+        await asyncio.gather(first, *others)
+        assert len(open_files) <= 1
+        assert spooled_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("preference", "said"), [("wait=0", b"wait=0"), ("wait=999999999", b"wait=30")])
+async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said: bytes) -> None:
+    """Who prefers not to wait does not, and nobody waits longer than the route allows; both are told so."""
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        waiter = office.ask(headers=[("Prefer", preference)])
+        if preference != "wait=0":
+            await office.wait_for_waiters()
+            hold.set()
+        reply = await waiter
+        hold.set()
+        await first
+        assert heard(reply) == ((409, Word.IN_FLIGHT) if preference == "wait=0" else (200, Word.REPLAYED))
+        assert field_values(reply.headers, b"preference-applied") == [said]
+
+
+async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
+    """Where a route lets nobody wait, nobody does."""
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        route = replace(office.route, in_flight=replace(office.route.in_flight, wait_seconds_max=0.0))
+        reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        hold.set()
+        await first
+
+
+async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
+    """Who waited in vain for another gateway hears of all the time that it has run, not of that before the wait."""
+    async with (
+        coordination(tmp_path) as office,
+        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
+    ):
+        first, hold = await office.begin()
+        waiter = other.ask(headers=[("Prefer", "wait=1")])
+        await other.wait_for_waiters()
+        other.store.said.clear()
+        office.pass_time(10)
+        reply = await waiter
+        hold.set()
+        await first
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        assert field_values(reply.headers, b"retry-after") == [b"10"]
+
+
+PROBED = {
+    "recovery": {
+        "probe": {
+            "path": "/status?operation={operation_id}",
+            "done": [{"status": [200]}],
+            "never_happened": [{"status": [404]}],
+        }
+    }
+}
+
+
+@asynccontextmanager
+async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office]:
+    """An office with an operation in doubt; a probe is answered that it was done, once this is set."""
+    async with coordination(directory, route=PROBED) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        office.upstream.on(None, Answer(200, hold=hold, effect=False))
+        yield office
+
+
+@pytest.mark.parametrize("is_found", [True, False], ids=["found", "too-late"])
+async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> None:
+    """Who waits for a probe is told how its preference was taken, as who waits for an answer."""
+    hold = asyncio.Event()
+    async with in_doubt(tmp_path, hold) as office:
+        asked = office.ask(headers=[("Prefer", "wait=30" if is_found else "wait=1")])
+        await office.upstream.wait_for_requests(2)
+        if is_found:
+            hold.set()
+        reply = await asked
+        hold.set()
+        assert heard(reply) == ((200, Word.RECOVERED) if is_found else (409, Word.IN_DOUBT))
+        assert field_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
+
+
+async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> None:
+    """The waiters of a route are bounded, whatever they wait for."""
+    async with in_doubt(tmp_path, asyncio.Event()) as office:
+        route = replace(office.route, in_flight=replace(office.route.in_flight, waiters_max=0))
+        assert heard(await office.reply(route=route)) == (409, Word.IN_DOUBT)
+        assert len(office.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("route", [{"recovery": "resend"}, PROBED], ids=["resend", "probe"])
+async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, route: dict[str, Any]) -> None:
+    """A route that accepts records from before a change answers from them: it recovers nothing for what may differ."""
+    async with coordination(tmp_path, route=route) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE), Answer())
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        otherwise = Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",)))
+        accepting = replace(office.route, fingerprinter=otherwise, accepts_recipe_change=True)
+        assert heard(await office.reply(body=b'{"amount": 7}', route=accepting)) == (409, Word.IN_DOUBT)
+        assert len(office.upstream.requests) == 1
+        recovered = Word.STORED if route is not PROBED else Word.RECOVERED
+        assert heard(await office.reply(route=accepting)) == (200, recovered)
+
+
+async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
+    """Who waited for a probe, and then finds the operation running again elsewhere, waits for what is left alone."""
+    hold, wait_seconds = asyncio.Event(), 2
+    loop = asyncio.get_running_loop()
+    async with in_doubt(tmp_path, hold) as office:
+        asked = office.ask(headers=[("Prefer", f"wait={wait_seconds}")])
+        began = loop.time()
+        await office.upstream.wait_for_requests(2)
+        record = office.record
+        say(office, Disprove(record.identity.operation_id, record.token, uuid4(), WINDOW_US))
+        claimed_by_another(office)
+        loop.call_at(began + 0.75 * wait_seconds, hold.set)
+        await hold.wait()
+        probed = loop.time()
+        reply = await asked
+        assert loop.time() - probed < wait_seconds
+        assert heard(reply) == (409, Word.IN_FLIGHT)
+        assert field_values(reply.headers, b"preference-applied") == [b"wait=2"]
+
+
+async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
+    """The first caller gets its answer, and no time until which it is replayed where that is over."""
+    async with coordination(tmp_path, route={"retention": {"replay": "1m", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", Fault(Indefinite("the answer was lost"), after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        office.pass_time(120)
+        gate.opened.set()
+        reply = await asked
+        assert heard(reply) == (200, Word.STORED)
+        assert field_values(reply.headers, b"idempotency-expires") == []
+        assert office.state is State.TOMBSTONE
+
+
+async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
+    """A duplicate that comes after the window gets no replay, also where the recording has yet to return."""
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", Fault(after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        office.pass_time(6)
+        late = office.ask()
+        await office.wait_for_waiters()
+        gate.opened.set()
+        assert heard(await asked) == (200, Word.STORED)
+        assert heard(await late) == (410, Word.KEY_EXPIRED)
+
+
+@pytest.mark.parametrize("is_held_up", [False, True], ids=["after-it-was-kept", "before-it-was-kept"])
+async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held_up: bool
+) -> None:
+    """The store may have taken it when it was first told: from the end of that window on the store alone can tell."""
+    monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.1)
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", replace(lost(), after=gate))
+        # It is told again and again, but may have taken the first.
+        office.store.break_("complete", fault=lost())
+        asked = office.ask()
+        await gate.reached.wait()
+        if is_held_up:
+            office.pass_time(6)
+        gate.opened.set()
+        assert heard(await asked) == (200, Word.JOURNALED)
+        if not is_held_up:
+            office.store.break_("claim", "read", fault=refused())
+            assert heard(await office.reply()) == (200, Word.REPLAYED)
+            office.store.mend()
+            office.pass_time(6)
+        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
+    """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(headers=(("Idempotency-Retention", "0"),)))
+        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert len(office.upstream.requests) == 1
+
+
+# The store away
+
+
+async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_path: Path) -> None:
+    """One that joins a claim which will be released as unused is not forwarded, whatever its own route says."""
+    async with coordination(tmp_path) as office:
+        open_route = replace(office.route, forwards_unprotected=True)
+        gate = Gate()
+        office.store.on("claim", replace(lost(), before=gate))
+        office.store.break_("claim", fault=lost())
+        first = office.ask()
+        await gate.reached.wait()
+        second = office.ask(route=open_route)
+        gate.opened.set()
+        assert heard(await first) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await second) == (503, Word.STORE_UNAVAILABLE)
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_claims_without_an_answer_keep_others_from_being_begun(tmp_path: Path, is_here: bool) -> None:
+    """As many as may be in flight at once are pursued at most, whoever comes meanwhile."""
+    async with coordination(tmp_path, in_flight_max=1) as office:
+        office.store.break_("claim", fault=lost())
+        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        reply = await office.reply("k2", BODY if is_here else Pieces(BODY))
+        assert heard(reply) == (503, Word.OVERLOADED)
+        assert office.claiming.pursued == 1
+
+
+async def test_forwarded_without_a_store(tmp_path: Path) -> None:
+    """The body of a request that is forwarded unprotected stays open for it, and its lost claim ends in doubt."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
+        office.store.break_("claim", fault=lost())
+        answer = await office.ask(body=SPOOLED)
+        assert isinstance(answer, Untouched)
+        assert answer.word is Word.UNPROTECTED
+        assert b"".join([chunk async for chunk in answer.incoming.body.stream()]) == SPOOLED
+        answer.incoming.body.close()
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert office.state is State.IN_DOUBT
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(Rejected("too long"), has_effect=False)],
+        [lost(), *[Fault(Rejected("too long"), has_effect=False)] * 2],
+        [Fault(Amnesic("it forgot"), has_effect=False)],
+        [Fault(ZeroDivisionError("defect"), has_effect=False)],
+    ],
+    ids=["rejected", "lost-then-rejected", "amnesic", "defect"],
+)
+async def test_what_a_store_refuses_is_forwarded_nowhere(tmp_path: Path, faults: list[Fault]) -> None:
+    """A route may do without a store that is away, never against one that is there; a claim of it is released."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
+        office.store.on("claim", *faults)
+        assert (await office.reply()).status == 503
+        await office.claiming.wait_pursuits_ended()
+        assert office.upstream.requests == []
+        assert office.state in (State.ABSENT, State.RELEASED)
+
+
+# Bodies
+
+
+async def test_no_room_for_a_body(tmp_path: Path) -> None:
+    """When the spool cannot take it, nothing is executed and the caller may try again."""
+    async with coordination(tmp_path) as office:
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "state" / "spool")
+        assert heard(await office.reply(body=SPOOLED)) == (503, Word.OVERLOADED)
+        assert office.memory.records == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(), Answer(503), Answer(502), Answer(401), Answer(bytes_max=0, ending=Ending.CLOSE)],
+    ids=["stored", "released", "in-doubt", "forgotten", "cut"],
+)
+async def test_a_spooled_body_is_sent_whole_and_let_go(tmp_path: Path, answer: Answer) -> None:
+    """Whatever comes of it, the file of a body is closed."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", answer)
+        await office.ask(body=SPOOLED)
+        await office.ask("k1", SPOOLED)
+        await office.ask("k1", b"another")
+        assert office.upstream.requests[0].body == SPOOLED
+        await idle(office)
+        assert spooled_files(tmp_path) == []
+
+
+# Callers who leave
+
+
+async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
+    """After `answer_within` it hears that the operation runs on; the retry gets the answer."""
+    async with coordination(tmp_path) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
+        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        await office.upstream.wait_for_requests(1)
+        again = office.ask()
+        await office.wait_for_waiters()
+        hold.set()
+        assert heard(await again) == (200, Word.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_stream_that_begins_after_its_caller_s_time(tmp_path: Path) -> None:
+    """Its caller was answered otherwise, so nobody takes it: it is recorded without its body, and given up."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
+        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
+        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        hold.set()
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert office.state is State.COMPLETED
+
+
+@pytest.mark.parametrize("steps", range(40))
+@pytest.mark.parametrize("max_stored_bytes", [0, 1000], ids=["streamed", "stored"])
+async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, max_stored_bytes: int, steps: int) -> None:
+    """What was begun for it runs to its end and is recorded; no body, stream or run is left."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": max_stored_bytes}}) as office:
+        office.upstream.on(
+            "/charges", Answer(body=(b"a" * 100_000, asyncio.Event(), b"z")) if not max_stored_bytes else Answer()
+        )
+        task = office.ask(body=SPOOLED if steps % 2 else b"{}")
+        await left_after(steps, task)
+        await idle(office)
+        assert office.state in (State.ABSENT, State.COMPLETED)
+        assert len(office.upstream.requests) == (0 if office.state is State.ABSENT else 1)
+        await eventually(lambda: spooled_files(tmp_path) == [], what="bodies are closed")
+        if not max_stored_bytes:
+            await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+
+
+@pytest.mark.parametrize("when", ["before-the-grant", "with-the-grant", "in-the-exchange", "in-the-write"])
+async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path, when: str) -> None:
+    """Nobody takes it any more: it is recorded without its body, and its connection is closed."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
+        claim = office.store.stop_before("claim")
+        complete = office.store.stop_before("complete")
+        task = office.ask()
+        await claim.reached.wait()
+        if when == "before-the-grant":
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        claim.opened.set()
+        if when == "with-the-grant":
+            # The claim is in the record now, and its caller has not heard of it yet.
+            await claim.passed.wait()
+            task.cancel()
+        if when == "in-the-exchange":
+            await office.upstream.wait_for_requests(1)
+            task.cancel()
+        hold.set()
+        await complete.reached.wait()
+        if when == "in-the-write":
+            task.cancel()
+        complete.opened.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_caller_leaves_as_a_stream_comes(tmp_path: Path, steps: int) -> None:
+    """Whoever waited for others on the way and is gone in the turn in which the answer is there leaves none behind."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        complete = office.store.stop_after("complete")
+        task = office.ask(body=Pieces(BODY))
+        await complete.reached.wait()
+        complete.opened.set()
+        await left_after(steps, task)
+        await idle(office)
+        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        assert office.state is State.COMPLETED
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_caller_leaves_as_its_claim_is_refused(tmp_path: Path, steps: int) -> None:
+    """Its body comes back to nobody, and is closed."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(503))
+        await office.reply(body=SPOOLED)
+        claimed_by_another(office)
+        claim = office.store.stop_after("claim")
+        task = office.ask(body=SPOOLED)
+        await claim.reached.wait()
+        claim.opened.set()
+        await left_after(steps, task)
+        await idle(office)
+        assert spooled_files(tmp_path) == []
+        assert len(office.upstream.requests) == 1
+
+
+async def test_a_body_that_never_ends_is_no_run(tmp_path: Path) -> None:
+    """A caller that leaves while its body comes in has asked for nothing."""
+    async with coordination(tmp_path) as office:
+        task = office.ask(body=Pieces(SPOOLED, b"more", asyncio.Event()))
+        await eventually(lambda: spooled_files(tmp_path) != [])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert office.memory.records == {}
+        assert spooled_files(tmp_path) == []

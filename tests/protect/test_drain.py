@@ -1,0 +1,286 @@
+"""The end of a coordinator at every moment of a request: recorded, released or in doubt, and nobody left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import Claim, Event, State
+from gateway.core.verdict import Word
+from gateway.observe.facts import OperationSettled
+from gateway.protect import operations as runs
+from gateway.protect.operations import Drained
+from gateway.protect.reply import Reply, Untouched
+from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.memory_store import MemoryStore
+from tests.support.upstream import Answer, Ending
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last word is tried for a tenth of a second."""
+    monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "_LAST_WORD_PAUSE_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def silent_tls() -> AsyncIterator[str]:
+    """A service that accepts connections and never greets: a request to it is not sent yet, and may be for long."""
+    done = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        done.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_what_ends_in_time_is_recorded(tmp_path: Path) -> None:
+    """A drain waits for what runs, and its callers and their duplicates get the answer."""
+    async with coordination(tmp_path) as office:
+        first, hold = await office.begin()
+        waiter = office.ask()
+        await office.wait_for_waiters()
+        draining = asyncio.create_task(office.coordinator.drain(10))
+        await asyncio.sleep(0)
+        hold.set()
+        assert await draining == Drained()
+        assert [heard(await first), heard(await waiter)] == [(200, Word.STORED), (200, Word.REPLAYED)]
+
+
+async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:
+    """Who comes during or after a drain may repeat elsewhere."""
+    async with coordination(tmp_path) as office:
+        assert await office.coordinator.drain(10) == Drained()
+        assert heard(await office.reply()) == (503, Word.OVERLOADED)
+        assert office.store.said == []
+
+
+async def test_a_body_that_is_still_coming_in(tmp_path: Path) -> None:
+    """A request that was let in before the drain, and is whole only after it, begins nothing."""
+    async with coordination(tmp_path) as office:
+        rest = asyncio.Event()
+        task = office.ask(body=Pieces(b'{"a":', rest, b"1}"))
+        await asyncio.sleep(0)
+        assert await office.coordinator.drain(0) == Drained()
+        rest.set()
+        assert heard(await task) == (503, Word.OVERLOADED)
+        assert office.store.said == []
+
+
+@pytest.mark.parametrize("unavailable", ["refuse", "forward"])
+@pytest.mark.parametrize("side", ["before", "after"])
+async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None:
+    """A claim that is cut off is released, nothing is forwarded on any route, and the caller may repeat."""
+    async with coordination(tmp_path, route={"store_unavailable": unavailable}) as office:
+        gate = office.store.stop_before("claim") if side == "before" else office.store.stop_after("claim")
+        task = office.ask()
+        await gate.reached.wait()
+        assert await office.coordinator.drain(0) == Drained()
+        assert heard(await task) == (503, Word.OVERLOADED)
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+
+
+async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
+    """A claim that the store never answers for is given up, and counted as unsaid."""
+    async with coordination(tmp_path) as office:
+        gate = Gate()
+        office.store.on("claim", replace(lost(), before=gate))
+        office.store.break_("claim", fault=lost())
+        task = office.ask()
+        await gate.reached.wait()
+        gate.opened.set()
+        await asyncio.sleep(0)
+        assert await office.coordinator.drain(0) == Drained(unsaid=1)
+        assert heard(await task) == (503, Word.OVERLOADED)
+        assert office.state is State.CLAIMED
+
+
+async def test_before_the_first_byte(tmp_path: Path) -> None:
+    """What was not sent is released, and its caller hears no doubt."""
+    async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
+        task = office.ask()
+        await eventually(lambda: office.memory.records != {})
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert heard(await task) == (503, Word.OVERLOADED)
+        assert office.state is State.RELEASED
+
+
+async def test_in_the_exchange(tmp_path: Path) -> None:
+    """What was sent and not answered is in doubt, for its caller and for the record."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
+        await eventually(lambda: office.open_connections == 0)
+
+
+async def test_what_was_said_for_an_attempt_is_told(tmp_path: Path) -> None:
+    """Whoever asks why an operation is in doubt finds that its gateway was stopped."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        await office.coordinator.drain(0)
+        await task
+        (told,) = office.told(OperationSettled)
+        assert (told.event, told.detail) == (Event.ABANDON, "the gateway stopped")
+        assert told.operation_id == office.record.identity.operation_id
+
+
+async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
+    """Half an answer is none."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        task = office.ask()
+        await eventually(lambda: office.client.stats.answered == 1)
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert office.state is State.IN_DOUBT
+        await eventually(lambda: office.open_connections == 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "event", "state", "word"),
+    [
+        (200, "complete", State.COMPLETED, Word.IN_DOUBT),
+        (503, "release", State.RELEASED, Word.OVERLOADED),
+        (401, "forget", State.RELEASED, Word.OVERLOADED),
+        (502, "abandon", State.IN_DOUBT, Word.IN_DOUBT),
+    ],
+)
+@pytest.mark.parametrize("side", ["before", "after"])
+async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, state: State, word: Word) -> None:
+    """The outcome is said once more, whether or not it had taken effect: the same outcome, by the same attempt."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(status))
+        gate = office.store.stop_before(event) if side == "before" else office.store.stop_after(event)
+        task = office.ask()
+        await gate.reached.wait()
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert heard(await task) == (503, word)
+        assert (office.state, office.store.said) == (state, ["claim", event, event])
+
+
+async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
+    """Nobody gets it any more: the connection on which it comes is closed."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
+        gate = office.store.stop_before("complete")
+        task = office.ask()
+        await gate.reached.wait()
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert heard(await task) == (503, Word.IN_DOUBT)
+        await eventually(lambda: office.open_connections == 0)
+
+
+async def test_a_last_word_after_somebody_else_s_claim(tmp_path: Path) -> None:
+    """Said again after another gateway went on, it changes nothing of theirs."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(503))
+        gate = office.store.stop_after("release")
+        task = office.ask()
+        await gate.reached.wait()
+        before = office.record
+        assert before.fingerprint is not None
+        lease_us = int(LEASE_SECONDS * 1e6)
+        MemoryStore(office.memory).apply_now(
+            Claim(before.identity, uuid4(), "other", before.fingerprint, lease_us, before.token)
+        )
+        theirs = office.record
+        await office.coordinator.drain(0)
+        await task
+        assert office.record == theirs
+        assert theirs.state is State.CLAIMED
+        assert office.told(OperationSettled) == []
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
+async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
+    """One failure sends it to no journal, which nobody would empty until the gateway is back."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        office.store.on("abandon", fault)
+        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert office.state is State.IN_DOUBT
+        await task
+
+
+@pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
+async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there: bool) -> None:
+    """It goes to the journal, or is counted as unsaid and left to lapse; either way the drain ends."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        task = office.ask()
+        await office.upstream.wait_for_requests(1)
+        office.store.break_("abandon", fault=refused())
+        if not is_journal_there:
+            await office.journal.close()
+        drained = await office.coordinator.drain(0)
+        assert drained == (Drained(journaled=1) if is_journal_there else Drained(unsaid=1))
+        assert heard(await task) == (503, Word.IN_DOUBT)
+
+
+async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
+    """They hear that nobody knows, at once."""
+    probe = {"path": "/status", "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}
+    async with coordination(tmp_path, route={"recovery": {"probe": probe}}) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        office.upstream.on("/status", Answer(hold=asyncio.Event()))
+        task = office.ask(headers=[("Prefer", "wait=30")])
+        await office.upstream.wait_for_requests(2)
+        async with asyncio.timeout(10):
+            await office.coordinator.drain(0)
+            assert heard(await task) == (409, Word.IN_DOUBT)
+
+
+async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
+    """They hear that the operation is still running, at once."""
+    async with coordination(tmp_path, route={"in_flight": {"wait": "20s"}}) as office:
+        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
+        first = office.ask()
+        await office.upstream.wait_for_requests(1)
+        async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
+            waiter = other.ask(route=replace(other.route, in_flight=office.route.in_flight))
+            await other.wait_for_waiters()
+            assert await other.coordinator.drain(0) == Drained()
+            assert heard(await waiter) == (409, Word.IN_FLIGHT)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+@pytest.mark.parametrize("steps", range(1, 60, 2))
+async def test_at_any_step(tmp_path: Path, steps: int) -> None:
+    """However far it came, a request ends recorded, released, in doubt or not begun, and every caller is answered."""
+    async with coordination(tmp_path) as office:
+        callers: list[asyncio.Task[Reply | Untouched]] = [office.ask() for _ in range(3)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        drained = await office.coordinator.drain(0)
+        assert drained.unsaid == 0
+        for caller in callers:
+            assert isinstance(await caller, Reply)
+        if office.memory.records:
+            assert office.state in (State.COMPLETED, State.RELEASED, State.IN_DOUBT)
+            if office.state is State.RELEASED:
+                assert office.upstream.effects == []

@@ -1,0 +1,414 @@
+"""One probe after the other: what may be asked about, what an answer changes, and what a failure leaves as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.operation import CUT, Complete, Snapshot, State, microseconds
+from gateway.core.verdict import Word
+from gateway.observe.facts import Fact, Herald, ProbeFinding, ProbeMade
+from gateway.protect import probing
+from gateway.protect.probing import Prober
+from gateway.store.base import StoreError
+from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
+from tests.support import memory_store
+from tests.support.coordination import LEASE_SECONDS, Office, coordination
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, lost, refused
+from tests.support.memory_store import MemoryStore
+from tests.support.upstream import Answer, Ending
+
+SETTLE_SECONDS = 3600.0
+PROBE: dict[str, Any] = {
+    "path": "/status?operation={operation_id}",
+    "done": [{"status": [200]}],
+    "never_happened": [{"status": [404]}],
+    "settle": "1h",
+}
+DONE, NEVER, UNKNOWN = (Answer(status, body=b"so", effect=False) for status in (200, 404, 500))
+
+
+@dataclass
+class Case:
+    """An operation in doubt, and a prober beside the gateway that has it."""
+
+    office: Office
+    prober: Prober
+    facts: list[Fact]
+
+    @property
+    def probes(self) -> int:
+        return sum(each.method == "GET" for each in self.office.upstream.requests)
+
+    @property
+    def findings(self) -> list[ProbeFinding]:
+        return [fact.finding for fact in self.facts if isinstance(fact, ProbeMade)]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return MemoryStore(self.office.memory).read_now(self.office.record.identity.operation_id)
+
+    async def probe(self) -> Snapshot | None:
+        return await self.prober.probe_once(self.office.route, self.snapshot, is_urgent=True)
+
+    def forget_probe(self, **request_changes: str) -> None:
+        """As if the route had no probe when the operation was claimed, and this had been kept of its request."""
+        record = self.office.record
+        assert record.request is not None
+        request = replace(record.request, **request_changes)
+        changed = replace(record, probe=None, request=request)
+        self.office.memory.records[record.identity.operation_id] = changed
+
+    async def resolve(self, wait_seconds: float) -> Snapshot | None:
+        return await self.prober.resolve(self.office.route, self.office.record.identity.operation_id, wait_seconds)
+
+    def answer_late(self) -> None:
+        """The holder's answer arrives after all."""
+        record = self.office.record
+        ids = (record.identity.operation_id, record.token, record.attempt_id)
+        MemoryStore(self.office.memory).apply_now(Complete(*ids, ANSWER, REPLAY_US, REMEMBER_US))
+
+
+@asynccontextmanager
+async def in_doubt(
+    directory: Path,
+    answer: Answer,
+    *,
+    may_recover: Callable[[Snapshot], bool] = lambda _: True,
+    stored_bytes_max: int = 1000,
+    **probe: Any,
+) -> AsyncIterator[Case]:
+    """The upstream answers probes with `answer`; `probe` changes how the route asks."""
+    route = {"recovery": {"probe": PROBE | probe}, "response": {"max_stored_bytes": stored_bytes_max}}
+    async with coordination(directory, route=route) as office:
+        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        assert (await office.reply()).status == 502
+        office.upstream.on(None, answer)
+        office.store.said.clear()
+        facts: list[Fact] = []
+        prober = Prober(
+            office.store,
+            Herald(facts.append),
+            service="shop",
+            may_recover=may_recover,
+            who="a probe",
+            steady_seconds=lambda: 10**9,
+        )
+        try:
+            yield Case(office, prober, facts)
+        finally:
+            await prober.close()
+
+
+async def test_what_it_finds_is_recorded(tmp_path: Path) -> None:
+    """An answer that says that it was done is the operation's, and is told by its name."""
+    async with in_doubt(tmp_path, DONE) as case:
+        found = await case.probe()
+        assert found is not None
+        assert found.state is case.office.state is State.COMPLETED
+        assert case.office.record.response is not None
+        assert case.office.record.response.body == b"so"
+        assert case.findings == [ProbeFinding.DONE]
+
+
+async def test_that_it_never_happened(tmp_path: Path) -> None:
+    """It is believed once no request can arrive any more, and frees the key then."""
+    async with in_doubt(tmp_path, NEVER) as case:
+        assert await case.probe() is None
+        assert case.office.state is State.IN_DOUBT
+        case.office.pass_time(LEASE_SECONDS + SETTLE_SECONDS)
+        found = await case.probe()
+        assert found is not None
+        assert found.state is case.office.state is State.RELEASED
+        assert case.findings == [ProbeFinding.ASK_AGAIN, ProbeFinding.NEVER_HAPPENED]
+
+
+async def test_what_is_not_in_doubt_is_not_asked_about(tmp_path: Path) -> None:
+    """It is what the caller wanted to know."""
+    async with in_doubt(tmp_path, DONE) as case:
+        case.answer_late()
+        assert await case.probe() == case.snapshot
+        absent = replace(case.snapshot, record=None)
+        assert await case.prober.probe_once(case.office.route, absent, is_urgent=True) == absent
+        assert case.probes == 0
+
+
+async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
+    """An operation that must not be recovered yet is not asked about."""
+    async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:
+        assert await case.probe() is None
+        assert case.probes == 0
+
+
+async def test_a_probe_that_came_after_the_claim(tmp_path: Path) -> None:
+    """It is made of what is kept of the request: its host and its path."""
+    async with in_doubt(tmp_path, DONE) as case:
+        case.forget_probe()
+        found = await case.probe()
+        assert found is not None
+        assert found.state is State.COMPLETED
+        (asked,) = [each for each in case.office.upstream.requests if each.method == "GET"]
+        assert asked.target == b"/status?operation=%b" % str(case.office.record.identity.operation_id).encode()
+        assert asked.values("Host") == [b"shop.example"]
+
+
+@pytest.mark.parametrize(
+    ("path", "request_changes"),
+    [
+        ("/status?key={key}", {}),
+        ("/status?operation={operation_id}", {"host": ""}),
+        ("/status?operation={operation_id}", {"host": f"shop{CUT}"}),
+        ("/status?operation={operation_id}", {"path": f"/charges{CUT}"}),
+    ],
+    ids=["key-is-a-digest", "no-host", "host-was-cut", "path-was-cut"],
+)
+async def test_a_probe_that_cannot_be_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, request_changes: dict[str, str]
+) -> None:
+    """Where too little is kept nobody is asked by a guess: that is said once, and the operation is held."""
+    async with in_doubt(tmp_path, NEVER, path=path) as case:
+        case.forget_probe(**request_changes)
+        case.office.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+        for _ in range(2):
+            assert await case.probe() is None
+        assert case.office.state is State.IN_DOUBT
+        assert case.probes == 0
+        (line,) = [each.getMessage() for each in caplog.records if "cannot be probed" in each.getMessage()]
+        assert str(case.office.record.identity.operation_id) in line
+        reply = await case.office.reply()
+        assert (reply.status, reply.word) == (409, Word.IN_DOUBT)
+        assert b"Ask the operator" in reply.body  # type: ignore[operator]
+        assert case.probes == 0
+
+
+async def test_who_waits_never_lengthens_the_pause(tmp_path: Path) -> None:
+    """The service comes back after twenty seconds of retries in vain: the background has its answer within ten."""
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        background = partial(case.prober.probe_once, case.office.route, is_urgent=False)
+        for second in range(20):
+            await case.probe()
+            if second % 5 == 0:
+                await background(case.snapshot)
+            case.office.pass_time(1)
+        assert case.office.state is State.IN_DOUBT
+        case.office.upstream.on(None, DONE)
+        for _ in range(2):
+            case.office.pass_time(5)
+            await background(case.snapshot)
+        assert case.office.state is State.COMPLETED
+
+
+async def test_many_who_wait_one_after_the_other(tmp_path: Path) -> None:
+    """However often a request comes again, the service is asked once in a second."""
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        for _ in range(3):
+            for _ in range(10):
+                assert await case.probe() is None
+            case.office.pass_time(1)
+        assert case.probes == 3
+
+
+async def test_one_asks_at_a_time(tmp_path: Path) -> None:
+    """Whoever comes while somebody asks learns nothing, and asks nothing."""
+    hold = asyncio.Event()
+    async with in_doubt(tmp_path, replace(DONE, hold=hold)) as case:
+        first = asyncio.create_task(case.probe())
+        await eventually(lambda: case.probes == 1)
+        assert await case.probe() is None
+        hold.set()
+        assert await first == case.snapshot
+        assert case.probes == 1
+
+
+async def test_an_answer_that_came_before_the_question(tmp_path: Path) -> None:
+    """What is out of doubt by the time that the probe would begin is told, and nobody is asked."""
+    async with in_doubt(tmp_path, DONE) as case:
+        gate = case.office.store.stop_before("read")
+        asked = asyncio.create_task(case.probe())
+        await gate.reached.wait()
+        case.answer_late()
+        gate.opened.set()
+        assert await asked == case.snapshot
+        assert case.office.state is State.COMPLETED
+        assert case.probes == 0
+
+
+@pytest.mark.parametrize(
+    ("followed", "state"),
+    [
+        (Answer(200, body=b"the charge", effect=False), State.COMPLETED),
+        (Answer(300, effect=False), State.IN_DOUBT),
+        (Answer(404, effect=False), State.IN_DOUBT),
+        (Answer(bytes_max=0, ending=Ending.CLOSE, effect=False), State.IN_DOUBT),
+    ],
+    ids=["there", "elsewhere", "gone", "lost"],
+)
+async def test_the_answer_that_is_named(tmp_path: Path, followed: Answer, state: State) -> None:
+    """It is recorded where it can be had, and nothing in its place where it cannot."""
+    named = replace(DONE, headers=(("Location", "/charges/1"),))
+    async with in_doubt(tmp_path, named, follow="location") as case:
+        case.office.upstream.on("/charges/1", followed)
+        await case.probe()
+        assert case.office.state is state
+        response = case.office.record.response
+        assert response is None or response.body == b"the charge"
+
+
+@pytest.mark.parametrize(
+    ("body", "stored_bytes_max", "kept"),
+    [(b"so", 2, b"so"), (b"so", 1, None), (b"", 0, None)],
+    ids=["just-fits", "too-long", "nothing-is-kept"],
+)
+async def test_how_much_of_a_found_answer_is_kept(
+    tmp_path: Path, body: bytes, stored_bytes_max: int, kept: bytes | None
+) -> None:
+    """As much as of one that came in time."""
+    async with in_doubt(tmp_path, replace(DONE, body=body), stored_bytes_max=stored_bytes_max) as case:
+        await case.probe()
+        assert case.office.record.response is not None
+        assert case.office.record.response.body == kept
+
+
+async def test_an_event_stream_is_never_kept(tmp_path: Path) -> None:
+    """Nor is one that came in time."""
+    stream = replace(DONE, headers=(("Content-Type", "text/event-stream"),))
+    async with in_doubt(tmp_path, stream) as case:
+        await case.probe()
+        assert case.office.record.response is not None
+        assert case.office.record.response.body is None
+
+
+async def test_a_found_answer_is_replayed_for_as_long_as_it_says(tmp_path: Path) -> None:
+    """The service's own retention counts, as for any answer."""
+    async with in_doubt(tmp_path, replace(DONE, headers=(("Idempotency-Retention", "10"),))) as case:
+        found = await case.probe()
+        assert found is not None
+        assert found.record is not None
+        assert found.record.replay_until_us - found.now_us == microseconds(10)
+        assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
+
+
+@pytest.mark.parametrize(
+    ("stored_bytes_max", "kept"), [(0, None), (1, None), (2, b"so")], ids=["none", "less", "as-much"]
+)
+async def test_an_answer_too_long_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_bytes_max: int, kept: bytes | None
+) -> None:
+    """Its head says that it was done; it is recorded without its body, unless the route keeps bodies of that length."""
+    monkeypatch.setattr(probing, "_BODY_BYTES_MIN", 1)
+    async with in_doubt(tmp_path, DONE, stored_bytes_max=stored_bytes_max) as case:
+        await case.probe()
+        assert case.office.record.response is not None
+        assert case.office.record.response.body == kept
+
+
+@pytest.mark.parametrize("bytes_max", [0, 500], ids=["before-its-head", "in-its-body"])
+async def test_an_answer_that_is_cut_off(tmp_path: Path, bytes_max: int) -> None:
+    """It says nothing, and the operation is left alone for a while."""
+    cut = replace(DONE, body=b"x" * 1000, bytes_max=bytes_max, ending=Ending.CLOSE)
+    async with in_doubt(tmp_path, cut) as case:
+        assert await case.probe() is None
+        assert case.office.state is State.IN_DOUBT
+        assert case.findings == [ProbeFinding.ASK_AGAIN]
+        assert await case.prober.probe_once(case.office.route, case.snapshot, is_urgent=False) is None
+        assert case.probes == 1
+
+
+@pytest.mark.parametrize("fault", [lost(), refused()], ids=["effect", "no-effect"])
+async def test_a_finding_is_written_until_it_is_known_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    """A few times; who learns nothing by then hears that of the store."""
+    monkeypatch.setattr(probing, "_WRITE_PAUSE_SECONDS", 0.0)
+    async with in_doubt(tmp_path, DONE) as case:
+        case.office.store.on("prove", fault, fault, fault)
+        found = await case.probe()
+        assert found is not None
+        assert found.state is State.COMPLETED
+    async with in_doubt(tmp_path / "again", DONE) as case:
+        case.office.store.break_("prove", fault=fault)
+        with pytest.raises(StoreError):
+            await case.probe()
+
+
+# Those who wait for one
+
+
+def is_asking() -> bool:
+    """Whether something goes on for those who wait."""
+    return any("_inquire" in repr(task) for task in asyncio.all_tasks())
+
+
+async def test_each_wait_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not known to the one is asked for the next."""
+    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        assert await case.resolve(0.0) is None
+        case.office.upstream.on(None, UNKNOWN, DONE)
+        # Also for one who comes in the very turn in which it ended.
+        while is_asking():  # noqa: ASYNC110 - nothing tells of that turn
+            await asyncio.sleep(0)
+        found = await case.resolve(10.0)
+        assert found is not None
+        assert found.state is State.COMPLETED
+
+
+async def test_who_waits_has_it_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that says nothing ends no wait."""
+    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
+    async with in_doubt(tmp_path, UNKNOWN) as case:
+        case.office.upstream.on(None, UNKNOWN, DONE)
+        found = await case.resolve(30.0)
+        assert found is not None
+        assert found.state is State.COMPLETED
+        assert case.probes == 2
+
+
+async def test_nobody_is_asked_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the last who waited is gone, the probe that is under way is the last one too."""
+    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
+    hold = asyncio.Event()
+    async with in_doubt(tmp_path, replace(UNKNOWN, hold=hold)) as case:
+        waiting = asyncio.create_task(case.resolve(30.0))
+        await eventually(lambda: case.probes == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        hold.set()
+        await eventually(lambda: not is_asking())
+        assert case.probes == 1
+
+
+async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
+    """Nothing can be found then, and nobody is asked."""
+    async with in_doubt(tmp_path, DONE) as case:
+        case.office.store.break_("read", fault=refused())
+        assert await case.resolve(30.0) is None
+        assert case.probes == 0
+
+
+async def test_those_who_come_after_the_end(tmp_path: Path) -> None:
+    """Nobody is asked for them: nothing would end that any more."""
+    async with in_doubt(tmp_path, DONE) as case:
+        await case.prober.close()
+        assert await case.resolve(30.0) is None
+        assert not is_asking()
+        assert case.probes == 0
+
+
+async def test_those_who_wait_at_the_end(tmp_path: Path) -> None:
+    """They hear that nothing was found, at once."""
+    async with in_doubt(tmp_path, replace(DONE, hold=asyncio.Event())) as case:
+        waiting = asyncio.create_task(case.resolve(30.0))
+        await eventually(lambda: case.probes == 1)
+        await case.prober.close()
+        assert await waiting is None

@@ -1,0 +1,278 @@
+"""Bodies on their way in: whole or not at all, bounded, and with no file left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import os
+import resource
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pytest
+
+from gateway.protect.spool import Spool, SpoolFailed, TakenBody, WholeBody
+from gateway.upstream import FileBody
+
+KIB = 1024
+BYTES_MAX = 1024 * KIB
+SPOOL_OVER_BYTES = 64 * KIB
+
+
+class Cut(Exception):
+    """The client went."""
+
+
+class Body:
+    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it.
+
+    With `is_here` all of it has come already.
+    """
+
+    def __init__(
+        self, *pieces: bytes | asyncio.Event | Exception, length: int | None = None, is_here: bool = False
+    ) -> None:
+        self.length = length
+        self._is_here = is_here
+        self.reached = asyncio.Event()
+        self.is_closed = False
+        self._pieces: Sequence[bytes | asyncio.Event | Exception] = pieces
+
+    def whole(self) -> bytes | None:
+        if not self._is_here:
+            return None
+        whole, self._pieces = b"".join(piece for piece in self._pieces if isinstance(piece, bytes)), ()
+        return whole
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        try:
+            for piece in self._pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                if isinstance(piece, asyncio.Event):
+                    self.reached.set()
+                    await piece.wait()
+                else:
+                    yield piece
+        finally:
+            self.is_closed = True
+
+    def crowd_out(self) -> bool:
+        """Nobody else wants its place."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def descriptors(directory: Path) -> list[str]:
+    """The files in this directory that this process has open, those without a name included."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = str(entry.readlink())
+            if target.startswith(str(directory)):
+                found.append(target)
+    return found
+
+
+def names(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """A spool in which no file is open after the test, and none ever had a name."""
+    # What was there before the test need not be looked through after it.
+    gc.freeze()
+    yield Spool(tmp_path)
+    gc.collect()
+    gc.unfreeze()
+    assert descriptors(tmp_path) == []
+
+
+async def take(spool: Spool, body: Body, bytes_max: int = BYTES_MAX) -> TakenBody | None:
+    return await spool.take(body, bytes_max=bytes_max, spool_over_bytes=SPOOL_OVER_BYTES)
+
+
+async def read(taken: TakenBody) -> bytes:
+    return b"".join([chunk async for chunk in WholeBody(taken).stream()])
+
+
+def pieces(length: int, size: int = 10_000) -> list[bytes]:
+    """That many bytes, no two pieces alike."""
+    whole = b"".join(b"%08d" % number for number in range(length // 8 + 1))[:length]
+    return [whole[start : start + size] for start in range(0, length, size)]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [0, 1, SPOOL_OVER_BYTES, SPOOL_OVER_BYTES + 1, 300 * KIB, BYTES_MAX],
+    ids=["empty", "one", "at-the-spool", "over-the-spool", "several-writes", "at-the-limit"],
+)
+@pytest.mark.parametrize("is_announced", [True, False], ids=["length", "chunked"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announced: bool, is_here: bool) -> None:
+    """Every byte is there, in memory up to `spool_over_bytes` and beyond it in a file that has no name."""
+    parts = pieces(length)
+    taken = await take(spool, Body(*parts, length=length if is_announced else None, is_here=is_here))
+    assert taken is not None
+    assert (taken.length, await read(taken)) == (length, b"".join(parts))
+    if length > SPOOL_OVER_BYTES:
+        assert taken.digest == sha256(b"".join(parts)).digest()
+        outbound = taken.outbound()
+        assert isinstance(outbound, FileBody)
+        assert os.fstat(outbound.descriptor).st_mode & 0o777 == 0o600
+        assert (len(descriptors(tmp_path)), names(tmp_path)) == (1, [])
+    else:
+        assert taken.outbound() == b"".join(parts)
+        assert descriptors(tmp_path) == []
+    taken.close()
+    taken.close()
+
+
+async def test_announced_as_too_long(spool: Spool) -> None:
+    """It is refused by its head alone: nothing is read."""
+    body = Body(b"x", length=BYTES_MAX + 1)
+    assert await take(spool, body) is None
+    assert not body.is_closed
+
+
+@pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES // 2, BYTES_MAX], ids=["in-memory", "in-a-file"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int, is_here: bool) -> None:
+    """A body that turns out to be too long is refused, and neither file nor source is left open."""
+    body = Body(*pieces(bytes_max + 10_000), is_here=is_here)
+    assert await take(spool, body, bytes_max) is None
+    # What is here already has no source.
+    assert body.is_closed is not is_here
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1], ids=["in-memory", "in-a-file"])
+async def test_cut_short(spool: Spool, tmp_path: Path, begun: int) -> None:
+    """Half a body raises what cut it, and leaves nothing."""
+    with pytest.raises(Cut):
+        await take(spool, Body(*pieces(begun), Cut()))
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1, 400 * KIB], ids=["in-memory", "in-a-file", "written"])
+async def test_cancelled_between_two_pieces(spool: Spool, tmp_path: Path, begun: int) -> None:
+    """Whoever stops taking a body in leaves no file and no open source."""
+    body = Body(*pieces(begun), asyncio.Event())
+    taking = asyncio.create_task(take(spool, body))
+    await body.reached.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert body.is_closed
+    assert descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("steps", range(1, 25))
+async def test_cancelled_at_any_step(spool: Spool, tmp_path: Path, steps: int) -> None:
+    """Wherever it is cancelled, also while a file is being opened or written, the file is closed in the end."""
+    taking = asyncio.create_task(take(spool, Body(*pieces(600 * KIB))))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    taking.cancel()
+    taken = (await asyncio.gather(taking, return_exceptions=True))[0]
+    if isinstance(taken, TakenBody):
+        taken.close()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert descriptors(tmp_path) == []
+
+
+async def test_the_directory_is_gone(tmp_path: Path) -> None:
+    """Nowhere to put it: told as such, and the source is let go."""
+    body = Body(*pieces(SPOOL_OVER_BYTES + 1))
+    with pytest.raises(SpoolFailed, match="could not be kept"):
+        await take(Spool(tmp_path / "gone"), body)
+    assert body.is_closed
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process grows beyond 100 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * KIB, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("length", [100 * KIB + 1, 300 * KIB, 700 * KIB], ids=["last-bytes", "first-write", "later"])
+async def test_the_disk_is_full(spool: Spool, tmp_path: Path, length: int) -> None:
+    """Whenever it fills up, also at the last bytes, it is told as such and leaves nothing."""
+    with pytest.raises(SpoolFailed, match="could not be kept"):
+        await take(spool, Body(*pieces(length)))
+    assert descriptors(tmp_path) == []
+
+
+def disk(size_bytes: int, free_bytes: int) -> os.statvfs_result:
+    block = 4096
+    return os.statvfs_result(
+        (block, block, size_bytes // block, free_bytes // block, free_bytes // block, 0, 0, 0, 0, 255)
+    )
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "left_bytes"), [(100 << 20, 10 << 20), (100 << 30, 256 << 20)], ids=["small-disk", "large-disk"]
+)
+async def test_the_last_of_the_disk_is_left_alone(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, left_bytes: int
+) -> None:
+    """The journal needs it, and a store on the same disk; bodies are refused before it is touched."""
+    free_bytes = [left_bytes + (1 << 20), left_bytes - (1 << 20)]
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(size_bytes, free_bytes.pop(0)))
+    taken = await take(spool, Body(*pieces(200 * KIB)))
+    assert taken is not None
+    taken.close()
+    with pytest.raises(SpoolFailed, match="for the journal and the store"):
+        await take(spool, Body(*pieces(200 * KIB)))
+    assert descriptors(tmp_path) == []
+
+
+class SlowFile(io.FileIO):
+    """Whose reads last until it is closed under them, or else for a moment."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_read = threading.Event()
+        self.is_closed_under_read = False
+        self._is_to_be_closed = threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.is_read.set()
+        self.is_closed_under_read = self._is_to_be_closed.wait(0.2)
+        return b"its bytes"
+
+    def close(self) -> None:
+        self._is_to_be_closed.set()
+        super().close()
+
+
+async def test_a_file_is_not_closed_under_a_read(tmp_path: Path) -> None:
+    """What its descriptor stands for next may be the body of another caller."""
+    path = tmp_path / "body"
+    path.write_bytes(b"its bytes")
+    file = SlowFile(path)
+    body = WholeBody(TakenBody(cast(BinaryIO, file), 9))
+    stream = body.stream()
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(file.is_read.wait)
+    body.close()
+    assert await reading == b"its bytes"
+    assert file.closed
+    assert not file.is_closed_under_read
+    with pytest.raises(SpoolFailed):
+        await anext(stream)

@@ -235,7 +235,7 @@ class Gateway:
         rules = [route.rule for route in config.routes]
         return Edge(
             routes=RouteTable(zip(rules, parts.routes, strict=True), config.upstream.default_host),
-            protect=parts.coordinator.answer,
+            protect=parts.coordinator.respond,
             forward=parts.forward,
             herald=self.herald,
             settings=EdgeSettings(

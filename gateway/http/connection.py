@@ -62,16 +62,8 @@ class ConnectionOwner(Protocol):
 class Answerer(Protocol):
     """Who answers what comes on them."""
 
-    def request_arrived(
-        self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody, data: bytes | None
-    ) -> None:
-        """Answer it, now or later, and say `exchange_ended` on the connection when all was written.
-
-        `data` are all of its bytes, where it came in one piece.
-        """
-
-    def request_repeated(self, connection: ClientConnection, data: bytes) -> bool:
-        """Answer a request that is known by its bytes, all of it; False where it has to be read."""
+    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
+        """Answer it, and say `exchange_ended` on the connection when all was written."""
 
     def refusal(self, status: int) -> bytes:
         """The whole response to bytes that are no request."""
@@ -317,10 +309,6 @@ class ClientConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Read until the end of one request, or as much of it as a turn may take; the rest waits."""
         is_at_beginning = self._parser.is_at_beginning
-        if is_at_beginning and self._answerer.request_repeated(self, data):
-            self.idle_since = self._loop.time()
-            return
-        piece: bytes | None = data
         try:
             data = self._parser.feed(data)
         except RequestInvalid as problem:
@@ -336,9 +324,8 @@ class ClientConnection(asyncio.Protocol):
                 self._is_deaf = True
             self.is_busy = True
             if data or not is_at_beginning or not self._body.is_received:
-                piece = None
                 self._tell_input()
-            self._answerer.request_arrived(self, request, self._body, piece)
+            self._answerer.request_arrived(self, request, self._body)
         elif not self.is_busy:
             self._tell_input()
         if data and not self._is_deaf:

@@ -26,8 +26,6 @@ from gateway.protect.reply import BodyCut, Incoming, Reply, ResponseStream
 
 # Up to this size head and body leave in one write.
 ONE_WRITE_BYTES_MAX: Final = 64 * 1024
-# A longer body may fill the transport, and then somebody has to wait for the client to read.
-_WRITE_NOW_BYTES_MAX: Final = 32 * 1024
 # What is written of a still longer one before the client is waited for. With TLS the first two parts make nobody wait,
 # read or not: they are short, so that not much is held for clients beside what is counted.
 _PART_BYTES: Final = 64 * 1024
@@ -79,7 +77,6 @@ class ClientExchange:
     """
 
     __slots__ = (
-        "_data",
         "_edge",
         "_is_last",
         "_request",
@@ -96,13 +93,10 @@ class ClientExchange:
         connection: ClientConnection,
         request: ReceivedRequest,
         body: ClientBody,
-        data: bytes | None,
         edge: EdgeState,
     ) -> None:
-        """`data` are all bytes of the request, where they came in one piece."""
         self.connection = connection
         self._request = request
-        self._data = data
         self._edge = edge
         self._is_last = False
         self.is_answered = False
@@ -139,26 +133,7 @@ class ClientExchange:
         """What the request offers to go on with."""
         return [value.lower() for value in field_values(self.head.headers, b"upgrade")]
 
-    @property
-    def repeatable(self) -> bytes | None:
-        """The bytes that on any connection are this request again and leave it open for more; None without them."""
-        request = self._request
-        is_plain = not request.asks_upgrade or self._protocols() == [b"h2c"]
-        return self._data if is_plain and request.version == (1, 1) and request.keep_alive else None
-
     # -- the reply ----------------------------------------------------------------------------------------------------
-
-    def write_now(self, reply: Reply, *, shows_status: bool) -> bool:
-        """Write a reply to a request that is here whole, if that needs no waiting. Raises as `write` does."""
-        body = reply.body
-        if not isinstance(body, bytes) or len(body) > _WRITE_NOW_BYTES_MAX:
-            return False
-        if self.connection.is_writing_paused or not self.body.is_received:
-            return False
-        out = self._framed(reply, shows_status)
-        self._send(*pieces_of(out, body))
-        self.keep_alive = out.keep_alive
-        return True
 
     async def write(self, reply: Reply, *, shows_status: bool = True) -> None:
         """Write the whole reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""

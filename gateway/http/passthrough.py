@@ -3,18 +3,14 @@
 Owns the way of a request from the edge to the upstream and back where no record is kept: interim responses, upgrades,
 and what a client gets when the upstream cannot be reached or breaks off. Nothing here reads or keeps a body, and a
 client that goes takes its request with it.
-
-Theory of operation. A request that is here whole and meets an idle connection goes out in the step in which it came,
-and no task waits for its answer: `_Passing` is told of it. Every other one is walked by a coroutine: a body that is
-still coming, an upgrade, a connection that has to be opened or waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
@@ -25,9 +21,9 @@ from gateway.observe.facts import Herald, RequestPassed
 from gateway.protect.answer_stream import AnswerStream
 from gateway.protect.forwarding import response_fields, unprotected_request
 from gateway.protect.problem import plain
-from gateway.protect.reply import Coming, Incoming, Later, Reply, RequestBody, RequestCut
+from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
-from gateway.protect.timing import Stopwatch
+from gateway.protect.stopwatch import Stopwatch
 from gateway.upstream import (
     Answer,
     Duplex,
@@ -35,7 +31,6 @@ from gateway.upstream import (
     Lost,
     NotSent,
     StreamBody,
-    UnderWay,
     status_of,
 )
 
@@ -56,51 +51,24 @@ class Passthrough:
         self._is_key_field = NameTable(lambda name: name.lower() in key_fields)
         self._loop = asyncio.get_running_loop()
 
-    def __call__(
+    async def __call__(
         self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
-    ) -> Later[Reply | None]:
-        """Forward once; it comes to a reply, or to None after a tunnel. Raises `ClientGone` and `RequestCut` there.
+    ) -> Reply | None:
+        """Forward once, and give the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
         `word` says why a route's request is not protected.
         """
         stopwatch = Stopwatch()
         target = self._target if route is None else route.target
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
-        whole = None if incoming.body.length is None else incoming.body.whole()
-        if whole is None or incoming.upgrades:
-            return self._walk(incoming, client, route, word, head, whole, stopwatch)
-        on_interim = partial(_pass_on, client)
-        begun = target.upstream.start(head, whole, protected=False, may_send=_always, on_interim=on_interim)
-        if begun is None:
-            return self._walk(incoming, client, route, word, head, whole, stopwatch)
-        tell = partial(self._tell, incoming, route, word, stopwatch)
-        if isinstance(begun, UnderWay):
-            return _Passing(self._loop, begun, client, route, tell)
-        tell(begun)
-        not_sent: Coming[Reply | None] = self._loop.create_future()
-        not_sent.set_result(_reply_to(begun, route))
-        return not_sent
-
-    async def _walk(
-        self,
-        incoming: Incoming,
-        client: Client,
-        route: Route | None,
-        word: Word | None,
-        head: RequestHead,
-        whole: bytes | None,
-        stopwatch: Stopwatch,
-    ) -> Reply | None:
-        """The rest of the way, where something has to be waited for. `whole` is the body, if it is here."""
-        target = self._target if route is None else route.target
-        result = await _exchange(target, head, incoming.body, whole, client)
-        self._tell(incoming, route, word, stopwatch, result)
+        result = await _exchange(target, head, incoming.body, client)
+        self._publish(incoming, route, word, stopwatch, result)
         if isinstance(result, Answer) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
 
-    def _tell(
+    def _publish(
         self, incoming: Incoming, route: Route | None, word: Word | None, stopwatch: Stopwatch, result: Result
     ) -> None:
         key_field: str | None = None
@@ -131,57 +99,10 @@ class Passthrough:
         return b""
 
 
-class _Passing(Coming[Reply | None]):
-    """The reply to a request that is under way. Cancelling it gives the exchange up; so does a client that goes."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        begun: UnderWay,
-        client: Client,
-        route: Route | None,
-        tell: Callable[[Answer | Lost], None],
-    ) -> None:
-        super().__init__(loop=loop)
-        self._begun = begun
-        self._client = client
-        self._route = route
-        self._tell = tell
-        begun.on_news(self._look)
-        client.on_gone(self._client_went)
-
-    def cancel(self, msg: Any = None) -> bool:
-        if not self.done():
-            self._end()
-        return super().cancel(msg)
-
-    def _client_went(self) -> None:
-        self._end()
-        self.set_exception(ClientGone())
-
-    def _look(self) -> None:
-        try:
-            result = self._begun.result()
-            if result is None:
-                self._begun.on_news(self._look)
-                return
-            self._client.on_gone(None)
-            self._tell(result)
-            self.set_result(_reply_to(result, self._route))
-        except Exception as error:  # noqa: BLE001 - whoever waits for the reply has an answer to it
-            self._end()
-            self.set_exception(error)
-
-    def _end(self) -> None:
-        self._client.on_gone(None)
-        self._begun.give_up()
-
-
-async def _exchange(
-    target: Target, head: RequestHead, body: RequestBody, whole: bytes | None, client: Client
-) -> Result:
+async def _exchange(target: Target, head: RequestHead, body: RequestBody, client: Client) -> Result:
     """The exchange with the upstream, given up as soon as the client is gone."""
     cuts: list[RequestCut] = []
+    whole = None if body.length is None else body.whole()
     sent = StreamBody(_watched(body.stream(), cuts), body.length, body.crowd_out) if whole is None else whole
     task = asyncio.current_task()
     is_gone = False

@@ -7,10 +7,10 @@ wants it, `hop` where a request came from, `problem` every response in the gatew
 what the request is: `arrivals` bounds how many bodies are awaited, `spool` takes a body in, `digesting` digests it,
 `structured_fields` reads quoted keys, `request_info` keeps what operators look for. `operations` executes it:
 `claiming` gets the claim, `leases` keeps it, `attempt` forwards the request once, `conclusion` says what came of that,
-and `journaling` keeps it when the store does not. `leading` answers the first caller, `duplicates` the others:
-`waiting` for another gateway, or `probing` the upstream, for as long as their `preference` allows. `compose` makes the
-replies, and `decoding` undoes a coding that a client does not accept. `story` gathers what is published about a
-request, and `timing` has the waits that every request meets.
+and `journaling` keeps it when the store does not. `duplicates` answers all but the first caller: `waiting` for another
+gateway, or `probing` the upstream, for as long as their `preference` allows. `compose` makes the replies, and
+`decoding` undoes a coding that a client does not accept. `trace` gathers what is published about a request, and
+`stopwatch` measures it.
 
 *To the service.* `forwarding` decides which headers cross, and `answer_stream` passes a long response on.
 """

@@ -12,7 +12,6 @@ anything is known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -43,7 +42,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
 from gateway.protect.request_info import request_info
-from gateway.protect.timing import Stopwatch, TimeLimit, wait_done
+from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 
@@ -56,7 +55,7 @@ _SILENCE_SECONDS: Final = 3.0
 
 
 @immutable
-class Ending:
+class AttemptResult:
     """How an attempt ended: `reply` for its first caller, and what the `others` get who waited.
 
     That is one reply for all of them, or the record as it is then, which says what each gets. `is_recorded`: the store
@@ -81,18 +80,20 @@ class Attempt:
         store: Store,
         journaling: Journaling,
         herald: Herald,
-        tell_first: Callable[[Ending], bool],
     ) -> None:
-        """`tell_first` tells the first caller how it ended, once; False when that one is gone."""
         self._claimed = claimed
         self._lease = lease
         self._store = store
         self._journaling = journaling
         self._herald = herald
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
-        self._ending: asyncio.Future[Ending] = self._loop.create_future()
-        self._tell_first: Callable[[Ending], bool] | None = tell_first
+        self._stopwatch = Stopwatch()
+        self._result: asyncio.Future[AttemptResult] = self._loop.create_future()
+        # The first caller's; where nothing durable takes the outcome, there is a later one for the others.
+        self._first_result = self._result
+        self._has_first_caller = True
+        # What was published for the first caller, who has yet to take it: a stream is for nobody else.
+        self._untaken: AttemptResult | None = None
         self.last_word: LastWord | None = claimed.release()
 
     @property
@@ -104,13 +105,29 @@ class Attempt:
         """Whether the claim is surely still this attempt's. When False, it may or may not be."""
         return self._lease.is_trusted()
 
-    async def wait_ended(self, timeout_seconds: float) -> Ending | None:
+    async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
         """How the attempt ended, or None when that did not become known in time.
 
         Cancelling this cancels nothing else.
         """
-        ending = self._ending
-        return ending.result() if await wait_done(ending, timeout_seconds) else None
+        return await _wait(self._result, timeout_seconds)
+
+    async def take_result(self, timeout_seconds: float) -> AttemptResult | None:
+        """The same for the first caller, once: a response that is streamed is then the caller's to read or abort."""
+        try:
+            result = await _wait(self._first_result, timeout_seconds)
+            if result is not None:
+                self._untaken = None
+            return result
+        finally:
+            self.first_caller_left()
+
+    def first_caller_left(self) -> None:
+        """The first caller takes nothing any more. Harmless when repeated."""
+        self._has_first_caller = False
+        untaken, self._untaken = self._untaken, None
+        if untaken is not None:
+            self._drop(untaken, is_last=True)
 
     async def run(self) -> None:
         """Forward, conclude, record. Cancelled, it leaves `last_word` to be said by whoever cancelled it."""
@@ -122,9 +139,9 @@ class Attempt:
                 _abort_stream(conclusion.reply)
                 raise
         finally:
-            if not self._ending.done():
+            if not self._result.done():
                 reply = self._interrupted()
-                self._publish(Ending(reply, reply))
+                self._publish(AttemptResult(reply, reply))
 
     def _interrupted(self) -> Reply:
         """What can be said when everything stops here: as much as `last_word` says, which may still be recorded."""
@@ -211,10 +228,10 @@ class Attempt:
             except StoreError:
                 is_late = True
                 if self._loop.time() >= patient_until:
-                    ending = await self._journal(conclusion, said_seconds)
-                    if ending is not None:
+                    outcome = await self._journal(conclusion, said_seconds)
+                    if outcome is not None:
                         self.last_word = None
-                        self._publish(ending)
+                        self._publish(outcome)
                         return
                     self._publish_unrecorded(conclusion)
                 await asyncio.sleep(pause)
@@ -222,17 +239,17 @@ class Attempt:
             else:
                 self.last_word = None
                 waited_us = microseconds(self._lease.clock() - started)
-                self._publish(self._ending_of(result, conclusion, waited_us, is_late=is_late))
+                self._publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
     async def _apply(self, command: LastWord) -> Result:
         try:
-            with TimeLimit(self._loop, self._loop.time() + _SILENCE_SECONDS):
+            async with asyncio.timeout(_SILENCE_SECONDS):
                 return await self._store.apply(command)
         except TimeoutError:
             raise Indefinite("the store did not answer in time") from None
 
-    async def _journal(self, conclusion: Conclusion, said_seconds: float) -> Ending | None:
+    async def _journal(self, conclusion: Conclusion, said_seconds: float) -> AttemptResult | None:
         """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
         try:
             snapshot = await self._journaling.keep(
@@ -249,7 +266,9 @@ class Attempt:
             reply = replace(reply, word=Word.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
         is_answer = isinstance(conclusion.command, Complete)
-        return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_answer)
+        return AttemptResult(
+            reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_answer
+        )
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
         """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write.
@@ -258,36 +277,37 @@ class Attempt:
         """
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._publish(Ending(reply, reply), is_last=False)
-        self._ending = self._loop.create_future()
+        self._publish(AttemptResult(reply, reply), is_last=False)
+        self._result = self._loop.create_future()
         _abort_stream(conclusion.reply)
 
-    def _state_unanswered(self, ending: Ending) -> None:
-        """The line that the request's own would have been."""
-        request, reply = self._claimed.request, ending.reply
-        if reply.word is not None:
+    def _publish(self, result: AttemptResult, *, is_last: bool = True) -> None:
+        if self._has_first_caller:
+            self._has_first_caller = False
+            self._untaken = result
+        else:
+            self._drop(result, is_last=is_last)
+        self._result.set_result(result)
+
+    def _drop(self, result: AttemptResult, *, is_last: bool) -> None:
+        """The first caller waits no more: the line in the log that its request would have had is this one."""
+        _abort_stream(result.reply)
+        request, reply = self._claimed.request, result.reply
+        if is_last and reply.word is not None:
             self._herald.state(
                 EndedUnanswered(
                     route=request.route.name,
                     word=reply.word,
                     status=reply.status,
-                    duration_seconds=self._loop.time() - self._started,
+                    duration_seconds=self._stopwatch.seconds,
                     operation_id=request.identity.operation_id,
-                    upstream_status=ending.upstream_status,
+                    upstream_status=result.upstream_status,
                     attempt=self.record.attempts,
                     request=request_info(request.head),
                 )
             )
 
-    def _publish(self, ending: Ending, *, is_last: bool = True) -> None:
-        tell_first, self._tell_first = self._tell_first, None
-        if tell_first is None or not tell_first(ending):
-            _abort_stream(ending.reply)
-            if is_last:
-                self._state_unanswered(ending)
-        self._ending.set_result(ending)
-
-    def _ending_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> Ending:
+    def _result_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> AttemptResult:
         request, token = self._claimed.request, self.record.token
         identity, event = request.identity, EVENT_OF[type(conclusion.command)]
         others: Reply | Snapshot | None
@@ -315,7 +335,9 @@ class Attempt:
                     # Held up here, others may have come when what the store saw was over.
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
-                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True)
+                return AttemptResult(
+                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
+                )
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
@@ -332,9 +354,16 @@ class Attempt:
                 # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot
-                return Ending(reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True)
+                return AttemptResult(
+                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
+                )
             case _:
                 assert_never(result)
+
+
+async def _wait(result: asyncio.Future[AttemptResult], timeout_seconds: float) -> AttemptResult | None:
+    await asyncio.wait((result,), timeout=max(0.0, timeout_seconds))
+    return result.result() if result.done() else None
 
 
 def _abort_stream(reply: Reply) -> None:

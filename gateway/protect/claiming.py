@@ -41,7 +41,6 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, judge
-from gateway.protect.timing import TimeLimit
 from gateway.store.base import (
     KNOWN,
     Amnesic,
@@ -220,7 +219,7 @@ class Claiming:
             # What is there may be this very claim.
             return unavailable
         try:
-            with TimeLimit(self._loop, until):
+            async with asyncio.timeout_at(until):
                 snapshot = await self._store.read(operation_id)
         except (Amnesic, Withheld) as error:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
@@ -244,7 +243,7 @@ class Claiming:
     async def _say(self, pursuit: _Pursuit) -> Admission:
         heard = _Heard()
         try:
-            with TimeLimit(self._loop, pursuit.until):
+            async with asyncio.timeout_at(pursuit.until):
                 return await self._say_until_known(pursuit, heard)
         except TimeoutError as over:
             # Cut off inside a statement, or in the pause after one that was lost.

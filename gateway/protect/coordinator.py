@@ -1,23 +1,14 @@
-"""The only place where the steps of one request are ordered: admit, execute, settle.
+"""What happens to a request on a protected route, from top to bottom, in the order of the verdict table.
 
-A request on a protected route comes in as a value and leaves as a reply. In between, in the order of the verdict table:
-may it be looked at now, whose is it, is it whole, what is it (`Identifying`); then what the record says of it.
+`respond` reads: may it be looked at now (rule 3); what is it, and whose (rules 4 to 7); is it answered by what was
+completed before (rules 9 to 11); do others work on it (rules 9 to 14); else claim and execute it (rules 8 and 15).
 
-Each operation that this process works on has one `Run`, in a task of its own: the claim, then the attempt. Whoever
-comes with the same operation while it lasts joins it, so a herd of duplicates costs one claim. The first caller is told
-by the run itself (`Lead`), so that it needs no task. What the others hear is said by `Duplicates`: none of them is
-executed, nor do they ever claim or take over.
+Each operation that this process works on is one `Operation` with one task, which outlives its callers. The first caller
+waits for its result, and every other one joins it: a herd of duplicates costs one claim. Duplicates never claim or take
+over. Cancelling a caller cancels nothing else; only `drain` ends an operation early, and then says its last word.
 
-Callers come and go with their clients. Runs do not: only `drain` ends one early, and then says its last word for it.
-
-An operation whose outcome is in the journal has no run any more. Until the durable store has the outcome, its
-duplicates are answered by the journal.
-
-Theory of operation. There are two ways through here, which ask the same questions in the same order. Where nothing has
-to be waited for but the store and the upstream, as for nearly every request, the caller has no task: `answer` goes on
-in the callbacks of the fast tier (`_look_ended`) and of the run (`_give`). Where a body, the journal or the run of
-another has to be waited for, the way is a coroutine: `_answer_later`, `_look_and_join`, `_operate`. The first way leads
-into the second where a claim has found a record (`Seen`) that does not decide by itself what the request gets.
+An operation whose outcome is in the journal is not in flight any more. Until the durable store has the outcome, its
+duplicates are answered from the journal.
 """
 
 from __future__ import annotations
@@ -25,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Snapshot
@@ -37,24 +27,21 @@ from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
-from gateway.protect.leading import Lead
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Drained, Run, Runs
+from gateway.protect.operations import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Coming, Found, Incoming, Later, Repeatable, Reply, Untouched
+from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
 from gateway.protect.spool import WholeBody
-from gateway.protect.story import Story
+from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
 
 _LOG = logging.getLogger("gateway")
 
-# Joining a run that turns out not to hold a claim, and becoming the next one, ends after a few rounds.
+# Joining an operation that turns out not to hold a claim, and becoming the next first caller, ends after a few rounds.
 _JOINS_MAX: Final = 4
-# Only a request that came again is likely to come once more, and worth being known.
-_REPLAYED: Final = Word.REPLAYED
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 
@@ -77,7 +64,7 @@ class Coordinator:
         look: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
     ) -> None:
         """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
-        no waiting; `look` asks for it where that costs less than a claim, and gives None where there is nobody to ask.
+        no waiting; `look` looks it up where that costs less than a claim, and gives None where there is no such tier.
         """
         self._identifying = identifying
         self._in_flight_max = in_flight_max
@@ -85,7 +72,7 @@ class Coordinator:
         self._claiming = claiming
         self._leases = leases
         self._herald = herald
-        self._runs = Runs(store, journaling, claiming, leases, herald)
+        self._operations = Operations(store, journaling, claiming, leases, herald)
         self._duplicates = Duplicates(
             store=store,
             journaling=journaling,
@@ -96,16 +83,14 @@ class Coordinator:
         )
         self._look = look
         self._arrivals = Arrivals(in_flight_max)
-        self._looks: dict[int, asyncio.Future[Snapshot | None]] = {}
+        self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
-
-    # -- seen from outside --------------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
         """Operations that this process is working on."""
-        return len(self._runs)
+        return len(self._operations)
 
     @property
     def waiters(self) -> int:
@@ -115,77 +100,129 @@ class Coordinator:
     @property
     def oldest_in_flight_seconds(self) -> float:
         """How long the oldest of them has been worked on."""
-        return self._runs.oldest_seconds
+        return self._operations.oldest_seconds
 
-    def answer(self, incoming: Incoming, route: Route) -> Found | Later[Found]:
-        """Answer a request on a protected route that passed rule 2.
+    async def respond(self, incoming: Incoming, route: Route) -> Reply | Untouched:
+        """The response to a request that passed rule 2, or the request back where nothing protects it.
 
-        At once, where nothing has to be waited for. Else with a future that comes to the answer, or to a coroutine with
-        the rest of the way to it; if the future is cancelled, nobody hears the answer, and the operation goes on. Where
-        the body has yet to come, with such a coroutine right away: nothing is done until it is awaited, and it raises
-        what the body raises when it is cut short.
+        The body of the request is closed, but where it is `Untouched`. Raises what the body raises when it is cut
+        short. Cancelled, it leaves an operation that was begun going on.
         """
-        story = Story(incoming.head, route, self._loop.time())
-        refusal = self._overload(route)
-        if refusal is not None:
-            return self._tell(story, refusal)
-        request = self._identifying.identify_now(incoming, route)
-        if request is None:
-            return self._answer_later(story, incoming)
-        if not isinstance(request, KeyedRequest):
-            return self._tell(story, request)
-        story.operation_id = request.identity.operation_id
-        if self._is_worked_on(request):
-            return self._join(request, story)
-        reply = self._duplicates.by_memory(request, story)
-        if reply is not None:
-            request.body.close()
-            self._tell(story, reply)
-            return Repeatable(reply, partial(self._again, request))
-        answer: Coming[Found] = self._loop.create_future()
-        looked = self._look_up(request)
-        if looked is not None:
-            looked.add_done_callback(partial(self._look_ended, request, story, answer))
-            return answer
-        refusal = self._overload(route, begins_claim=True)
-        if refusal is not None:
-            request.body.close()
-            return self._tell(story, refusal)
-        self._execute(request, story, answer, partial(self._give, request, story, answer))
-        return answer
-
-    def _again(self, request: KeyedRequest) -> Reply | None:
-        """What a request that was answered before gets when it comes again, where memory has it."""
-        if self._overload(request.route) is not None or self._is_worked_on(request):
-            return None
-        story = Story(request.head, request.route, self._loop.time(), request.identity.operation_id)
-        reply = self._duplicates.by_memory(request, story)
-        if reply is not None:
-            self._tell(story, reply)
+        trace = RequestTrace(incoming.head, route, self._loop.time())
+        reply = await self._respond(incoming, route, trace)
+        if isinstance(reply, Reply) and reply.word is not None:
+            self._herald.state(trace.answered(reply.word, reply.status, reply.why))
         return reply
 
-    def _tell(self, story: Story, answer: Reply | Untouched) -> Reply | Untouched:
-        """State how a request is answered, and hand the answer on."""
-        if isinstance(answer, Reply) and answer.word is not None:
-            self._herald.state(story.answered(answer.word, answer.status, answer.why))
-        return answer
+    async def drain(self, timeout_seconds: float) -> Drained:
+        """Refuse what comes from now on, and let operations in flight come to their end.
 
-    # -- rule 3, and what `Identifying` makes of the request -----------------------------------------------------------
+        What has not after `timeout_seconds` is ended truthfully, by its last word.
+        """
+        self._is_draining = True
+        drained = await self._operations.drain(timeout_seconds)
+        await self._duplicates.close()
+        return drained
 
-    async def _answer_later(self, story: Story, incoming: Incoming) -> Found:
-        # Asked again, because of those who began between the arrival and this.
-        refusal = self._overload(story.route)
+    # -- the way of a request -----------------------------------------------------------------------------------------
+
+    async def _respond(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
+        refusal = self._overload(route)
         if refusal is not None:
-            return self._tell(story, refusal)
+            return refusal
+        request = await self._identify(incoming, route)
+        if not isinstance(request, KeyedRequest):
+            return request
+        trace.operation_id = request.identity.operation_id
+        if not self._is_worked_on(request):
+            try:
+                reply = self._duplicates.by_memory(request, trace) or await self._by_fast_tier(request, trace)
+            except BaseException:
+                request.body.close()
+                raise
+            if reply is not None:
+                request.body.close()
+                return reply
+        return await self._operate(request, trace)
+
+    async def _identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
+        """Rules 4 to 7. A request that is not here whole needs a place among those whose bodies are on their way."""
+        request = self._identifying.identify_now(incoming, route)
+        if request is not None:
+            return request
         try:
             with self._arrivals.place(incoming.body):
-                request = await self._identifying.identify(incoming, story.route)
+                return await self._identifying.identify(incoming, route)
         except NoPlace:
-            return self._tell(story, _overloaded(story.route, "Too many request bodies are on their way."))
-        if not isinstance(request, KeyedRequest):
-            return self._tell(story, request)
-        story.operation_id = request.identity.operation_id
-        return await (self._join if self._is_worked_on(request) else self._look_and_join)(request, story)
+            return _overloaded(route, "Too many request bodies are on their way.")
+
+    async def _operate(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
+        """Rules 8 to 15: join those who work on the operation, or become its first caller."""
+        order = self._operations.next_order()
+        operation: Operation | None = None
+        found: Reply | Untouched | Seen | None = None
+        try:
+            for _ in range(_JOINS_MAX):
+                if not self._is_worked_on(request) and not self._is_draining:
+                    refusal = self._overload(request.route, begins_claim=True)
+                    if refusal is not None:
+                        return refusal
+                    operation = self._operations.begin(request)
+                    found = await self._lead(operation, trace)
+                else:
+                    found = await self._join(request, trace, order)
+                if isinstance(found, Seen):
+                    found = await self._duplicates.by_sight(found.snapshot, request, trace)
+                if found is not None:
+                    return found
+            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
+        finally:
+            if operation is not None and operation.keeps_body:
+                operation.first_caller_left()
+            elif not isinstance(found, Untouched):
+                request.body.close()
+
+    async def _lead(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
+        """Rules 8 and 15 for the first caller, whose request is the one that is executed."""
+        admission = await operation.wait_admission()
+        match admission:
+            case Granted():
+                trace.attempt = admission.record.attempts
+                answer_within_seconds = operation.request.route.target.answer_within_seconds
+                result = await operation.attempt.take_result(
+                    answer_within_seconds - (self._loop.time() - trace.arrived)
+                )
+                if result is None:
+                    return self._duplicates.still_running(operation, admission, status=504)
+                trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
+                return result.reply
+            case Seen():
+                return admission
+            case Unavailable():
+                return self._unavailable(operation.request, operation, admission)
+            case _:
+                assert_never(admission)
+
+    async def _join(self, request: KeyedRequest, trace: RequestTrace, order: int) -> Reply | Untouched | None:
+        """Rules 8 to 14 for a duplicate of an operation in flight; None when nobody works on it any more."""
+        operation = self._operations.get(request.identity.operation_id)
+        if operation is None and self._journaling.holds(request.identity.operation_id):
+            return await self._duplicates.by_journal(request, trace)
+        if operation is None:
+            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+        admission = await operation.wait_admission()
+        match admission:
+            case Granted():
+                return await self._duplicates.by_operation(operation, request, admission, trace)
+            case Seen(snapshot):
+                may_be_stale = operation.order < order
+                return await self._duplicates.by_sight(snapshot, request, trace, may_be_stale=may_be_stale)
+            case Unavailable():
+                return self._unavailable(request, operation, admission)
+            case _:
+                assert_never(admission)
+
+    # -- its decisions ------------------------------------------------------------------------------------------------
 
     def _overload(self, route: Route, *, begins_claim: bool = False) -> Reply | None:
         """Rule 3. Claims that are pursued keep others from being begun, and no repeat from an answer that is here."""
@@ -194,92 +231,36 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was held up and is catching up."
-        elif len(self._runs) + len(self._looks) + pursued >= self._in_flight_max:
+        elif len(self._operations) + len(self._lookups) + pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
         return _overloaded(route, detail)
 
-    # -- rules 8 to 15, where nothing has to be waited for but the store and the upstream ------------------------------
-
     def _is_worked_on(self, request: KeyedRequest) -> bool:
-        """Whether the operation has a run, or an outcome that the durable store has yet to take."""
+        """Whether the operation is in flight here, or has an outcome that the durable store has yet to take."""
         operation_id = request.identity.operation_id
-        return self._runs.get(operation_id) is not None or self._journaling.holds(operation_id)
+        return self._operations.get(operation_id) is not None or self._journaling.holds(operation_id)
 
-    def _look_up(self, request: KeyedRequest) -> asyncio.Future[Snapshot | None] | None:
-        """What the fast tier has of the operation: asked once for all who come before it has answered."""
+    async def _by_fast_tier(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """Rules 9 to 11 by a copy in the fast tier, which is asked once for all who come before it has answered."""
         number = request.identity.operation_id.int
-        looked = self._looks.get(number)
-        if looked is None:
-            looked = self._look(request.identity.operation_id)
-            if looked is not None:
-                self._looks[number] = looked
-                looked.add_done_callback(lambda _: self._looks.pop(number))
-        return looked
+        lookup = self._lookups.get(number)
+        if lookup is None:
+            lookup = self._look(request.identity.operation_id)
+            if lookup is None:
+                return None
+            self._lookups[number] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(number))
+        await asyncio.wait((lookup,))
+        snapshot = None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
+        return None if snapshot is None else self._duplicates.by_itself(snapshot, request, trace)
 
-    def _look_ended(
-        self,
-        request: KeyedRequest,
-        story: Story,
-        answer: Coming[Found],
-        looked: asyncio.Future[Snapshot | None],
-    ) -> None:
-        """The fast tier has answered, or failed to: go on as `answer` does without it."""
-        if answer.done():
-            request.body.close()
-            return
-        try:
-            if self._is_worked_on(request):
-                answer.set_result(self._join(request, story))
-                return
-            reply = self._by_copy(request, story, looked) or self._overload(request.route, begins_claim=True)
-        except Exception as error:  # noqa: BLE001 - it is the caller's answer
-            request.body.close()
-            answer.set_exception(error)
-            return
-        give = partial(self._give, request, story, answer)
-        if reply is None:
-            self._execute(request, story, answer, give)
-        else:
-            request.body.close()
-            give(reply)
-
-    def _by_copy(self, request: KeyedRequest, story: Story, looked: asyncio.Future[Snapshot | None]) -> Reply | None:
-        if looked.cancelled() or looked.exception() is not None:
-            return None
-        snapshot = looked.result()
-        return None if snapshot is None else self._duplicates.by_itself(snapshot, request, story)
-
-    def _execute(
-        self,
-        request: KeyedRequest,
-        story: Story,
-        answer: asyncio.Future[Any],
-        give: Callable[[Reply | Untouched | Seen], None],
-    ) -> None:
-        """Let the request be executed, if the store grants it."""
-        unavailable = partial(self._unavailable, request)
-        self._runs.begin(request, Lead(self._loop, story, answer, give, self._duplicates, unavailable))
-
-    def _give(
-        self, request: KeyedRequest, story: Story, answer: Coming[Found], found: Reply | Untouched | Seen
-    ) -> None:
-        if isinstance(found, Seen):
-            answer.set_result(self._join(request, story, found.snapshot))
-        else:
-            answer.set_result(self._repeatable(request, self._tell(story, found)))
-
-    def _repeatable(self, request: KeyedRequest, answer: Reply | Untouched) -> Found:
-        if isinstance(answer, Reply) and answer.word is _REPLAYED:
-            return Repeatable(answer, partial(self._again, request))
-        return answer
-
-    def _unavailable(self, request: KeyedRequest, run: Run, admission: Unavailable) -> Reply | Untouched:
+    def _unavailable(self, request: KeyedRequest, operation: Operation, admission: Unavailable) -> Reply | Untouched:
         """Rule 8, as the route chose; or a claim that was cut off by a drain.
 
-        What became of the run's claim is settled as its own route chose: where that says that nothing was executed, no
-        duplicate is.
+        What became of the operation's claim is settled as its own route chose: where that says that nothing was
+        executed, no duplicate is.
         """
         _LOG.debug("a claim was not possible: %s", admission.detail)
         if self._is_draining:
@@ -287,111 +268,15 @@ class Coordinator:
         if admission.is_amnesic:
             # This store is there, and says that the key may have been used.
             return _refuse(request, Word.STORE_AMNESIA)
-        is_wanted = request.route.forwards_unprotected and run.request.route.forwards_unprotected
+        is_wanted = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if is_wanted and not admission.is_refused:
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Word.UNPROTECTED)
         return _refuse(request, Word.STORE_UNAVAILABLE)
 
-    # -- the same, where others have to be waited for ------------------------------------------------------------------
-
-    async def _look_and_join(self, request: KeyedRequest, story: Story) -> Found:
-        looked = self._look_up(request)
-        if looked is not None:
-            try:
-                await asyncio.wait((looked,))
-            except asyncio.CancelledError:
-                request.body.close()
-                raise
-            reply = self._by_copy(request, story, looked)
-            if reply is not None:
-                request.body.close()
-                return self._repeatable(request, self._tell(story, reply))
-        return await self._join(request, story)
-
-    async def _join(self, request: KeyedRequest, story: Story, seen: Snapshot | None = None) -> Found:
-        """The rest of the way; `seen` is what a claim for this request has just found."""
-        return self._repeatable(request, self._tell(story, await self._operate(request, story, seen)))
-
-    async def _operate(self, request: KeyedRequest, story: Story, seen: Snapshot | None) -> Reply | Untouched:
-        order = self._runs.next_order()
-        found: Reply | Untouched | Seen | None = None if seen is None else Seen(seen)
-        # Whether the body is with somebody else, who closes it.
-        is_lent = False
-        try:
-            for _ in range(_JOINS_MAX):
-                if found is None and not self._is_worked_on(request) and not self._is_draining:
-                    refusal = self._overload(request.route, begins_claim=True)
-                    if refusal is not None:
-                        return refusal
-                    is_lent = True
-                    found = await self._lead(request, story)
-                    is_lent = not isinstance(found, Seen)
-                elif found is None:
-                    found = await self._by_others(request, story, order)
-                if isinstance(found, Seen):
-                    found = await self._duplicates.by_sight(found.snapshot, request, story)
-                if found is not None:
-                    is_lent = is_lent or isinstance(found, Untouched)
-                    return found
-            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
-        finally:
-            if not is_lent:
-                request.body.close()
-
-    async def _lead(self, request: KeyedRequest, story: Story) -> Reply | Untouched | Seen:
-        """Let the request be executed. The body is the run's meanwhile, and comes back with what was `Seen`."""
-        answer: asyncio.Future[Reply | Untouched | Seen] = self._loop.create_future()
-        self._execute(request, story, answer, answer.set_result)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if not answer.cancelled() and answer.exception() is None:
-                # In the very moment in which it had come.
-                _let_go(answer.result(), request)
-            raise
-
-    async def _by_others(self, request: KeyedRequest, story: Story, order: int) -> Reply | Untouched | None:
-        """What those come to who work on the operation already; None when they do no more."""
-        run = self._runs.get(request.identity.operation_id)
-        if run is None and self._journaling.holds(request.identity.operation_id):
-            return await self._duplicates.by_journal(request, story)
-        if run is None:
-            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
-        admission = await run.admission.wait()
-        match admission:
-            case Granted():
-                return await self._duplicates.by_run(run, request, admission, story)
-            case Seen(snapshot):
-                return await self._duplicates.by_sight(snapshot, request, story, may_be_stale=run.order < order)
-            case Unavailable():
-                return self._unavailable(request, run, admission)
-            case _:
-                assert_never(admission)
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    async def drain(self, timeout_seconds: float) -> Drained:
-        """Refuse what comes from now on, and let what runs come to its end.
-
-        What has not after `timeout_seconds` is ended truthfully, by its last word.
-        """
-        self._is_draining = True
-        drained = await self._runs.drain(timeout_seconds)
-        await self._duplicates.close()
-        return drained
-
 
 def _overloaded(route: Route, detail: str) -> Reply:
     return refuse(Word.OVERLOADED, shape=route.shape, detail=detail)
-
-
-def _let_go(found: Reply | Untouched | Seen, request: KeyedRequest) -> None:
-    """Nobody takes this."""
-    if isinstance(found, Seen | Untouched):
-        request.body.close()
-    elif not isinstance(found.body, bytes):
-        found.body.abort()
 
 
 def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:

@@ -18,20 +18,19 @@ from uuid import UUID
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.protect.attempt import Ending
+from gateway.protect.attempt import AttemptResult
 from gateway.protect.claiming import Granted
 from gateway.protect.compose import by_record, in_doubt, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Run
+from gateway.protect.operations import Operation
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.route import Route
-from gateway.protect.story import Story
-from gateway.protect.timing import TimeLimit
+from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Indefinite, Store, StoreError
 
@@ -73,12 +72,12 @@ class Duplicates:
         """How many wait for an operation, here or in another gateway."""
         return self._waiters.total()
 
-    def by_memory(self, request: KeyedRequest, story: Story) -> Reply | None:
+    def by_memory(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Rules 9 to 11 for an operation that nobody works on and that this process remembers as completed, at once."""
         snapshot = self._recall(request.identity.operation_id)
-        return None if snapshot is None else self.by_itself(snapshot, request, story)
+        return None if snapshot is None else self.by_itself(snapshot, request, trace)
 
-    def by_itself(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:
+    def by_itself(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """The reply where the record alone decides it, and nobody is waited for: a replay, or a refusal for good.
 
         None where there is more to it; see `by_sight`.
@@ -90,10 +89,10 @@ class Duplicates:
                 reply = refuse_by(word, record, request.route)
             case _:
                 return None
-        story.attempt = record.attempts
+        trace.attempt = record.attempts
         return reply
 
-    async def by_journal(self, request: KeyedRequest, story: Story) -> Reply | None:
+    async def by_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
         try:
             snapshot = await self._journaling.find(request.identity.operation_id)
@@ -104,15 +103,17 @@ class Duplicates:
             )
         if snapshot is None:
             return None
-        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _after_wait(snapshot, request)
 
-    async def by_run(self, run: Run, request: KeyedRequest, admission: Granted, story: Story) -> Reply:
+    async def by_operation(
+        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
+    ) -> Reply:
         """Rules 9 and 13 for a request that this process is executing already."""
-        return _with_preference(await self._join(run, request, admission, story), story)
+        return _with_preference(await self._join(operation, request, admission, trace), trace)
 
     async def by_sight(
-        self, snapshot: Snapshot, request: KeyedRequest, story: Story, *, may_be_stale: bool = False
+        self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
     ) -> Reply | None:
         """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
 
@@ -121,15 +122,15 @@ class Duplicates:
         """
         if may_be_stale and snapshot.state is not State.COMPLETED:
             return None
-        reply = await self._by_sight(snapshot, request, story)
-        return None if reply is None else _with_preference(reply, story)
+        reply = await self._by_sight(snapshot, request, trace)
+        return None if reply is None else _with_preference(reply, trace)
 
-    def still_running(self, run: Run, admission: Granted, status: int | None = None) -> Reply:
+    def still_running(self, operation: Operation, admission: Granted, status: int | None = None) -> Reply:
         """Rule 13 for a run of this process, which renews its lease while it lives: a whole one always remains."""
-        ran_seconds = self._loop.time() - run.started_seconds
+        ran_seconds = self._loop.time() - operation.started_seconds
         return in_flight(
             admission.record,
-            run.request.route,
+            operation.request.route,
             ran_seconds=ran_seconds,
             remaining_seconds=self._leases.lease_seconds,
             status=status,
@@ -142,47 +143,49 @@ class Duplicates:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _join(self, run: Run, request: KeyedRequest, admission: Granted, story: Story) -> Reply:
+    async def _join(
+        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
+    ) -> Reply:
         route, record = request.route, admission.record
-        story.attempt = record.attempts
+        trace.attempt = record.attempts
         match, _ = compare(record.fingerprint, request.fingerprints)
         if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
             return refuse_by(Word.KEY_REUSED, record, route)
-        ending: Ending | None = None
+        result: AttemptResult | None = None
         request.body.close()
         try:
-            overtaken = await self._overtaken(run, self._patience_seconds(request, story))
+            overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
             if overtaken is None:
                 with self._place(route) as has_place:
                     if has_place:
-                        ending = await run.granted_attempt.wait_ended(self._patience_seconds(request, story))
-                if ending is None or not ending.is_recorded:
+                        result = await operation.attempt.wait_result(self._patience_seconds(request, trace))
+                if result is None or not result.is_recorded:
                     # Meanwhile the lease may have ended.
-                    overtaken = await self._overtaken(run, self._patience_seconds(request, story))
+                    overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
         except StoreError as error:
             _LOG.debug("nobody can tell what others made of an operation: %s", error)
             return refuse(Word.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
-            reply_by_record = await self._by_sight(overtaken, request, story)
+            reply_by_record = await self._by_sight(overtaken, request, trace)
             return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
-        if ending is None:
-            return self.still_running(run, admission)
-        if isinstance(ending.others, Reply):
-            return shared_with(ending.others, request.head.headers)
-        return _after_wait(ending.others, request)
+        if result is None:
+            return self.still_running(operation, admission)
+        if isinstance(result.others, Reply):
+            return shared_with(result.others, request.head.headers)
+        return _after_wait(result.others, request)
 
-    async def _overtaken(self, run: Run, wait_seconds: float) -> Snapshot | None:
+    async def _overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
         """The record, when it has gone on without the attempt that runs here; None when it has not, or may not.
 
         Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
         ended. Raises `StoreError` where it may have gone on, and nobody can tell.
         """
-        attempt = run.granted_attempt
+        attempt = operation.attempt
         if attempt.is_exclusive():
             return None
         try:
-            with TimeLimit(self._loop, self._loop.time() + max(wait_seconds, _READ_SECONDS_MIN)):
-                snapshot = await self._store.read(run.request.identity.operation_id)
+            async with asyncio.timeout(max(wait_seconds, _READ_SECONDS_MIN)):
+                snapshot = await self._store.read(operation.request.identity.operation_id)
         except TimeoutError as error:
             raise Indefinite("the store did not answer in time") from error
         record = snapshot.record
@@ -190,9 +193,9 @@ class Duplicates:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, story: Story) -> Reply | None:
+    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
-        story.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
             case Replay(record):
                 return replay_of(record, request.head.headers)
@@ -201,15 +204,15 @@ class Duplicates:
             case Doubt(record, is_same):
                 found = None
                 if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
-                    wait_seconds = self._patience_seconds(request, story)
+                    wait_seconds = self._patience_seconds(request, trace)
                     with self._place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                 if found is None:
                     return in_doubt(snapshot, record, route, is_same=is_same)
-                return await self._by_sight(found, request, story)
+                return await self._by_sight(found, request, trace)
             case Wait(record):
-                wait_seconds = self._patience_seconds(request, story)
+                wait_seconds = self._patience_seconds(request, trace)
                 latest = None
                 request.body.close()
                 with self._place(route) as has_place:
@@ -221,13 +224,13 @@ class Duplicates:
             case judgement:
                 assert_never(judgement)
 
-    def _patience_seconds(self, request: KeyedRequest, story: Story) -> float:
+    def _patience_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
         """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
         now = self._loop.time()
-        if story.wait_until is None:
-            wait_seconds, story.preferred = _patience(request)
-            story.wait_until = now + wait_seconds
-        return max(0.0, story.wait_until - now)
+        if trace.wait_until is None:
+            wait_seconds, trace.preferred = _patience(request)
+            trace.wait_until = now + wait_seconds
+        return max(0.0, trace.wait_until - now)
 
     @contextmanager
     def _place(self, route: Route) -> Iterator[bool]:
@@ -261,7 +264,7 @@ def _patience(request: KeyedRequest) -> tuple[float, int | None]:
     return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
 
 
-def _with_preference(reply: Reply, story: Story) -> Reply:
-    if story.preferred is None:
+def _with_preference(reply: Reply, trace: RequestTrace) -> Reply:
+    if trace.preferred is None:
         return reply
-    return replace(reply, headers=(*reply.headers, preference_applied(story.preferred)))
+    return replace(reply, headers=(*reply.headers, preference_applied(trace.preferred)))

@@ -1,10 +1,11 @@
-"""The operations that this process works on: each in a task of its own, which claims and, if that is granted, attempts.
+"""The operations in flight in this process: each one object with one task, which claims and, if granted, attempts.
 
-Owns their lives from the claim to the last word, whoever comes or goes meanwhile, and the one way in which they are
-ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a request.
+Owns their lives from the claim to the last word, whatever callers come or go meanwhile, and the one way in which they
+are ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a
+request.
 
-Invariant: of an operation there is one run at a time. When it is gone its outcome is in the record or in the journal;
-that it is in neither, because both failed at the end, was told.
+Invariant: an operation is in flight once at a time. When it is gone its outcome is in the record or in the journal;
+that it is in neither, because both failed at the end, was reported.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record
+from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record, RequestInfo
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Herald, OperationClaimed, OperationSettled, OperationTakenOver
-from gateway.protect.attempt import Attempt, Ending
-from gateway.protect.claiming import Admission, Claiming, Granted, Terms, Unavailable
+from gateway.protect.attempt import Attempt
+from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.protect.conclusion import ClaimedRequest
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.request_info import request_info
-from gateway.protect.timing import Announcement
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -36,37 +36,60 @@ _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 
 
-class Leader(Protocol):
-    """The caller whose request a run is for. It is told in passing, inside the run's task: it waits for nothing, and
-    never raises."""
+class Operation:
+    """One operation in flight. Its admission is known first; where that is `Granted`, there is an `attempt`.
 
-    def admitted(self, run: Run, admission: Admission) -> None:
-        """What became of the claim, once. Where it is not `Granted` the request's body is the leader's again."""
-
-    def ended(self, ending: Ending) -> bool:
-        """How the attempt ended, at most once and after a grant; False when nobody waits for it any more."""
-
-
-@dataclass(slots=True)
-class Run:
-    """One operation in this process. `admission` resolves first; where it is granted, `attempt` is there.
-
-    `order` is its place among all that came to the records of this process.
+    `order` is its place among all that came to the records of this process. The body of its request belongs to it
+    while it `keeps_body`: from the beginning, and beyond the admission where that is `Granted`. Else it is the first
+    caller's again.
     """
 
-    request: KeyedRequest
-    leader: Leader
-    order: int
-    started_seconds: float
-    admission: Announcement[Admission]
-    attempt: Attempt | None = None
+    __slots__ = ("_admission", "_attempt", "_has_first_caller", "keeps_body", "order", "request", "started_seconds")
+
+    def __init__(self, request: KeyedRequest, order: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.request = request
+        self.order = order
+        self.started_seconds = loop.time()
+        self.keeps_body = True
+        self._admission: asyncio.Future[Admission] = loop.create_future()
+        self._attempt: Attempt | None = None
+        self._has_first_caller = True
 
     @property
-    def granted_attempt(self) -> Attempt:
+    def attempt(self) -> Attempt:
         """The attempt, which is there once the admission is `Granted`."""
-        if self.attempt is None:
+        if self._attempt is None:
             raise RuntimeError("an attempt before its claim was granted")
-        return self.attempt
+        return self._attempt
+
+    @property
+    def has_attempt(self) -> bool:
+        """Whether the claim was granted."""
+        return self._attempt is not None
+
+    async def wait_admission(self) -> Admission:
+        """What became of the claim. Cancelling this cancels nothing else."""
+        return await asyncio.shield(self._admission)
+
+    def first_caller_left(self) -> None:
+        """Nobody waits for the reply to this request any more: what is its own is let go by the operation."""
+        self._has_first_caller = False
+        if self._attempt is not None:
+            self._attempt.first_caller_left()
+
+    def granted(self, admission: Granted, attempt: Attempt) -> None:
+        """The claim was granted, and this attempt is made under it."""
+        self._attempt = attempt
+        if not self._has_first_caller:
+            attempt.first_caller_left()
+        self._admission.set_result(admission)
+
+    def not_granted(self, admission: Seen | Unavailable) -> None:
+        """The claim was not granted, and nothing is executed."""
+        self.keeps_body = False
+        if not self._has_first_caller:
+            self.request.body.close()
+        self._admission.set_result(admission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +107,8 @@ class Drained:
         return Drained(self.said + other.said, self.journaled + other.journaled, self.unsaid + other.unsaid)
 
 
-class Runs:
-    """The runs of one gateway process."""
+class Operations:
+    """Those of one gateway process."""
 
     def __init__(
         self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, herald: Herald
@@ -98,15 +121,15 @@ class Runs:
         self._herald = herald
         self._loop = asyncio.get_running_loop()
         # By integers: before all else a request is looked up here, and an id is hashed by a function of Python.
-        self._by_id: dict[int, Run] = {}
-        self._tasks: dict[asyncio.Task[None], Run] = {}
+        self._by_id: dict[int, Operation] = {}
+        self._tasks: dict[asyncio.Task[None], Operation] = {}
         self._order = count()
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def get(self, operation_id: UUID) -> Run | None:
-        """The run of this operation, if there is one."""
+    def get(self, operation_id: UUID) -> Operation | None:
+        """The operation with this id, if it is in flight here."""
         return self._by_id.get(operation_id.int)
 
     @property
@@ -114,63 +137,45 @@ class Runs:
         """How long the oldest has been worked on, 0 without one."""
         if not self._by_id:
             return 0.0
-        return self._loop.time() - min(run.started_seconds for run in self._by_id.values())
+        return self._loop.time() - min(operation.started_seconds for operation in self._by_id.values())
 
     def next_order(self) -> int:
-        """A place among all that came to the records of this process: runs, and whoever joins one."""
+        """A place among all that came to the records of this process: operations, and duplicates that join one."""
         return next(self._order)
 
-    def begin(self, request: KeyedRequest, leader: Leader) -> None:
-        """Work on an operation that has no run."""
-        loop = self._loop
-        run = Run(request, leader, self.next_order(), loop.time(), Announcement(loop))
-        self._by_id[request.identity.operation_id.int] = run
-        task = loop.create_task(self._live(run))
-        self._tasks[task] = run
+    def begin(self, request: KeyedRequest) -> Operation:
+        """Work on an operation that is not in flight."""
+        operation = Operation(request, self.next_order(), self._loop)
+        self._by_id[request.identity.operation_id.int] = operation
+        task = self._loop.create_task(self._execute(operation))
+        self._tasks[task] = operation
         task.add_done_callback(self._task_ended)
+        return operation
 
-    async def _live(self, run: Run) -> None:
-        """The life of a run: claim, and if that is granted, attempt."""
-        request, route = run.request, run.request.route
-        operation_id = request.identity.operation_id
-        admission: Admission = Unavailable("the claim was cut off", is_definite=False, is_refused=True)
+    async def _execute(self, operation: Operation) -> None:
+        """Claim, and if that is granted, attempt."""
         try:
-            terms = Terms(
-                remember_us=route.retention.remember_us,
-                accepts_recipe_change=route.accepts_recipe_change,
-                is_executed_anyway=route.forwards_unprotected,
-                takes_over=isinstance(route.recovery, Resend),
-                probe=request.probe,
-                request=request_info(request.head),
-                patience_seconds=route.target.answer_within_seconds,
-            )
-            admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
+            terms = _terms_of(operation.request)
+            admission = await self._claiming.claim(operation.request.identity, operation.request.fingerprints, terms)
+            if isinstance(admission, Granted):
+                await self._attempt(operation, admission, terms.request)
+            else:
+                operation.not_granted(admission)
         finally:
-            if not isinstance(admission, Granted):
-                del self._by_id[operation_id.int]
-                run.admission.announce(admission)
-                run.leader.admitted(run, admission)
-        if not isinstance(admission, Granted):
-            return
-        record = admission.record
+            del self._by_id[operation.request.identity.operation_id.int]
+
+    async def _attempt(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
+        request, record = operation.request, admission.record
+        route_name, operation_id = request.route.name, request.identity.operation_id
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
         self._herald.state(
-            OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
+            OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
-        if record.carries_doubt and terms.request is not None:
-            self._herald.state(
-                OperationTakenOver(route.name, operation_id, record.token, record.attempts, terms.request)
-            )
-        attempt = run.attempt = Attempt(
-            ClaimedRequest(request, record, admission.is_first),
-            lease,
-            self._store,
-            self._journaling,
-            self._herald,
-            run.leader.ended,
-        )
-        run.admission.announce(admission)
-        run.leader.admitted(run, admission)
+        if record.carries_doubt and info is not None:
+            self._herald.state(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
+        claimed = ClaimedRequest(request, record, admission.is_first)
+        attempt = Attempt(claimed, lease, self._store, self._journaling, self._herald)
+        operation.granted(admission, attempt)
         try:
             await attempt.run()
         except Exception:
@@ -180,15 +185,19 @@ class Runs:
             raise
         finally:
             self._leases.drop(lease)
-            del self._by_id[operation_id.int]
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+        operation = self._tasks.pop(task)
+        if operation.keeps_body and not operation.has_attempt:
+            # Cut off inside the claim, or before its first step.
+            if self._by_id.get(number := operation.request.identity.operation_id.int) is operation:
+                del self._by_id[number]
+            operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a run failed because of a bug", exc_info=error)
+            _LOG.error("an operation failed because of a bug", exc_info=error)
 
     async def drain(self, timeout_seconds: float) -> Drained:
-        """Let what runs come to its end; what has not after `timeout_seconds` is ended truthfully, by its last word."""
+        """Let operations come to their end; after `timeout_seconds` they are ended truthfully, by their last words."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._tasks:
@@ -200,7 +209,7 @@ class Runs:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        attempts = [run.attempt for run in left.values() if run.attempt is not None]
+        attempts = [operation.attempt for operation in left.values() if operation.has_attempt]
         words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
         lasts = [self._say(record, word, "the gateway stopped") for record, word in words]
         return sum(await asyncio.gather(self._end_pursuits(), *lasts), Drained())
@@ -222,7 +231,7 @@ class Runs:
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
                         if isinstance(result, Applied):
-                            self._tell_said(record, EVENT_OF[type(word)], why, is_late=is_late)
+                            self._report_said(record, EVENT_OF[type(word)], why, is_late=is_late)
                         return Drained(said=1)
         except (TimeoutError, StoreError):
             pass
@@ -232,8 +241,21 @@ class Runs:
             return Drained(unsaid=1)
         return Drained(journaled=1)
 
-    def _tell_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
+    def _report_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
         identity = record.identity
         self._herald.state(
             OperationSettled(identity.route, identity.operation_id, record.token, event, why, None, is_late)
         )
+
+
+def _terms_of(request: KeyedRequest) -> Terms:
+    route = request.route
+    return Terms(
+        remember_us=route.retention.remember_us,
+        accepts_recipe_change=route.accepts_recipe_change,
+        is_executed_anyway=route.forwards_unprotected,
+        takes_over=isinstance(route.recovery, Resend),
+        probe=request.probe,
+        request=request_info(request.head),
+        patience_seconds=route.target.answer_within_seconds,
+    )

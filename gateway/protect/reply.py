@@ -5,13 +5,12 @@ Both are values but for their bodies. The edge makes the one and writes the othe
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 from enum import StrEnum
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
@@ -100,17 +99,6 @@ class Reply:
 
 
 @immutable
-class Repeatable:
-    """A reply to a request that may be answered out of memory when it comes again.
-
-    `again` gives the reply that it gets then; None where that takes more than memory.
-    """
-
-    reply: Reply
-    again: Callable[[], Reply | None]
-
-
-@immutable
 class Untouched:
     """What the coordinator says of a request that nothing protects: forward it as it is, streamed.
 
@@ -119,19 +107,6 @@ class Untouched:
 
     incoming: Incoming
     word: Word
-
-
-A = TypeVar("A")
-
-Found = Reply | Repeatable | Untouched
-"""What the coordinator comes to."""
-
-Way = Coroutine[Any, Any, A]
-"""The rest of the way to an answer, for a task to walk. Nothing is done as long as nobody walks it."""
-Coming = asyncio.Future[A | Way[A]]
-"""What will be the answer, or the rest of the way to it."""
-Later = Coming[A] | Way[A]
-"""What there is instead of an answer where something has to be waited for."""
 
 
 def reason_phrase(status: int) -> bytes:

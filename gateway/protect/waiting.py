@@ -14,7 +14,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
-from gateway.protect.timing import wait_done
 from gateway.store.base import Store, StoreError
 
 _PAUSE_SECONDS_MIN: Final = 0.05
@@ -53,7 +52,7 @@ class Waiting:
             self._readers[operation_id] = reader
         reader.waiters += 1
         try:
-            await wait_done(reader.task, timeout_seconds)
+            await asyncio.wait((reader.task,), timeout=timeout_seconds)
         finally:
             reader.waiters -= 1
             if self._readers.get(operation_id) is reader and (reader.task.done() or reader.waiters == 0):

@@ -6,7 +6,7 @@ long one may rest. `request` and `sending` write, `parser`, `chunks` and `answer
 """
 
 from gateway.upstream.answer import AnswerReceiver
-from gateway.upstream.client import Answer, Duplex, UnderWay, Upstream
+from gateway.upstream.client import Answer, Duplex, Upstream
 from gateway.upstream.connect import UpstreamSettings, tls_context
 from gateway.upstream.pool import UpstreamStats
 from gateway.upstream.result import (
@@ -36,7 +36,6 @@ __all__ = [
     "SentNothing",
     "StreamBody",
     "TooLong",
-    "UnderWay",
     "Unknown",
     "Upstream",
     "UpstreamSettings",

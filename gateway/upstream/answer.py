@@ -13,7 +13,6 @@ Invariant: after `body_ended` or `fail` nothing changes but the buffer, which on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.message import ResponseHead
@@ -47,7 +46,6 @@ class AnswerReceiver:
         "_buffered_bytes",
         "_interims",
         "_is_complete",
-        "_listener",
         "_loop",
         "_loss",
         "_paused_since",
@@ -72,7 +70,6 @@ class AnswerReceiver:
         self._paused_since: float | None = None
         self._loss: Lost | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._listener: Callable[[], None] | None = None
         self.deadline = deadline
         self.silence_seconds = silence_seconds
         self.head: ResponseHead | None = None
@@ -119,14 +116,9 @@ class AnswerReceiver:
         """What came together is in: no time is running now, and whoever waits may look."""
         if self._source is not None:
             self._source.set_deadline(NEVER)
-        waiter, listener = self._waiter, self._listener
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
-        if listener is not None:
-            self._listener = None
-            listener()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def is_unread_for(self, seconds: float) -> bool:
         """Whether as much as may be here has been here for so long, and nothing of it was taken."""
@@ -149,12 +141,6 @@ class AnswerReceiver:
                 return None
         interims, self._interims = self._interims, []
         return interims
-
-    def on_news(self, listener: Callable[[], None] | None) -> None:
-        """Call this with the next news, once, in the step in which they come; None: no longer."""
-        self._listener = listener
-        if listener is not None and self._source is not None:
-            self._source.set_deadline(self.deadline)
 
     def next_news(self) -> asyncio.Future[None]:
         """To be awaited until there are news of the head."""
@@ -213,11 +199,7 @@ class AnswerReceiver:
                 raise
 
     def close(self, reason: Unknown = Unknown.ABORTED) -> None:
-        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly.
-
-        A listener is not told.
-        """
-        self._listener = None
+        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly."""
         if self._source is not None:
             self._source.abort(reason, "given up by the caller")
         self._buffer.clear()

@@ -103,61 +103,6 @@ class Answer:
         self.close()
 
 
-class UnderWay:
-    """A request of which a byte may have left, and what has come of it so far.
-
-    Whoever has it asks for the `result` after each news until there is one, or gives it up; else the connection is
-    never free again.
-    """
-
-    __slots__ = ("_connection", "_on_interim", "_receiver", "_stats")
-
-    def __init__(
-        self,
-        connection: UpstreamConnection,
-        receiver: AnswerReceiver,
-        on_interim: Callable[[ResponseHead], None] | None,
-        stats: UpstreamStats,
-    ) -> None:
-        self._connection = connection
-        self._receiver = receiver
-        self._on_interim = on_interim
-        self._stats = stats
-
-    def result(self) -> Answer | Lost | None:
-        """The end of the exchange, which is counted: not to be asked for again. None while there is none.
-
-        An exception is one of `on_interim`.
-        """
-        receiver = self._receiver
-        news = receiver.news()
-        if isinstance(news, Lost):
-            self._stats.lost += 1
-            return news
-        if news and self._on_interim is not None:
-            for interim in news:
-                self._on_interim(interim)
-        head = receiver.head
-        if head is None:
-            return None
-        self._stats.answered += 1
-        framing = receiver.framing
-        upgraded = Duplex(self._connection, receiver) if framing is Framing.UPGRADE else None
-        return Answer(head, framing, receiver.length, receiver, upgraded)
-
-    def next_news(self) -> asyncio.Future[None]:
-        """To be awaited while there is no result."""
-        return self._receiver.next_news()
-
-    def on_news(self, listener: Callable[[], None]) -> None:
-        """The same for who does not await: called once. It may ask for the result, and must not send anything."""
-        self._receiver.on_news(listener)
-
-    def give_up(self) -> None:
-        """Abort the connection, unless the answer has come to its end. A listener is not told."""
-        self._receiver.close()
-
-
 class Upstream:
     """A client for one upstream; lives on one event loop. `close` it."""
 
@@ -201,77 +146,32 @@ class Upstream:
         If cancelled before the first byte, nothing was sent; afterwards the connection is aborted and it is *not* known
         what the upstream made of the request. An exception from `may_send` or `on_interim` is treated likewise.
         """
-        connection: UpstreamConnection | None = None
-        while True:
-            begun = self.start(
-                request,
-                body,
-                protected=protected,
-                may_send=may_send,
-                on_interim=on_interim,
-                response_timeout_seconds=response_timeout_seconds,
-                connection=connection,
-            )
-            if begun is not None:
-                break
-            # Of protected requests there are only so many.
-            held_bytes = 0 if protected else _held_bytes(body)
-            acquired = await self._pool.acquire(protected=protected, held_bytes=held_bytes)
-            if isinstance(acquired, NotSent):
-                self._pool.stats.not_sent += 1
-                if acquired.reason in _UNREACHED:
-                    self._note_change(acquired)
-                return acquired
-            if self._why_unreached is not None:
-                self._note_change(None)
-            connection = acquired
-        if not isinstance(begun, UnderWay):
-            return begun
-        try:
-            while (result := begun.result()) is None:
-                await begun.next_news()
-        except BaseException:
-            begun.give_up()
-            raise
-        return result
-
-    def start(
-        self,
-        request: RequestHead,
-        body: OutboundBody,
-        *,
-        protected: bool,
-        may_send: Callable[[], bool],
-        on_interim: Callable[[ResponseHead], None] | None = None,
-        response_timeout_seconds: float | None = None,
-        connection: UpstreamConnection | None = None,
-    ) -> UnderWay | NotSent | None:
-        """What `exchange` begins with: send the request now, on an idle connection or on this one, just acquired.
-
-        None where no idle one may serve it; then nothing was done. An exception is one of `may_send`.
-        """
         written = request_bytes(request, body)
         if written is None:
-            detail = "the method, the target or a field cannot be sent as it is"
-            return self._not_sent(SentNothing.REQUEST_INVALID, detail, connection)
+            return self._not_sent(
+                SentNothing.REQUEST_INVALID, "the method, the target or a field cannot be sent as it is"
+            )
         try:
             source = FileReader(body) if isinstance(body, FileBody) else body
         except OSError as error:
-            return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}", connection)
+            return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}")
+        connection: UpstreamConnection | None = None
         is_allowed = False
         try:
-            if connection is None:
-                connection = self._pool.take_idle(protected=protected)
+            # Of protected requests there are only so many.
+            held_bytes = 0 if protected else _held_bytes(body)
+            acquired = await self._acquire(protected=protected, held_bytes=held_bytes)
+            if isinstance(acquired, NotSent):
+                return acquired
+            connection = acquired
             # Nothing waits from here to the first byte, so that what was found of connection and lease still holds.
-            is_allowed = connection is not None and may_send()
+            is_allowed = may_send()
         finally:
             if not is_allowed:
                 if isinstance(source, FileReader):
                     source.close()
                 if connection is not None:
                     self._pool.give_back_unused(connection)
-        if connection is None:
-            return None
         if not is_allowed:
             return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
         timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
@@ -284,11 +184,49 @@ class Upstream:
             wants_upgrade=written.wants_upgrade,
             sending_restarts_clock=not protected,
         )
-        return UnderWay(connection, receiver, on_interim, self._pool.stats)
+        try:
+            return await self._receive(connection, receiver, on_interim)
+        except BaseException:
+            receiver.close()
+            raise
 
-    def _not_sent(self, reason: SentNothing, detail: str, unused: UpstreamConnection | None = None) -> NotSent:
-        if unused is not None:
-            self._pool.give_back_unused(unused)
+    async def _acquire(self, *, protected: bool, held_bytes: int) -> UpstreamConnection | NotSent:
+        """An idle connection, or a new one."""
+        connection = self._pool.take_idle(protected=protected)
+        if connection is not None:
+            return connection
+        acquired = await self._pool.acquire(protected=protected, held_bytes=held_bytes)
+        if isinstance(acquired, NotSent):
+            self._pool.stats.not_sent += 1
+            if acquired.reason in _UNREACHED:
+                self._note_change(acquired)
+        elif self._why_unreached is not None:
+            self._note_change(None)
+        return acquired
+
+    async def _receive(
+        self,
+        connection: UpstreamConnection,
+        receiver: AnswerReceiver,
+        on_interim: Callable[[ResponseHead], None] | None,
+    ) -> Answer | Lost:
+        while True:
+            news = receiver.news()
+            if isinstance(news, Lost):
+                self._pool.stats.lost += 1
+                return news
+            if news and on_interim is not None:
+                for interim in news:
+                    on_interim(interim)
+            head = receiver.head
+            if head is not None:
+                self._pool.stats.answered += 1
+                framing = receiver.framing
+                upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
+                return Answer(head, framing, receiver.length, receiver, upgraded)
+            await receiver.next_news()
+
+    def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
         self._pool.stats.not_sent += 1
         return NotSent(reason, detail)
 

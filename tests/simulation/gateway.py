@@ -46,7 +46,6 @@ from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
-from tests.support.coordination import answered
 
 _HOP = hop_from("192.0.2.7", is_secure=False)
 _EDGE_GRACE_SECONDS = 1.0
@@ -354,7 +353,7 @@ class GatewayLife:
         route = self._routes[call.route]
         incoming = Incoming(connection.head, body, _HOP)
         try:
-            answer = await answered(self.coordinator, incoming, route)
+            answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
                 word = answer.word
                 reply = await self._parts.forward(answer.incoming, connection, route, word)

@@ -26,7 +26,7 @@ from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
-from gateway.protect.reply import Found, Incoming, Later, Repeatable, Reply, RequestBody, Untouched
+from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
 from gateway.protect.route import Route
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.epoch import SeenFile
@@ -132,7 +132,7 @@ class Office:
     ) -> asyncio.Task[Reply | Untouched]:
         """Begin a request, as a handler of the edge does."""
         incoming = self.incoming(key, body, headers)
-        return asyncio.create_task(answered(self.coordinator, incoming, route or self.route))
+        return asyncio.create_task(self.coordinator.respond(incoming, route or self.route))
 
     async def reply(self, key: str = "k1", body: bytes | RequestBody = BODY, **options: Any) -> Reply:
         """The reply to a request."""
@@ -192,14 +192,6 @@ def spooled_files(directory: Path) -> list[str]:
         if target.startswith(str(directory / "state" / "spool")):
             found.append(target)
     return found
-
-
-async def answered(coordinator: Coordinator, incoming: Incoming, route: Route) -> Reply | Untouched:
-    """The answer to a request, by whatever way it comes."""
-    answer: Found | Later[Found] = coordinator.answer(incoming, route)
-    while not isinstance(answer, Found):
-        answer = await answer
-    return answer.reply if isinstance(answer, Repeatable) else answer
 
 
 def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> Claiming:

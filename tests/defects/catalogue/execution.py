@@ -23,14 +23,12 @@ DEFECTS = (
                 ATTEMPT,
                 "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n",
                 "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n"
-                "        self._publish(Ending(conclusion.reply, conclusion.reply))\n",
+                "        self._publish(AttemptResult(conclusion.reply, conclusion.reply))\n",
             ),
             Edit(
                 ATTEMPT,
-                "        self._ending.set_result(ending)\n\n    def _ending_of",
-                "        if not self._ending.done():\n"
-                "            self._ending.set_result(ending)\n\n"
-                "    def _ending_of",
+                "        self._result.set_result(result)\n\n    def _drop",
+                "        if not self._result.done():\n            self._result.set_result(result)\n\n    def _drop",
             ),
         ),
         (_FAULTS + "test_nobody_is_answered_before_the_store_has_it",),
@@ -42,7 +40,7 @@ DEFECTS = (
             Edit(
                 ATTEMPT,
                 "        except StoreError:\n            return None\n        reply = conclusion.reply",
-                "        except StoreError:\n            return Ending(conclusion.reply, conclusion.reply)\n"
+                "        except StoreError:\n            return AttemptResult(conclusion.reply, conclusion.reply)\n"
                 "        reply = conclusion.reply",
             ),
         ),
@@ -70,7 +68,8 @@ DEFECTS = (
             Edit(
                 ATTEMPT,
                 "                _abort_stream(conclusion.reply)\n                reply = by_record(",
-                "                return Ending(conclusion.reply, conclusion.reply)\n                reply = by_record(",
+                "                return AttemptResult(conclusion.reply, conclusion.reply)\n"
+                "                reply = by_record(",
             ),
         ),
         (_FAULTS + "test_a_superseded_holder_tells_what_the_record_says",),
@@ -205,8 +204,8 @@ DEFECTS = (
         (
             Edit(
                 DUPLICATES,
-                "if ending is None or not ending.is_recorded:",
-                "if ending is None:",
+                "if result is None or not result.is_recorded:",
+                "if result is None:",
             ),
         ),
         ("tests/protect/test_coordinator.py::test_how_it_ended_while_the_store_was_away[after-its-lease-lost]",),
@@ -217,7 +216,7 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "is_wanted = request.route.forwards_unprotected and run.request.route.forwards_unprotected",
+                "is_wanted = request.route.forwards_unprotected and operation.request.route.forwards_unprotected",
                 "is_wanted = True",
             ),
         ),
@@ -289,8 +288,8 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "if isinstance(answer, Reply) and answer.word is not None:",
-                "if isinstance(answer, Reply) and answer.word not in (None, Word.REPLAYED):",
+                "if isinstance(reply, Reply) and reply.word is not None:",
+                "if isinstance(reply, Reply) and reply.word not in (None, Word.REPLAYED):",
             ),
         ),
         ("tests/observe/test_whole.py::test_the_books_balance",),

@@ -60,18 +60,6 @@ DEFECTS = (
         ("tests/core/test_identity_scope.py::test_trusted_hop",),
     ),
     Defect(
-        "bytes-are-believed-from-anybody",
-        "the bytes of a trusted hop prove who calls, whoever sends them",
-        (
-            Edit(
-                "http/known_requests.py",
-                "known is not None and (known.hop is hop or known.hop == hop)",
-                "known is not None and known.hop.scheme == hop.scheme",
-            ),
-        ),
-        ("tests/http/gateway/test_known_requests.py::test_another_peer_is_asked_who_it_is",),
-    ),
-    Defect(
         "expiring-token-as-scope",
         "a caller with a fresh token is another caller",
         (Edit("core/identity/scope.py", "if _is_json_web_token(value):", "if False:"),),

@@ -17,14 +17,12 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "            begun.give_up()\n            raise\n",
-                "            begun.give_up()\n            raise\n"
-                "        if isinstance(result, Lost):\n"
-                "            connection = await self._pool.acquire(protected=protected)\n"
-                "            options = {'protected': protected, 'may_send': may_send, 'connection': connection}\n"
-                "            again = self.start(request, body, **options)\n"
-                "            while (result := again.result()) is None:\n"
-                "                await again.next_news()\n",
+                "            return await self._receive(connection, receiver, on_interim)\n",
+                "            result = await self._receive(connection, receiver, on_interim)\n"
+                "            if isinstance(result, Lost) and on_interim is None:\n"
+                "                again = {'protected': protected, 'may_send': may_send, 'on_interim': lambda _: None}\n"
+                "                result = await self.exchange(request, body, **again)\n"
+                "            return result\n",
             ),
         ),
         (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),
@@ -175,17 +173,11 @@ DEFECTS = (
             ),
             Edit(
                 "protect/coordinator.py",
-                "partial(self._give, request, story, answer))\n        return answer",
-                "partial(self._give, request, story, answer))\n"
-                "        runs = self._runs._tasks\n"
-                "        answer.add_done_callback(\n"
-                "            lambda answer: [\n"
-                "                task.cancel()\n"
-                "                for task, run in runs.items()\n"
-                "                if answer.cancelled() and run.request is request\n"
-                "            ]\n"
-                "        )\n"
-                "        return answer",
+                "                operation.first_caller_left()\n",
+                "                operation.first_caller_left()\n"
+                "                for task, one in self._operations._tasks.items():\n"
+                "                    if one is operation:\n"
+                "                        task.cancel()\n",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

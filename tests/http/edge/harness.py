@@ -135,9 +135,11 @@ async def serving(
         taken.append(Taken(incoming.head, body, incoming))
         return answer if answer is not None else reply()
 
-    def answer_of(incoming: Incoming, at: PlainRoute) -> Any:
-        at_once = None if protect_now is None else protect_now(incoming, at)
-        return protect(incoming, at) if at_once is None else at_once
+    async def answer_of(incoming: Incoming, at: PlainRoute) -> Reply | Untouched:
+        given: Any = None if protect_now is None else protect_now(incoming, at)
+        while given is not None and not isinstance(given, Reply | Untouched):
+            given = await given
+        return await protect(incoming, at) if given is None else given
 
     async def nowhere(incoming: Incoming, client: Client, at: PlainRoute | None, word: Word | None) -> Reply | None:
         return plain(404, "no upstream in this test")

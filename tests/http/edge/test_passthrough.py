@@ -396,21 +396,6 @@ async def test_an_edge_that_is_closed_takes_its_requests_with_it(is_warm: bool) 
         assert (edge.edge.in_flight, edge.edge.connections) == (0, 0)
 
 
-async def test_a_request_on_an_idle_connection_needs_no_task(upstream: RecordingUpstream) -> None:
-    """It goes out in the step in which it came, and its answer leaves in the one in which that came."""
-    hold = asyncio.Event()
-    upstream.on(None, Answer(), Answer(hold=hold))
-    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
-        await warm(edge)
-        tasks = asyncio.all_tasks()
-        await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-        await upstream.wait_for_requests(2)
-        assert edge.edge.in_flight == 1
-        assert asyncio.all_tasks() == tasks
-        hold.set()
-        assert (await connection.read_response()).body == b"done"
-
-
 async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream: RecordingUpstream) -> None:
     """Neither by a client that goes, nor by chunks that are none."""
     async with serving(upstream=upstream) as edge:

@@ -17,7 +17,7 @@ from gateway.http.listening import ListenError
 from gateway.http.server import Edge
 from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import Herald
-from gateway.protect.reply import Incoming, Repeatable, Reply
+from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request
@@ -305,11 +305,11 @@ async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
         assert (await first.read_response()).status == 200
 
 
-async def test_a_connection_on_which_a_known_request_comes_again_is_not_idle() -> None:
-    """What is recognised by its bytes counts like any other request."""
+async def test_a_connection_on_which_a_request_comes_again_is_not_idle() -> None:
+    """A replay counts like any other request."""
 
     def protect(*_: object) -> Any:
-        return Repeatable(reply(word=Word.REPLAYED), lambda: reply(word=Word.REPLAYED))
+        return reply(word=Word.REPLAYED)
 
     async with (
         serving(protect_now=protect, settings=EdgeSettings(connections_max=2)) as edge,

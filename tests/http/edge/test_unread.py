@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from gateway.core.verdict import Word
 from gateway.http.settings import EdgeSettings
 from gateway.http.unread import Unread
-from gateway.protect.reply import Incoming, Repeatable, Reply
+from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import post, reply, serving
 from tests.http.edge.test_tunnel import HANDSHAKE
 from tests.support.eventually import eventually
@@ -97,22 +96,6 @@ async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Author
             await reader.send(post())
             assert len((await reader.read_response()).body) == LONG_BYTES
     assert unread.held_bytes == 0
-
-
-async def test_a_known_request_with_a_long_answer_is_no_way_around() -> None:
-    """It had a short one when it came to be known."""
-    answers = [reply(b"short", word=Word.REPLAYED), reply(bytes(LONG_BYTES), word=Word.REPLAYED)]
-
-    def protect(*_: object) -> Any:
-        return Repeatable(answers[0], lambda: answers[-1])
-
-    async with serving(protect_now=protect) as edge, Connection(edge.port) as client:
-        await client.send(post())
-        assert (await client.read_response()).body == b"short"
-        answers.pop(0)
-        cast(asyncio.Transport, client.writer.transport).pause_reading()
-        await client.send(post())
-        await eventually(lambda: edge.edge._state.unread.held_bytes == LONG_BYTES)
 
 
 async def test_an_answer_that_is_broken_off_is_not_taken_for_whole() -> None:

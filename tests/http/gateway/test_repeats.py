@@ -1,17 +1,12 @@
-"""A request that comes again in every byte is answered without being read again, and as if it had been."""
+"""A request that comes again in every byte is read and judged like any other."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from gateway.http.known_requests import REQUEST_BYTES_MAX, KnownRequest, KnownRequests
 from gateway.protect.hop import hop_from
-from tests.support.eventually import eventually
 from tests.support.house import BODY, house, sqlite_store, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer
@@ -136,42 +131,3 @@ async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
         hold.set()
         assert status_of(await slow) == (200, "stored")
         assert status_of(await say(connection, charge())) == (200, "replayed")
-
-
-def known() -> KnownRequest:
-    return KnownRequest(PLAIN, b"POST", True, lambda: None)
-
-
-@pytest.fixture
-def requests() -> Iterator[KnownRequests]:
-    requests = KnownRequests(generation_seconds=0.05)
-    yield requests
-    requests.close()
-
-
-async def test_they_are_bounded(requests: KnownRequests) -> None:
-    """The oldest give way, and a long request is not kept."""
-    for number in range(5000):
-        requests.remember(b"%d" % number, known())
-    kept = [number for number in range(5000) if requests.find(b"%d" % number, PLAIN)]
-    assert kept == list(range(5000 - len(kept), 5000))
-    assert 100 <= len(kept) <= 1024
-    long = b"x" * (REQUEST_BYTES_MAX + 1)
-    requests.remember(long, known())
-    assert requests.find(long, PLAIN) is None
-
-
-async def test_they_are_not_known_for_long(requests: KnownRequests) -> None:
-    """Also where nothing else comes: there may be a credential in one."""
-    for _ in range(2):
-        requests.remember(b"x", known())
-        assert requests.find(b"x", PLAIN) is not None
-        await eventually(lambda: len(requests) == 0)
-        assert requests.find(b"x", PLAIN) is None
-
-
-async def test_scheme_counts(requests: KnownRequests) -> None:
-    """What came over TLS is not known without it."""
-    requests.remember(b"x", KnownRequest(OVER_TLS, b"POST", True, lambda: None))
-    assert requests.find(b"x", PLAIN) is None
-    assert requests.find(b"x", OVER_TLS) is not None

@@ -1,4 +1,4 @@
-"""One request on a protected route on its way, and what became known of it, for the fact that tells of it."""
+"""What became known of one request on a protected route, for the fact that is published when it is answered."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gateway.core.message import RequestHead
 from gateway.core.verdict import Word
 from gateway.observe.facts import RequestAnswered
 from gateway.protect.route import Route
-from gateway.protect.timing import Stopwatch
+from gateway.protect.stopwatch import Stopwatch
 
 
 @dataclass(slots=True)
-class Story:
-    """Filled in by whoever learns something. `arrived` and `wait_until` are on the loop's clock."""
+class RequestTrace:
+    """Filled in on the way. `arrived` and `wait_until` are on the loop's clock, in seconds."""
 
     head: RequestHead
     route: Route

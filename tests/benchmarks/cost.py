@@ -84,33 +84,33 @@ def _works(place: Place, only: list[str]) -> list[Work]:
         return not only or any(word in name for word in only)
 
     works = [Work(BASELINE, None, place.plain(), PROTECTED, None)]
-    if is_asked("passed through, unprotected replay, hot new key, SQLite"):
+    if is_asked("passed through, unprotected replay, same worker new key, SQLite"):
         sqlite = place.gateway("sqlite", place.sqlite())
         works += [
-            Work("passed through, unprotected", Goal(0.45, 0.50), sqlite, UNPROTECTED, None),
-            Work("replay, hot", Goal(0.22, 0.16), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
+            Work("passed through, unprotected", Goal(0.60, 0.60), sqlite, UNPROTECTED, None),
+            Work("replay, same worker", Goal(0.60, 0.65), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
             Work(
-                "new key, SQLite", Goal(0.75, 1.65), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(1.30, 2.05), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
     if is_asked("new key, Postgres"):
         store = place.postgres()
         alone = place.gateway("postgres", store)
-        works.append(_on_postgres("new key, Postgres", 1.60, alone, store["durable"]))
+        works.append(_on_postgres("new key, Postgres", Goal(1.35, 1.90), alone, store["durable"]))
     if is_asked("replay, from Redis new key, Postgres and Redis"):
         store = {**place.postgres(), "fast": place.redis_url}
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        goal = Goal(0.40, 0.75)
+        goal = Goal(0.75, 0.75)
         works.append(Work("replay, from Redis", goal, cold, PROTECTED, b"replayed", repeated_keys=_COLD_KEYS))
-        works.append(_on_postgres("new key, Postgres and Redis", 1.90, tiered, store["durable"]))
+        works.append(_on_postgres("new key, Postgres and Redis", Goal(1.45, 2.30), tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]
 
 
-def _on_postgres(name: str, reached: float, program: Program, url: str) -> Work:
-    return Work(name, Goal(0.75, reached), program, PROTECTED, b"stored", store_read=lambda: _postgres_writes(url))
+def _on_postgres(name: str, goal: Goal, program: Program, url: str) -> Work:
+    return Work(name, goal, program, PROTECTED, b"stored", store_read=lambda: _postgres_writes(url))
 
 
 def _postgres_writes(url: str) -> Writes:

@@ -26,6 +26,12 @@ _TICK_SECONDS = 0.001
 _DUE_MAX = 20_000
 
 _numbers = count(int(time.time()) << 24)
+_attempts = count(1)
+# What is another each time an SDK sends a request, also when it sends it again: request id, trace, retry counter.
+_OF_THIS_ATTEMPT = (
+    b"\r\nX-Request-Id: req_%016x\r\ntraceparent: 00-4bf92f3577b34da6%016x-00f067aa0ba902b7-01"
+    b"\r\nX-Stainless-Retry-Count: %d"
+)
 
 
 def new_keys() -> Iterator[bytes]:
@@ -49,8 +55,11 @@ class Shape:
         """The request before and after its key."""
         body = b'{"amount": 1000, "currency": "eur", "note": "'
         body += b"n" * (self.body_bytes - len(body) - 2) + b'"}'
-        before = b"POST %b HTTP/1.1\r\nHost: api.test\r\nUser-Agent: load/1\r\nAccept: */*\r\n" % self.path
+        before = b"POST %b HTTP/1.1\r\nHost: api.test\r\nAccept: application/json\r\n" % self.path
         before += b"Content-Type: application/json\r\nX-Tenant: tenant-1\r\n"
+        before += b"Authorization: Bearer sk_test_4eC39HqLyjWDarjtT1zdp7dc\r\n"
+        before += b"User-Agent: Payments/Python 1.84.0\r\nX-Stainless-Lang: python\r\nX-Stainless-OS: Linux\r\n"
+        before += b"X-Stainless-Package-Version: 1.84.0\r\nX-Stainless-Runtime: CPython\r\n"
         before += b"X-Answer-Bytes: %d\r\n%bIdempotency-Key: " % (self.body_bytes, self.more)
         return before, b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
@@ -84,7 +93,9 @@ class _Caller(Messages):
             self._run.left(self)
             return
         self._began = time.perf_counter() if due_seconds is None else due_seconds
-        self.transport.write(self._run.before + key + self._run.after)
+        number = next(_attempts)
+        attempt = _OF_THIS_ATTEMPT % (number, number, number % 3)
+        self.transport.write(self._run.before + key + attempt + self._run.after)
 
     def message_arrived(self, head: bytes) -> None:
         run = self._run

@@ -20,7 +20,7 @@ from tests.benchmarks.table import markdown
 TARGET: Final = 1.7
 _WORKS: Final = (
     ("passed through, unprotected", load.Shape(UNPROTECTED, 200, None), False),
-    ("replay, hot", load.Shape(PROTECTED, 200, b"replayed"), True),
+    ("replay, same worker", load.Shape(PROTECTED, 200, b"replayed"), True),
     ("new key, Postgres", load.Shape(PROTECTED, 200, b"stored"), False),
 )
 

@@ -25,7 +25,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, settle
-from tests.integration.storm_clients import PATHS, Clients
+from tests.integration.storm_clients import PATHS, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Deed, StormUpstream
 from tests.observe.scrape import Scrape
@@ -43,6 +43,7 @@ _SLOWEST_SECONDS: Final = 3.3
 # Up to more than a lease, and never less than the second after which an outcome goes to the journal.
 _OUTAGE_SECONDS: Final = (2.2, 3.5)
 _CLIENTS: Final = 16
+_HANG_UP_SECONDS: Final = 0.3
 _IMPATIENT: Final = 0.1
 # The store is back and nobody is at work: what is held stays as it is, what can be asked about was asked about once.
 _PATIENCE_SECONDS: Final = dict(zip(PATHS, (0.0, 60.0, 1.5), strict=True))
@@ -143,6 +144,9 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
         )  # fmt: skip
         clients = Clients([gateway], seed, impatient=_IMPATIENT)
         before = _usage(gateway)
+        with upstream.holding_back():
+            # One that surely hangs up without a response; the others do so by chance.
+            await clients.call(Intent(PATHS[0], "hung-up", b'{"amount":1}'), gateway, _HANG_UP_SECONDS)
         usages = await _load(gateway, clients, relay, report, seconds, seed)
         upstream.is_calm = True
         await _wait_quiet(gateway)

@@ -38,6 +38,7 @@ _FLUSH_SECONDS: Final = 6.0
 CLIENTS: Final = 10
 # Of requests that are being worked on when the store goes.
 _AMID: Final = 5
+_AMID_SECONDS: Final = 15.0
 HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
 # What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
@@ -147,7 +148,7 @@ async def _crash_postgres_amid(world: World, source: random.Random) -> None:
     """Between claims and what is to be recorded of them, and for so long that it is journaled."""
     with world.upstream.holding_back():
         with suppress(AssertionError):
-            await eventually(lambda: world.upstream.held >= _AMID, 5.0, "requests are being worked on")
+            await eventually(lambda: world.upstream.held >= _AMID, _AMID_SECONDS, "requests are being worked on")
         world.postgres.crash()
     await asyncio.sleep(source.uniform(4.0, 5.0))
     world.postgres.launch()
@@ -250,11 +251,19 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
             async with asyncio.TaskGroup() as troubles:
                 for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", _TO_STORES)):
                     troubles.create_task(_trouble(world, deeds, random.Random(f"{seed} {name}"), until))
+            # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
+            await _wait_stores(world)
+            await _crash_postgres_amid(world, random.Random(f"{seed} last"))
+            world.done["crash postgres amid"] += 1
             clients.is_over = True
     finally:
         telling.cancel()
         with suppress(asyncio.CancelledError):
             await telling
+    await _wait_stores(world)
+
+
+async def _wait_stores(world: World) -> None:
     for gateway in world.gateways:
         await eventually(lambda gateway=gateway: has_store(gateway), HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
 

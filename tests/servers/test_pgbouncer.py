@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.house import house, neighbour, status_of
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
+from tests.support.serving import serving
 from tests.support.upstream import Answer
 
 PATIENCE_SECONDS = 60.0
@@ -46,8 +48,9 @@ async def test_every_verb(pgbouncer: PgBouncer, is_told: bool) -> None:
         await do(other, doubted, Hand.prove)
         await store.sweep(100)
         await store.tally()
-        assert await store.agree_recipes("shop", {"charges": b"one"}, frozenset()) == []
-        assert len(await other.agree_recipes("shop", {"charges": b"two"}, frozenset())) == 1
+        assert not (await store.agree_recipes(serving(recipes={"charges": b"one"}))).conflicts
+        changed = serving(recipes={"charges": b"two"}, gateway_id=UUID(int=2))
+        assert len((await other.agree_recipes(changed)).conflicts) == 1
 
 
 async def test_two_gateways_behind_it(pgbouncer: PgBouncer, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from gateway.protect.duplicates import Duplicates
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Drained, Operation, Operations
+from gateway.protect.operation import Operation
+from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
@@ -177,31 +178,24 @@ class Coordinator:
                     return found
             return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
         finally:
-            if operation is not None and operation.keeps_body:
-                operation.first_caller_left()
-            elif not isinstance(found, Untouched):
+            is_operations = operation is not None and operation.keeps_body
+            if not is_operations and not isinstance(found, Untouched):
                 request.body.close()
 
     async def _lead(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
         """Rules 8 and 15 for the first caller, whose request is the one that is executed."""
-        admission = await operation.wait_admission()
-        match admission:
-            case Granted():
-                trace.attempt = admission.record.attempts
-                answer_within_seconds = operation.request.route.target.answer_within_seconds
-                result = await operation.attempt.take_result(
-                    answer_within_seconds - (self._loop.time() - trace.arrived)
-                )
-                if result is None:
-                    return self._duplicates.still_running(operation, admission, status=504)
-                trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
-                return result.reply
+        answer_within_seconds = operation.request.route.target.answer_within_seconds
+        result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
+        match result:
             case Seen():
-                return admission
+                return result
             case Unavailable():
-                return self._unavailable(operation.request, operation, admission)
-            case _:
-                assert_never(admission)
+                return self._unavailable(operation.request, operation, result)
+        trace.attempt = operation.record.attempts
+        if result is None:
+            return self._duplicates.still_running(operation, status=504)
+        trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
+        return result.reply
 
     async def _join(self, request: KeyedRequest, trace: RequestTrace, order: int) -> Reply | Untouched | None:
         """Rules 8 to 14 for a duplicate of an operation in flight; None when nobody works on it any more."""
@@ -213,7 +207,7 @@ class Coordinator:
         admission = await operation.wait_admission()
         match admission:
             case Granted():
-                return await self._duplicates.by_operation(operation, request, admission, trace)
+                return await self._duplicates.by_operation(operation, request, trace)
             case Seen(snapshot):
                 may_be_stale = operation.order < order
                 return await self._duplicates.by_sight(snapshot, request, trace, may_be_stale=may_be_stale)

@@ -18,13 +18,11 @@ from uuid import UUID
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.protect.attempt import AttemptResult
-from gateway.protect.claiming import Granted
 from gateway.protect.compose import by_record, in_doubt, in_flight, in_flight_at, refuse_by, replay_of, shared_with
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Operation
+from gateway.protect.operation import AttemptResult, Operation
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
@@ -106,11 +104,9 @@ class Duplicates:
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _after_wait(snapshot, request)
 
-    async def by_operation(
-        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
-    ) -> Reply:
+    async def by_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         """Rules 9 and 13 for a request that this process is executing already."""
-        return _with_preference(await self._join(operation, request, admission, trace), trace)
+        return _with_preference(await self._join(operation, request, trace), trace)
 
     async def by_sight(
         self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
@@ -125,11 +121,11 @@ class Duplicates:
         reply = await self._by_sight(snapshot, request, trace)
         return None if reply is None else _with_preference(reply, trace)
 
-    def still_running(self, operation: Operation, admission: Granted, status: int | None = None) -> Reply:
+    def still_running(self, operation: Operation, status: int | None = None) -> Reply:
         """Rule 13 for a run of this process, which renews its lease while it lives: a whole one always remains."""
         ran_seconds = self._loop.time() - operation.started_seconds
         return in_flight(
-            admission.record,
+            operation.record,
             operation.request.route,
             ran_seconds=ran_seconds,
             remaining_seconds=self._leases.lease_seconds,
@@ -143,10 +139,8 @@ class Duplicates:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _join(
-        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
-    ) -> Reply:
-        route, record = request.route, admission.record
+    async def _join(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+        route, record = request.route, operation.record
         trace.attempt = record.attempts
         match, _ = compare(record.fingerprint, request.fingerprints)
         if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
@@ -158,7 +152,7 @@ class Duplicates:
             if overtaken is None:
                 with self._place(route) as has_place:
                     if has_place:
-                        result = await operation.attempt.wait_result(self._patience_seconds(request, trace))
+                        result = await operation.wait_result(self._patience_seconds(request, trace))
                 if result is None or not result.is_recorded:
                     # Meanwhile the lease may have ended.
                     overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
@@ -169,7 +163,7 @@ class Duplicates:
             reply_by_record = await self._by_sight(overtaken, request, trace)
             return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
         if result is None:
-            return self.still_running(operation, admission)
+            return self.still_running(operation)
         if isinstance(result.others, Reply):
             return shared_with(result.others, request.head.headers)
         return _after_wait(result.others, request)
@@ -180,8 +174,7 @@ class Duplicates:
         Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
         ended. Raises `StoreError` where it may have gone on, and nobody can tell.
         """
-        attempt = operation.attempt
-        if attempt.is_exclusive():
+        if operation.is_exclusive():
             return None
         try:
             async with asyncio.timeout(max(wait_seconds, _READ_SECONDS_MIN)):
@@ -189,7 +182,7 @@ class Duplicates:
         except TimeoutError as error:
             raise Indefinite("the store did not answer in time") from error
         record = snapshot.record
-        if record is None or record.attempt_id != attempt.record.attempt_id:
+        if record is None or record.attempt_id != operation.record.attempt_id:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 

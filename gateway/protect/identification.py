@@ -6,22 +6,26 @@ digests. It claims nothing and asks no store; whatever it refuses has left nothi
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+import mmap
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import BinaryIO, Final, TypeVar, assert_never
 from uuid import UUID
 
-from gateway.core.identity.fingerprint import Digests
-from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs_body
+from gateway.core.identity.canonical import Body
+from gateway.core.identity.fingerprint import Digests, Fingerprinter
+from gateway.core.identity.key import Key, KeyFault, KeySpec, Unquote, find_key, key_places, needs_body
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead, field_values
+from gateway.core.message import Headers, RequestHead, field_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Word
-from gateway.protect.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
 from gateway.protect.hop import Hop
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
@@ -33,6 +37,11 @@ _LOG = logging.getLogger("gateway")
 
 # RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
+
+# A longer body is digested in a thread.
+INLINE_BYTES_MAX: Final = 16 << 10
+
+Result = TypeVar("Result")
 
 
 @immutable
@@ -203,3 +212,46 @@ def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key)
     hosts = field_values(head.headers, b"host")
     forwarding = route.target.forwarding
     return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
+
+
+# What is read out of a whole body: a short one where it stands, a long one, or one in a file, in a thread. The result
+# depends on the bytes alone, never on where they were kept.
+
+
+async def digest_body(
+    fingerprinter: Fingerprinter, head: RequestHead, body: bytes | BinaryIO, body_sha256: bytes | None = None
+) -> Digests:
+    """As `Fingerprinter.digests`, for a body in memory or one that is all of a file, flushed and unchanged meanwhile.
+
+    Cancelled, it leaves a thread that ends by itself and holds the file's content, not the file: the caller may close
+    it.
+    """
+    return await _with_body(body, lambda content: fingerprinter.digests(head, content, body_sha256))
+
+
+async def find_key_in(
+    spec: KeySpec, headers: Headers, body: bytes | BinaryIO, unquote: Unquote
+) -> Key | KeyFault | None:
+    """As `core.key.find_key`, for a key that is taken from the body."""
+    return await _with_body(body, lambda content: find_key(spec, headers, content, unquote))
+
+
+async def _with_body(body: bytes | BinaryIO, use: Callable[[Body], Result]) -> Result:
+    if isinstance(body, bytes):
+        return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
+    if os.fstat(body.fileno()).st_size == 0:
+        return use(b"")
+    # Mapped before the thread starts: the mapping is its own, whatever becomes of the file object.
+    mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return await asyncio.to_thread(_use_and_close, mapped, use)
+    except asyncio.CancelledError:
+        # The thread may not have started, and then never will. One that reads closes it when it is done.
+        with contextlib.suppress(BufferError):
+            mapped.close()
+        raise
+
+
+def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result]) -> Result:
+    with mapped:
+        return use(mapped)

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.identity.key import BodyPart, ComposedKey
 from gateway.core.message import RequestHead
-from gateway.protect.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
+from gateway.protect.identification import INLINE_BYTES_MAX, digest_body, find_key_in
 from gateway.protect.structured_fields import unquote
 
 LONG = b"x" * (INLINE_BYTES_MAX + 1)

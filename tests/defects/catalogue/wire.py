@@ -173,11 +173,11 @@ DEFECTS = (
             ),
             Edit(
                 "protect/coordinator.py",
-                "                operation.first_caller_left()\n",
-                "                operation.first_caller_left()\n"
-                "                for task, one in self._operations._tasks.items():\n"
-                "                    if one is operation:\n"
-                "                        task.cancel()\n",
+                "            is_operations = operation is not None and operation.keeps_body\n",
+                "            is_operations = operation is not None and operation.keeps_body\n"
+                "            for task, one in self._operations._tasks.items():\n"
+                "                if one is operation:\n"
+                "                    task.cancel()\n",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

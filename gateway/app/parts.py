@@ -19,6 +19,7 @@ from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_fields
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Herald
+from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.identification import Identifying
@@ -26,7 +27,6 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
-from gateway.protect.spool import Spool
 from gateway.protect.waiting import Waiting
 from gateway.store.base import FastTier, Indefinite, NotApplied, Store, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
@@ -112,7 +112,10 @@ class Parts:
         )
         self.coordinator = Coordinator(
             identifying=Identifying(
-                config.service, Spool(config.state_dir / "spool"), keeps_clear_keys=config.store.clear_keys
+                config.service,
+                Spool(config.state_dir / "spool"),
+                UploadSlots(config.limits.max_in_flight),
+                keeps_clear_keys=config.store.clear_keys,
             ),
             store=store,
             journaling=journaling,

@@ -264,14 +264,7 @@ class Attempt:
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
                 )
                 abort_stream(conclusion.reply)
-                reply = by_record(
-                    snapshot,
-                    request.fingerprints,
-                    request.route,
-                    request.head.headers,
-                    identity.operation_id,
-                    free_word=Word.IN_DOUBT,
-                )
+                reply = by_record(snapshot, request, free_word=Word.IN_DOUBT)
                 # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot

@@ -42,7 +42,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.recovery import may_recover
-from gateway.core.verdict import Claimable, Doubt, judge
+from gateway.core.verdict import Claimable, Doubt, Judgement, judge
 from gateway.store.base import (
     KNOWN,
     Amnesic,
@@ -200,7 +200,7 @@ class Claiming:
                 return replace(answer, is_first=True)
             if not isinstance(answer, Seen):
                 return answer
-            judgement = judge(answer.snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+            judgement = _judge(answer.snapshot, ours, terms)
             match judgement:
                 case Claimable():
                     read_token, fingerprint = judgement.read_token, judgement.fingerprint
@@ -232,7 +232,7 @@ class Claiming:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
-        judgement = judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+        judgement = _judge(snapshot, ours, terms)
         return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -357,6 +357,10 @@ class Claiming:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         return len(tasks)
+
+
+def _judge(snapshot: Snapshot, ours: Sequence[Fingerprint], terms: Terms) -> Judgement:
+    return judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
 
 
 def _last_word_of(pursuit: _Pursuit, record: Record | None) -> LastWord | None:

@@ -22,7 +22,7 @@ from uuid import UUID
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
-from gateway.protect.arrivals import Arrivals, NoPlace
+from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.identification import Identifying, KeyedRequest
@@ -34,7 +34,6 @@ from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
-from gateway.protect.spool import WholeBody
 from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
@@ -83,7 +82,6 @@ class Coordinator:
             recall=recall,
         )
         self._look = look
-        self._arrivals = Arrivals(in_flight_max)
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
@@ -131,7 +129,7 @@ class Coordinator:
         refusal = self._overload(route)
         if refusal is not None:
             return refusal
-        request = await self._identify(incoming, route)
+        request = await self._identifying.identify(incoming, route)
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
@@ -145,17 +143,6 @@ class Coordinator:
                 request.body.close()
                 return reply
         return await self._operate(request, trace)
-
-    async def _identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
-        """Rules 4 to 7. A request that is not here whole needs a place among those whose bodies are on their way."""
-        request = self._identifying.identify_now(incoming, route)
-        if request is not None:
-            return request
-        try:
-            with self._arrivals.place(incoming.body):
-                return await self._identifying.identify(incoming, route)
-        except NoPlace:
-            return _overloaded(route, "Too many request bodies are on their way.")
 
     async def _operate(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
         """Rules 8 to 15: join those who work on the operation, or become its first caller."""

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
-from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.protect.compose import by_record, in_doubt, in_flight, in_flight_at, refuse_by, replay_of, shared_with
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word
+from gateway.protect.compose import by_judgement, by_record, in_flight, shared_with
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
@@ -80,15 +80,11 @@ class Duplicates:
 
         None where there is more to it; see `by_sight`.
         """
-        match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
-            case Replay(record):
-                reply = replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                reply = refuse_by(word, record, request.route)
-            case _:
-                return None
-        trace.attempt = record.attempts
-        return reply
+        judgement = request.judge(snapshot)
+        if not isinstance(judgement, Replay | Refuse):
+            return None
+        trace.attempt = judgement.record.attempts
+        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
 
     async def by_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
@@ -142,9 +138,9 @@ class Duplicates:
     async def _join(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         route, record = request.route, operation.record
         trace.attempt = record.attempts
-        match, _ = compare(record.fingerprint, request.fingerprints)
-        if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
-            return refuse_by(Word.KEY_REUSED, record, route)
+        claimed = Snapshot(record, record.claimed_us)
+        if isinstance(request.judge(claimed), Refuse):
+            return _after_wait(claimed, request)
         result: AttemptResult | None = None
         request.body.close()
         try:
@@ -189,33 +185,29 @@ class Duplicates:
     async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
-            case Replay(record):
-                return replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                return refuse_by(word, record, route)
+        judgement = request.judge(snapshot)
+        match judgement:
+            case Claimable():
+                return None
             case Doubt(record, is_same):
-                found = None
                 if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
+                    found = None
                     wait_seconds = self._patience_seconds(request, trace)
                     with self._place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
-                if found is None:
-                    return in_doubt(snapshot, record, route, is_same=is_same)
-                return await self._by_sight(found, request, trace)
-            case Wait(record):
-                wait_seconds = self._patience_seconds(request, trace)
+                    if found is not None:
+                        return await self._by_sight(found, request, trace)
+            case Wait():
                 latest = None
+                wait_seconds = self._patience_seconds(request, trace)
                 request.body.close()
                 with self._place(route) as has_place:
                     if has_place:
                         latest = await self._waiting.wait_settled(operation_id, wait_seconds)
-                return in_flight_at(snapshot, record, route) if latest is None else _after_wait(latest, request)
-            case Claimable():
-                return None
-            case judgement:
-                assert_never(judgement)
+                if latest is not None:
+                    return _after_wait(latest, request)
+        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
 
     def _patience_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
         """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
@@ -238,14 +230,7 @@ class Duplicates:
 
 def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
     """What a waiter gets when its wait is over: what the record says, never a claim."""
-    return by_record(
-        snapshot,
-        request.fingerprints,
-        request.route,
-        request.head.headers,
-        request.identity.operation_id,
-        free_word=Word.RELEASED,
-    )
+    return by_record(snapshot, request, free_word=Word.RELEASED)
 
 
 def _patience(request: KeyedRequest) -> tuple[float, int | None]:

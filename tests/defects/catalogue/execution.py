@@ -172,10 +172,10 @@ DEFECTS = (
         (
             Edit(
                 DUPLICATES,
-                "return in_flight_at(snapshot, record, route) if latest is None else",
-                'if latest is not None and latest.state == "released":\n'
+                "                if latest is not None:\n",
+                '                if latest is not None and latest.state == "released":\n'
                 "                    return None\n"
-                "                return in_flight_at(snapshot, record, route) if latest is None else",
+                "                if latest is not None:\n",
             ),
         ),
         (_OUTCOMES + "test_waiters_of_a_failing_request_do_not_run_it[sqlite]",),

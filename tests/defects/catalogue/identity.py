@@ -140,8 +140,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/duplicates.py",
-                "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
-                "if (match is Match.UNKNOWN",
+                "if isinstance(request.judge(claimed), Refuse):",
+                "if False:",
             ),
         ),
         ("tests/http/gateway/test_verdicts.py::test_rule_9_key_reused[sqlite]",),

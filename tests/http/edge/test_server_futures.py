@@ -14,8 +14,8 @@ import pytest
 
 from gateway.core.verdict import Word
 from gateway.http.settings import EdgeSettings
+from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.reply import Incoming, Reply, Untouched
-from gateway.protect.spool import TakenBody, WholeBody
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.verdict import Word
 from gateway.http.body import ClientBody
-from gateway.protect.arrivals import Arrivals, NoPlace
+from gateway.protect.body import NoSlot, UploadSlots
 from gateway.protect.reply import Cut, RequestCut
 from tests.support.coordination import Pieces, coordination, heard
 from tests.support.virtual_time import in_virtual_time, settle
@@ -36,20 +36,20 @@ async def read(coming: ClientBody) -> bytes:
     return b"".join([data async for data in coming.stream()])
 
 
-async def take(arrivals: Arrivals, coming: ClientBody) -> bytes:
-    with arrivals.place(coming):
+async def take(slots: UploadSlots, coming: ClientBody) -> bytes:
+    with slots.slot(coming):
         return await read(coming)
 
 
 @in_virtual_time
 async def test_a_slow_body_gives_way_when_all_places_are_taken() -> None:
     """The newcomer gets its place, and the rest of it is not waited for."""
-    arrivals = Arrivals(1)
+    slots = UploadSlots(1)
     slow, newcomer = body(), body()
-    first = asyncio.create_task(take(arrivals, slow))
+    first = asyncio.create_task(take(slots, slow))
     await asyncio.sleep(5.0)
-    second = asyncio.create_task(take(arrivals, newcomer))
-    with pytest.raises(NoPlace):
+    second = asyncio.create_task(take(slots, newcomer))
+    with pytest.raises(NoSlot):
         await first
     newcomer.arrived(b"all")
     newcomer.ended()
@@ -59,12 +59,12 @@ async def test_a_slow_body_gives_way_when_all_places_are_taken() -> None:
 @in_virtual_time
 async def test_a_slow_body_keeps_its_place_while_there_are_others() -> None:
     """Slowness alone is judged by the bound of silence, which is a minute here."""
-    arrivals = Arrivals(2)
+    slots = UploadSlots(2)
     slow, newcomer = body(), body()
-    first = asyncio.create_task(take(arrivals, slow))
+    first = asyncio.create_task(take(slots, slow))
     await asyncio.sleep(50.0)
     newcomer.ended()
-    assert await take(arrivals, newcomer) == b""
+    assert await take(slots, newcomer) == b""
     slow.arrived(b"late")
     slow.ended()
     assert await first == b"late"
@@ -74,16 +74,16 @@ async def test_a_slow_body_keeps_its_place_while_there_are_others() -> None:
 @pytest.mark.parametrize(("seconds", "pace"), [(4.9, 0), (30.0, 16 * KIB)])
 async def test_a_body_that_comes_at_a_pace_keeps_its_place(seconds: float, pace: int) -> None:
     """So does one that has just begun: the newcomer is refused instead."""
-    arrivals = Arrivals(1)
+    slots = UploadSlots(1)
     coming = body()
-    first = asyncio.create_task(take(arrivals, coming))
+    first = asyncio.create_task(take(slots, coming))
     for _ in range(10):
         await asyncio.sleep(seconds / 10)
         if pace:
             coming.arrived(bytes(int(pace * seconds / 10)))
     await settle()
-    with pytest.raises(NoPlace):
-        await take(arrivals, body())
+    with pytest.raises(NoSlot):
+        await take(slots, body())
     coming.ended()
     assert len(await first) == int(pace * seconds / 10) * 10
 
@@ -91,11 +91,11 @@ async def test_a_body_that_comes_at_a_pace_keeps_its_place(seconds: float, pace:
 @in_virtual_time
 async def test_a_body_that_is_here_in_time_is_not_cut() -> None:
     """Its last bytes may come in the very moment in which it is to give way."""
-    arrivals = Arrivals(1)
+    slots = UploadSlots(1)
     slow = body()
-    first = asyncio.create_task(take(arrivals, slow))
+    first = asyncio.create_task(take(slots, slow))
     await asyncio.sleep(6.0)
-    second = asyncio.create_task(take(arrivals, newcomer := body()))
+    second = asyncio.create_task(take(slots, newcomer := body()))
     await asyncio.sleep(0)
     slow.arrived(b"late")
     slow.ended()
@@ -106,9 +106,9 @@ async def test_a_body_that_is_here_in_time_is_not_cut() -> None:
 @in_virtual_time
 async def test_a_body_that_is_cut_short_says_why() -> None:
     """Whose client went does not hear of places, and leaves its own behind."""
-    arrivals = Arrivals(1)
+    slots = UploadSlots(1)
     coming = body()
-    first = asyncio.create_task(take(arrivals, coming))
+    first = asyncio.create_task(take(slots, coming))
     await settle()
     coming.cut_short(Cut.GONE)
     with pytest.raises(RequestCut) as raised:
@@ -116,7 +116,7 @@ async def test_a_body_that_is_cut_short_says_why() -> None:
     assert raised.value.cut is Cut.GONE
     after = body()
     after.ended()
-    assert await take(arrivals, after) == b""
+    assert await take(slots, after) == b""
 
 
 class Slow(Pieces):

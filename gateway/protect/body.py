@@ -4,24 +4,36 @@ Owns the files: they are made with mode 0600 and have no name from the start, so
 happens. It does not know what a body means. A body over its limit is refused as soon as that is known, and one that is
 cut short raises, so that nothing is ever done for half a request. The last of the disk is left to the journal, and to a
 store that is there too: without them, what is executed cannot be recorded.
+
+A body that has yet to arrive needs an upload slot. It costs a client no more than a head, and a byte now and then to
+keep it. So the slots are apart from the places of operations, and when all are taken one whose body comes too slowly
+loses its own to a newcomer. A body that comes at a pace keeps its slot: under a load of long uploads, what is half here
+must not make room for more of the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import mmap
 import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
-from gateway.protect.reply import RequestBody
+from gateway.core.identity.canonical import Body
+from gateway.protect.reply import Cut, RequestBody, RequestCut
 from gateway.upstream.result import FileBody
 from gateway.upstream.sending import closed_after
+
+# A longer body is read in a thread.
+INLINE_BYTES_MAX: Final = 16 << 10
 
 _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024
@@ -55,6 +67,33 @@ class TakenBody:
             self.content.close()
         self.content = b""
         self.is_closed = True
+
+    async def read(self, use: Callable[[Body], Result]) -> Result:
+        """What `use` makes of the bytes, without holding up the event loop: a short body is read where it stands, a
+        long one, or one in a file, in a thread. The result depends on the bytes alone, never on where they are kept.
+
+        Cancelled, it leaves a thread that ends by itself and holds the file's content, not the file: the body may be
+        closed.
+        """
+        body = self.content
+        if isinstance(body, bytes):
+            return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
+        if os.fstat(body.fileno()).st_size == 0:
+            return use(b"")
+        # Mapped before the thread starts: the mapping is its own, whatever becomes of the file object.
+        mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            return await asyncio.to_thread(_use_and_close, mapped, use)
+        except asyncio.CancelledError:
+            # The thread may not have started, and then never will. One that reads closes it when it is done.
+            with contextlib.suppress(BufferError):
+                mapped.close()
+            raise
+
+
+def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result]) -> Result:
+    with mapped:
+        return use(mapped)
 
 
 class WholeBody:
@@ -101,6 +140,14 @@ class WholeBody:
             self._taken.close()
 
 
+def taken_now(body: RequestBody, *, bytes_max: int) -> TakenBody | None:
+    """The body, where it is here whole and no longer than that; None takes nothing away."""
+    if body.length is None or body.length > bytes_max:
+        return None
+    whole = body.whole()
+    return None if whole is None else TakenBody(whole, len(whole))
+
+
 class SpoolFailed(Exception):
     """The disk took no more. Nothing was done for the request."""
 
@@ -116,21 +163,14 @@ class Spool:
 
         Raises what the body raises when it is cut short, and `SpoolFailed`.
         """
-        if body.length == 0:
-            return TakenBody(b"", 0)
         if body.length is not None and body.length > bytes_max:
             return None
-        whole = body.whole()
-        if whole is not None and len(whole) <= min(bytes_max, spool_over_bytes):
-            return TakenBody(whole, len(whole))
         async with closed_after(body.stream()) as chunks:
-            return await self._take(whole or b"", chunks, bytes_max, spool_over_bytes)
+            return await self._take(chunks, bytes_max, spool_over_bytes)
 
-    async def _take(
-        self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int
-    ) -> TakenBody | None:
-        parts = [begun] if begun else []
-        length = len(begun)
+    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
+        parts: list[bytes] = []
+        length = 0
         while length <= min(spool_over_bytes, bytes_max):
             chunk = await anext(chunks, None)
             if chunk is None:
@@ -226,3 +266,37 @@ async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.to_thread(work, *arguments)
     except OSError as error:
         raise SpoolFailed(f"the body could not be kept on disk: {error.strerror}") from error
+
+
+class NoSlot(Exception):
+    """There was no slot, or it was lost to another request. Nothing was done for this one."""
+
+
+class UploadSlots:
+    """The slots of one gateway process."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._bodies: set[RequestBody] = set()
+
+    @contextmanager
+    def slot(self, body: RequestBody) -> Iterator[None]:
+        """A slot while the body is being taken. Raises `NoSlot`."""
+        if len(self._bodies) >= self._slots and not self._make_room():
+            raise NoSlot
+        self._bodies.add(body)
+        try:
+            yield
+        except RequestCut as cut:
+            if cut.cut is Cut.CROWDED_OUT:
+                raise NoSlot from None
+            raise
+        finally:
+            self._bodies.discard(body)
+
+    def _make_room(self) -> bool:
+        for body in self._bodies:
+            if body.crowd_out():
+                self._bodies.discard(body)
+                return True
+        return False

@@ -156,9 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell."""
+    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell.
+
+    What runs on both event loops is run on the one that the product uses.
+    """
     names = set(getattr(item, "fixturenames", ()))
-    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis"))
+    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis", "[asyncio"))
 
 
 class _Hung(BaseException):

@@ -34,7 +34,7 @@ HALVES: Final = (
 )
 
 # Those of them with tests that need no server and no process, for `--quick`.
-QUICK: Final = (("core", "conformance", "docs", "config"), ("http", "observe", "protect", "store", "upkeep", "admin"))
+QUICK: Final = (("core", "conformance", "docs", "config"), ("http", "observe", "protect", "store", "upkeep"))
 
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.
 BESIDE: Final = ("servers",)

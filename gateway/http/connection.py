@@ -27,7 +27,7 @@ from gateway.http.request_parser import ReceivedRequest, RequestInvalid, Request
 from gateway.http.settings import EdgeSettings
 from gateway.protect.hop import hop_from
 from gateway.protect.reply import Cut
-from gateway.upstream.keepalive import keep_alive
+from gateway.upstream import keep_alive
 
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # The connection stops reading when so much waits behind the request that is being answered.

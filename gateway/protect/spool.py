@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
 from gateway.protect.reply import RequestBody
+from gateway.upstream.request import closed_after
 from gateway.upstream.result import FileBody
-from gateway.upstream.sending import closed_after
 
 _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024

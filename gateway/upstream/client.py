@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.upstream.answer import AnswerReceiver
 from gateway.upstream.connect import UpstreamSettings
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.pool import UpstreamPool, UpstreamStats
-from gateway.upstream.request import request_bytes
+from gateway.upstream.request import FileReader, request_bytes
+from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import (
     BodyLost,
     FileBody,
@@ -30,7 +30,6 @@ from gateway.upstream.result import (
     OutboundBody,
     SentNothing,
 )
-from gateway.upstream.sending import FileReader
 
 # What a client may have sent of a body that is still arriving and that nobody takes yet.
 _ARRIVED_BYTES_MAX: Final = 256 * 1024
@@ -53,7 +52,7 @@ class Duplex:
 
     __slots__ = ("_connection", "_receiver")
 
-    def __init__(self, connection: UpstreamConnection, receiver: AnswerReceiver) -> None:
+    def __init__(self, connection: UpstreamConnection, receiver: ResponseReceiver) -> None:
         self._connection = connection
         self._receiver = receiver
 
@@ -85,7 +84,7 @@ class Answer:
     head: ResponseHead
     framing: Framing
     length: int | None
-    body: AnswerReceiver
+    body: ResponseReceiver
     upgraded: Duplex | None
 
     def close(self) -> None:
@@ -175,7 +174,7 @@ class Upstream:
         if not is_allowed:
             return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
         timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
-        receiver = AnswerReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
+        receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
         connection.send(
             written.head,
             source,
@@ -207,24 +206,17 @@ class Upstream:
     async def _receive(
         self,
         connection: UpstreamConnection,
-        receiver: AnswerReceiver,
+        receiver: ResponseReceiver,
         on_interim: Callable[[ResponseHead], None] | None,
     ) -> Answer | Lost:
-        while True:
-            news = receiver.news()
-            if isinstance(news, Lost):
-                self._pool.stats.lost += 1
-                return news
-            if news and on_interim is not None:
-                for interim in news:
-                    on_interim(interim)
-            head = receiver.head
-            if head is not None:
-                self._pool.stats.answered += 1
-                framing = receiver.framing
-                upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
-                return Answer(head, framing, receiver.length, receiver, upgraded)
-            await receiver.next_news()
+        head = await receiver.wait_head(on_interim)
+        if isinstance(head, Lost):
+            self._pool.stats.lost += 1
+            return head
+        self._pool.stats.answered += 1
+        framing = receiver.framing
+        upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
+        return Answer(head, framing, receiver.length, receiver, upgraded)
 
     def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
         self._pool.stats.not_sent += 1

@@ -14,11 +14,10 @@ import ssl
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from gateway.upstream.certificates import believing, load_chain
 from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
-from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
@@ -26,6 +25,10 @@ Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 _LOCAL_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 # How long a polite TLS end may wait for the other side's.
 _TLS_CLOSE_SECONDS = 1.0
+# A silent end that is gone is found out within a minute.
+_SILENT_SECONDS: Final = 30
+_PROBE_INTERVAL_SECONDS: Final = 10
+_PROBES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +174,16 @@ def _connect_fault(error: Exception, phase: str) -> SentNothing:
     if isinstance(error, OSError) and error.errno in _LOCAL_FAULTS:
         return SentNothing.LOCAL
     return SentNothing.UNREACHABLE
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel ask a silent end whether it is there. Raises OSError where that is not a TCP connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every platform has these; where they are missing its own, slower, clocks apply.
+    for option, value in (
+        ("TCP_KEEPIDLE", _SILENT_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", _PROBES),
+    ):
+        if (number := getattr(socket, option, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -24,10 +24,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, cast
 
-from gateway.upstream.answer import NEVER, AnswerReceiver
-from gateway.upstream.parser import AnswerInvalid, AnswerParser
+from gateway.upstream.parser import ResponseInvalid, ResponseParser
+from gateway.upstream.request import FileReader, send_body
+from gateway.upstream.response import NEVER, ResponseReceiver
 from gateway.upstream.result import StreamBody, Unknown
-from gateway.upstream.sending import FileReader, send_body
 
 # Up to this size head and body leave in one write, and so usually in one segment.
 _ONE_WRITE_BYTES_MAX = 64 * 1024
@@ -60,6 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_deadline",
         "_drained",
         "_executor",
+        "_header_bytes_max",
         "_is_writing_paused",
         "_loop",
         "_owner",
@@ -94,8 +95,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._arrivals = select.poll()
         self._arrivals.register(sock, select.POLLIN)
         self._executor = executor
-        self._parser = AnswerParser(header_bytes_max)
-        self._receiver: AnswerReceiver | None = None
+        self._header_bytes_max = header_bytes_max
+        self._parser: ResponseParser | None = None
+        self._receiver: ResponseReceiver | None = None
         self._sender: asyncio.Task[None] | None = None
         self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -117,12 +119,12 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def announced_keepalive_seconds(self) -> float | None:
         """What the upstream's last `Keep-Alive` field said, None if nothing."""
-        return self._parser.keepalive_seconds if self.served else None
+        return None if self._parser is None else self._parser.keepalive_seconds
 
     @property
     def may_be_followed(self) -> bool:
         """Whether bytes may be under way that belong to the last answer, which has no body."""
-        return self.served > 0 and self._parser.may_be_followed
+        return self._parser is not None and self._parser.may_be_followed
 
     def is_quiet(self) -> bool:
         """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
@@ -153,7 +155,7 @@ class UpstreamConnection(asyncio.Protocol):
         self,
         head: bytes,
         body: bytes | FileReader | StreamBody,
-        receiver: AnswerReceiver,
+        receiver: ResponseReceiver,
         *,
         method: bytes,
         wants_upgrade: bool,
@@ -173,7 +175,9 @@ class UpstreamConnection(asyncio.Protocol):
             transport.write(head)
             transport.write(body)
         self._receiver = receiver
-        self._parser.begin(receiver, method, wants_upgrade)
+        self._parser = ResponseParser(
+            receiver, method, wants_upgrade=wants_upgrade, header_bytes_max=self._header_bytes_max
+        )
         if not isinstance(body, bytes):
             self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
             self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
@@ -255,63 +259,58 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
-        receiver = self._receiver
-        if receiver is None:
+        receiver, parser = self._receiver, self._parser
+        if receiver is None or parser is None:
             if not self._transport.is_closing():
                 self._owner.connection_condemned(self)
                 self._close(politely=False)
             return
-        parser = self._parser
         try:
             parser.feed(data)
-        except AnswerInvalid as problem:
+        except ResponseInvalid as problem:
             self.abort(problem.reason, str(problem))
             return
         if parser.is_done:
-            self._finish()
+            self._finish(parser)
         elif parser.is_upgraded and self._sender is not None:
             self.abort(Unknown.MALFORMED, "101 before the request was read")
-        receiver.tell()
+        receiver.wake()
 
     def eof_received(self) -> bool:
         """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
-        receiver = self._receiver
-        if receiver is None:
+        receiver, parser = self._receiver, self._parser
+        if receiver is None or parser is None:
             return False
         is_clean = self._is_end_authentic()
-        if is_clean and self._parser.is_upgraded:
+        if is_clean and parser.is_upgraded:
             self._receiver = None
             receiver.body_ended()
-            receiver.tell()
+            receiver.wake()
             # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
             return self._transport.get_extra_info("ssl_object") is None
-        if is_clean and self._parser.end_of_input():
-            self._finish()
-            receiver.tell()
-        elif self._parser.has_begun:
-            self.abort(Unknown.TRUNCATED, "the connection ended inside the answer")
+        if is_clean and parser.end_of_input():
+            self._finish(parser)
+            receiver.wake()
         else:
-            self._note_death_on_reuse()
-            self.abort(Unknown.CLOSED, "the connection ended before an answer")
+            self._note_death_on_reuse(parser)
+            self.abort(*_ended(parser))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and self._receiver is not None:
             self._read_what_is_left()
         self.is_closed = True
-        receiver = self._detach()
+        receiver, parser = self._detach(), self._parser
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.resume_writing()
-        if receiver is not None:
-            self._note_death_on_reuse()
+        if receiver is not None and parser is not None:
+            self._note_death_on_reuse(parser)
             if exc is not None:
                 receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
-            elif self._parser.has_begun:
-                receiver.fail(Unknown.TRUNCATED, "the connection ended inside the answer")
             else:
-                receiver.fail(Unknown.CLOSED, "the connection ended before an answer")
+                receiver.fail(*_ended(parser))
         self._owner.connection_closed(self)
 
     def pause_writing(self) -> None:
@@ -340,9 +339,9 @@ class UpstreamConnection(asyncio.Protocol):
         except ssl.SSLError:
             return False
 
-    def _note_death_on_reuse(self) -> None:
-        """Tells the owner of a keep-alive race that was lost, or may have been."""
-        if self.served and not self._parser.has_begun:
+    def _note_death_on_reuse(self, parser: ResponseParser) -> None:
+        """Reports to the owner a keep-alive race that was lost, or may have been."""
+        if self.served and not parser.has_begun:
             self._owner.connection_died_on_reuse(self)
 
     def _read_what_is_left(self) -> None:
@@ -352,13 +351,13 @@ class UpstreamConnection(asyncio.Protocol):
         meets it, the transport gives up without having read. Over TLS the socket is closed by now, and the answer lost.
         """
         with contextlib.suppress(OSError):
-            while self._receiver is not None and not self._parser.is_upgraded:
+            while self._receiver is not None and self._parser is not None and not self._parser.is_upgraded:
                 data = self._socket.recv(64 * 1024, socket.MSG_DONTWAIT)
                 if not data:
                     return
                 self.data_received(data)
 
-    def _detach(self) -> AnswerReceiver | None:
+    def _detach(self) -> ResponseReceiver | None:
         receiver, self._receiver = self._receiver, None
         self._deadline = NEVER
         if self._sender is not None:
@@ -366,14 +365,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._sender = None
         return receiver
 
-    def _finish(self) -> None:
-        """The answer has ended; may the connection serve another?"""
+    def _finish(self, parser: ResponseParser) -> None:
+        """The response has ended; may the connection serve another?"""
         is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
         self._detach()
         self.served += 1
-        if self._parser.has_excess or not is_request_sent:
+        if parser.has_excess or not is_request_sent:
             self._close(politely=False)
-        elif not self._parser.is_persistent or self._transport.is_closing():
+        elif not parser.is_persistent or self._transport.is_closing():
             self._close(politely=True)
         else:
             self._owner.give_back(self)
@@ -388,7 +387,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def _send_body(
-        self, body: FileReader | StreamBody, receiver: AnswerReceiver, sending_restarts_clock: bool
+        self, body: FileReader | StreamBody, receiver: ResponseReceiver, sending_restarts_clock: bool
     ) -> None:
         """Runs beside the wait for the answer; cancelled when the exchange ends first."""
         problem = await send_body(
@@ -398,3 +397,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._sender = None
             if problem is not None:
                 self.abort(Unknown.REQUEST_ABORTED, problem)
+
+
+def _ended(parser: ResponseParser) -> tuple[Unknown, str]:
+    if parser.has_begun:
+        return Unknown.TRUNCATED, "the connection ended inside the response"
+    return Unknown.CLOSED, "the connection ended before a response"

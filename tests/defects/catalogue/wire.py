@@ -33,7 +33,7 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "            return news\n",
+                "            return head\n",
                 '            return NotSent(SentNothing.LOCAL, "lost")\n',
             ),
         ),
@@ -56,7 +56,7 @@ DEFECTS = (
         "a request goes out on a used connection that nobody has seen to last",
         (
             Edit(
-                "upstream/idle_history.py",
+                "upstream/pool.py",
                 "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit",
                 "return True",
             ),
@@ -68,7 +68,7 @@ DEFECTS = (
         "an answer that broke off is taken for what came of it",
         (
             Edit(
-                "upstream/answer.py",
+                "upstream/response.py",
                 "return BodyLost(self._loss.reason, self._loss.detail)\n            try:",
                 'return b"".join(taken)\n            try:',
             ),
@@ -86,7 +86,7 @@ DEFECTS = (
                 CONNECTION,
                 "            if exc is not None:\n                receiver.fail(Unknown.RESET",
                 "            if receiver.framing.name == 'CLOSE':\n                receiver.body_ended()\n"
-                "                receiver.tell()\n"
+                "                receiver.wake()\n"
                 "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
             ),
         ),

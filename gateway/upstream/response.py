@@ -1,11 +1,11 @@
 """The receiving half of one exchange: what the connection puts in, what the caller takes out.
 
-Owns the buffered part of the answer, the flow control of the connection while the caller is slow, and the wait for
-more. It does not know sockets or pools, and it outlives its connection: an answer whose end has arrived is detached
-from it, so the connection may serve the next request while this body is still being read.
+Owns the buffered part of the response, the flow control of the connection while the caller is slow, and the wait for
+more. It does not know sockets or pools, and it outlives its connection: once the end of the response has arrived, the
+connection may serve the next request while this body is still being read.
 
-What comes together is put in piece by piece, and told of once, with `tell`: so a head and its body wake the caller
-together, and never in the middle of the parser's work.
+What comes together is put in piece by piece, and wakes the caller once: a head and its body are there together, and
+nothing happens in the middle of the parser's work.
 
 Invariant: after `body_ended` or `fail` nothing changes but the buffer, which only shrinks. One caller at a time.
 """
@@ -13,18 +13,19 @@ Invariant: after `body_ended` or `fail` nothing changes but the buffer, which on
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from gateway.core.message import ResponseHead
 from gateway.upstream.result import BodyLost, Framing, Lost, TooLong, Unknown
 
 # The connection stops reading above this, until the caller takes what is there.
-BUFFER_BYTES_MAX = 256 * 1024
+BUFFER_BYTES_MAX: Final = 256 * 1024
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
-class AnswerSource(Protocol):
+class ResponseSource(Protocol):
     """What the receiving half asks of the connection that feeds it."""
 
     def pause_reading(self) -> None: ...
@@ -34,8 +35,8 @@ class AnswerSource(Protocol):
     def allow_to_outlast(self) -> None: ...
 
 
-class AnswerReceiver:
-    """Buffers one answer.
+class ResponseReceiver:
+    """Buffers one response.
 
     Times: the head, and a body taken with `read_all`, must be there by `deadline`, which counts from the first byte of
     the request. `read` allows `silence_seconds` from its call to the next bytes, so a stream may last for ever.
@@ -59,10 +60,10 @@ class AnswerReceiver:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, source: AnswerSource, deadline: float, silence_seconds: float
+        self, loop: asyncio.AbstractEventLoop, source: ResponseSource, deadline: float, silence_seconds: float
     ) -> None:
         self._loop = loop
-        self._source: AnswerSource | None = source
+        self._source: ResponseSource | None = source
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._interims: list[ResponseHead] = []
@@ -98,11 +99,11 @@ class AnswerReceiver:
         self._detach()
 
     def fail(self, reason: Unknown, detail: str) -> None:
-        """The answer will not come to its end. Tells it, too."""
+        """The response will not come to its end. Wakes the caller, too."""
         if not self._is_complete and self._loss is None:
             self._loss = Lost(reason, detail)
             self._detach()
-            self.tell()
+            self.wake()
 
     def _detach(self) -> None:
         if self._source is not None:
@@ -112,8 +113,8 @@ class AnswerReceiver:
                 self._source.resume_reading()
             self._source = None
 
-    def tell(self) -> None:
-        """What came together is in: no time is running now, and whoever waits may look."""
+    def wake(self) -> None:
+        """What came together is in: no time is running now, and the caller may look."""
         if self._source is not None:
             self._source.set_deadline(NEVER)
         waiter, self._waiter = self._waiter, None
@@ -132,22 +133,21 @@ class AnswerReceiver:
 
     # -- taken out, by the caller -------------------------------------------------------------------------------------
 
-    def news(self) -> list[ResponseHead] | Lost | None:
-        """The interim answers that came, with the head or before it; the loss of both; None when nothing came yet."""
-        if self.head is None:
-            if self._loss is not None:
+    async def wait_head(self, on_interim: Callable[[ResponseHead], None] | None) -> ResponseHead | Lost:
+        """The head, or its loss. `on_interim` gets each interim response before, as soon as it is here."""
+        while True:
+            if self.head is None and self._loss is not None:
                 return self._loss
-            if not self._interims:
-                return None
-        interims, self._interims = self._interims, []
-        return interims
-
-    def next_news(self) -> asyncio.Future[None]:
-        """To be awaited until there are news of the head."""
-        return self._expect(self.deadline)
+            interims, self._interims = self._interims, []
+            if on_interim is not None:
+                for interim in interims:
+                    on_interim(interim)
+            if self.head is not None:
+                return self.head
+            await self._expect(self.deadline)
 
     def allow_to_outlast(self) -> None:
-        """The rest is only passed on, for as long as that takes: whoever has to be executed must not wait for it."""
+        """The rest is only passed on, for as long as that takes: no request that has to be executed may wait for it."""
         if self._source is not None:
             self._source.allow_to_outlast()
 
@@ -199,7 +199,7 @@ class AnswerReceiver:
                 raise
 
     def close(self, reason: Unknown = Unknown.ABORTED) -> None:
-        """Give the rest up: aborts the connection unless the answer has ended already. May be called repeatedly."""
+        """Give the rest up: aborts the connection unless the response has ended already. May be called repeatedly."""
         if self._source is not None:
             self._source.abort(reason, "given up by the caller")
         self._buffer.clear()
@@ -216,7 +216,7 @@ class AnswerReceiver:
         return data
 
     def _expect(self, deadline: float) -> asyncio.Future[None]:
-        """What `tell` resolves next. Not to be called once the answer has ended or is lost."""
+        """What `wake` resolves next. Not to be called once the response has ended or is lost."""
         if self._source is not None:
             self._source.set_deadline(deadline)
         self._waiter = self._loop.create_future()

@@ -25,7 +25,7 @@ Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MIB = 1024 * 1024
 LONG = 100 * MIB
 HELD_BYTES_MAX = 12 * MIB
-ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"}
+ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via"}
 
 
 @pytest.fixture

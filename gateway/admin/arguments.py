@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.admin.journal import REFUSED, WAITING
-from gateway.config.unit import duration_seconds
+from gateway.config.leaf import duration_seconds
 from gateway.core.operation import State, microseconds
 
 AddParser = Callable[..., argparse.ArgumentParser]

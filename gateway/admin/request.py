@@ -21,7 +21,7 @@ from gateway.admin.documents import Declined, problem
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
-from gateway.config.unit import duration_seconds
+from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Query
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
-from gateway.config.section import Section, follow, written
-from gateway.config.unit import Count, Duration
+from gateway.config.leaf import Count, Duration
+from gateway.config.section import Disagreement, Section, follow, written
 
 # How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0
@@ -24,6 +25,10 @@ class UpstreamTls(Section):
     """The private key of that certificate."""
     server_name: Annotated[str, HostName()] | None = None
     """The name that the service's certificate must hold, if it is not the host of the URL."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.cert is None) != (self.key is None):
+            yield Disagreement((), "cert and key must be given together")
 
 
 class _UpstreamSettings(Section):

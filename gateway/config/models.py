@@ -1,6 +1,7 @@
 """The whole configuration as values.
 
-Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Attributes have the names of the
+Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section says what its own
+keys must agree on; what concerns several of them is in `checks`. Attributes have the names of the
 keys (`from` is `from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed
 every check; its repr shows no secret.
 """
@@ -8,6 +9,7 @@ every check; its repr shows no secret.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,10 +27,18 @@ from gateway.config.address import (
     RedisUrl,
     SqliteUrl,
 )
-from gateway.config.leaf import Leaf, wrong
+from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
 from gateway.config.route import Route
-from gateway.config.section import Section, mapping_or_list, one_of, written
-from gateway.config.unit import Count, Duration, Flag, Name, Size
+from gateway.config.section import (
+    Disagreement,
+    Holder,
+    Section,
+    listed_twice,
+    mapping_or_list,
+    one_of,
+    repeated,
+    written,
+)
 from gateway.config.upstream import Upstream
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
@@ -117,6 +127,12 @@ class Store(Section):
     cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
     """How much memory those answers may take. Workers share it out evenly."""
 
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.accept_server_settings and not isinstance(self.durable, PostgresUrl):
+            message = "only a postgresql:// store has a server with settings"
+            yield Disagreement(("accept_server_settings",), message)
+        yield from listed_twice(("accept_server_settings",), self.accept_server_settings)
+
 
 class Limits(Section):
     """What the gateway takes at once."""
@@ -179,6 +195,10 @@ class Secrets(Section):
             case keys:
                 return keys
 
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(key.id for key in self.fingerprint_keys):
+            yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
+
 
 class Log(Section):
     """What is logged."""
@@ -191,7 +211,7 @@ class Log(Section):
     """Which requests get a line."""
 
 
-class Config(Section):
+class Config(Holder):
     """Configuration of the idempotency gateway."""
 
     service: Annotated[str, Name()] = "default"

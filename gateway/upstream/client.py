@@ -108,7 +108,7 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
         """Must be called with the event loop running; opens nothing yet.
 
-        `on_change` is told why connections can no longer be made, again when the reason is another one, and None when
+        `on_change` gets why connections can no longer be made, again when the reason is another one, and None when
         they can be made again.
         """
         self.settings = settings
@@ -132,9 +132,9 @@ class Upstream:
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
     ) -> Answer | NotSent | Lost:
-        """Send the request once and wait for the head of its answer.
+        """Send the request once and wait for the head of its response.
 
-        `request.headers` are the end-to-end fields including `Host`; framing and connection fields in it are replaced.
+        `request.headers` are the end-to-end headers including `Host`; those of framing and connection are replaced.
         `may_send` is asked in the step of the event loop in which the first byte goes out; on False nothing is sent.
         `on_interim` gets every 1xx but 100, before `exchange` returns.
 
@@ -148,7 +148,7 @@ class Upstream:
         written = request_bytes(request, body)
         if written is None:
             return self._not_sent(
-                SentNothing.REQUEST_INVALID, "the method, the target or a field cannot be sent as it is"
+                SentNothing.REQUEST_INVALID, "the method, the target or a header cannot be sent as it is"
             )
         try:
             source = FileReader(body) if isinstance(body, FileBody) else body

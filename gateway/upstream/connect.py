@@ -40,9 +40,9 @@ class UpstreamSettings:
     connection (name, TCP and TLS, over all addresses). `response_timeout_seconds` counts from the first byte of a
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
     Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
-    ever, keep none of them out. Nor do answers that outlast their operation: they count as those of others do, and
-    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long an
-    answer that nobody takes anything of keeps others out.
+    ever, keep none of them out. Nor do responses that outlast their operation: they count as those of others do, and
+    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long a
+    response that nobody takes anything of keeps others out.
     """
 
     host: str
@@ -146,7 +146,7 @@ async def _open_at(
             made.abort(Unknown.ABORTED, "it was given up in the moment in which it was made")
         if connection is None and sock is not None:
             sock.close()
-    # Not before: uvloop never tells a connection of its end when its making is cancelled.
+    # Not before: uvloop never reports its end to a connection when its making is cancelled.
     owner.connection_made(connection)
     if not connection.is_quiet():
         connection.discard()

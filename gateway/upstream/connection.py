@@ -4,9 +4,9 @@ Owns the moment after which a byte of the request may have left (`send`), the en
 connection may serve another. Does not choose connections and does not know what a request means.
 
 Theory of operation. A connection is idle, or has a receiver. `send` gives it one and hands the first bytes to the
-transport in the same step. It loses the receiver when the answer has ended or can no longer end; only after an end that
-leaves no doubt about where both messages stop does it go back to its owner. Whatever arrives while it has no receiver
-belongs to nobody, so it condemns the connection: it must never become the answer to the next request.
+transport in the same step. It loses the receiver when the response has ended or can no longer end; only after an end
+that leaves no doubt about where both messages stop does it go back to its owner. Whatever arrives while it has no
+receiver belongs to nobody, so it condemns the connection: it must never become the response to the next request.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -118,12 +118,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def announced_keepalive_seconds(self) -> float | None:
-        """What the upstream's last `Keep-Alive` field said, None if nothing."""
+        """What the upstream's last `Keep-Alive` header said, None if nothing."""
         return None if self._parser is None else self._parser.keepalive_seconds
 
     @property
     def may_be_followed(self) -> bool:
-        """Whether bytes may be under way that belong to the last answer, which has no body."""
+        """Whether bytes may be under way that belong to the last response, which has no body."""
         return self._parser is not None and self._parser.may_be_followed
 
     def is_quiet(self) -> bool:
@@ -134,7 +134,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.is_closed or self._transport.is_closing():
             return False
         if not self._arrivals.poll(0):
-            # As nearly always, and told without an exception.
+            # As nearly always, and known without an exception.
             return True
         try:
             pending = self._socket.recv(1, _PEEK)
@@ -142,7 +142,7 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         except OSError:
             return False
-        # A fresh TLS 1.3 connection has session tickets to read; they are no answer to anything.
+        # A fresh TLS 1.3 connection has session tickets to read; they are no response to anything.
         return bool(pending) and not self.served and self._transport.get_extra_info("ssl_object") is not None
 
     def discard(self) -> None:
@@ -210,7 +210,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort(Unknown.TIMEOUT, "nothing came in time")
 
     def abort(self, reason: Unknown, detail: str) -> None:
-        """End the exchange without its answer, and the connection with it."""
+        """End the exchange without its response, and the connection with it."""
         receiver = self._detach()
         self._close(politely=False)
         if receiver is not None:
@@ -219,7 +219,7 @@ class UpstreamConnection(asyncio.Protocol):
     def crowd_out(self, unread_seconds: float) -> bool:
         """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
         if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
-            self.abort(Unknown.ABORTED, "nobody took the answer, and others wanted its place")
+            self.abort(Unknown.ABORTED, "nobody took the response, and others wanted its place")
             return True
         return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
 
@@ -345,10 +345,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._owner.connection_died_on_reuse(self)
 
     def _read_what_is_left(self) -> None:
-        """Takes an answer that the kernel already holds although the connection broke.
+        """Takes a response that the kernel already holds although the connection broke.
 
         An upstream that answers before it has read the whole request and closes provokes an RST; when our next write
-        meets it, the transport gives up without having read. Over TLS the socket is closed by now, and the answer lost.
+        meets it, the transport gives up without having read. Over TLS the socket is closed by now: it is lost.
         """
         with contextlib.suppress(OSError):
             while self._receiver is not None and self._parser is not None and not self._parser.is_upgraded:
@@ -389,7 +389,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def _send_body(
         self, body: FileReader | StreamBody, receiver: ResponseReceiver, sending_restarts_clock: bool
     ) -> None:
-        """Runs beside the wait for the answer; cancelled when the exchange ends first."""
+        """Runs beside the wait for the response; cancelled when the exchange ends first."""
         problem = await send_body(
             self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
         )

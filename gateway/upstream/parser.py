@@ -65,7 +65,7 @@ class _Parts:
     has_excess = False
 
     def __init__(self) -> None:
-        self.fields: list[tuple[bytes, bytes]] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self.data: list[bytes] = []
 
     def on_status(self, part: bytes) -> None:
@@ -74,7 +74,7 @@ class _Parts:
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come here, too. llhttp leaves the white space behind a value.
         if not self.has_head:
-            self.fields.append((name, value.rstrip(b" \t")))
+            self.headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -193,7 +193,7 @@ class ResponseParser:
         status = self._llhttp.get_status_code()
         if not parts.has_head or status < 100 or _CONTROL.search(parts.reason):
             raise _malformed("not an HTTP/1 status line")
-        headers = IndexedHeaders(parts.fields)
+        headers = IndexedHeaders(parts.headers)
         head = ResponseHead(status, parts.reason, headers)
         if status >= 200 or status == 101:
             self._begin_body(head, headers.by_name)

@@ -45,34 +45,34 @@ class RequestBytes:
 def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | None:
     """The head as it is sent; None when it cannot be written unambiguously.
 
-    Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
-    a framing of its own.
+    Hop-by-hop headers are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its response
+    has a framing of its own.
     """
-    fields: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
     upgrade = False
-    for field in request.headers:
-        kind = _KINDS[field[0]]
+    for header in request.headers:
+        kind = _KINDS[header[0]]
         if kind == _SENT:
-            fields.append(field)
+            headers.append(header)
         elif kind == _UPGRADE and asks_upgrade(request.headers):
             upgrade = True
-            fields.append(field)
+            headers.append(header)
         elif kind == _INVALID:
             return None
     if upgrade:
-        fields.append((b"Connection", b"Upgrade"))
+        headers.append((b"Connection", b"Upgrade"))
     match body:
         case bytes():
             if body or request.method not in _BODILESS:
-                fields.append((b"Content-Length", b"%d" % len(body)))
+                headers.append((b"Content-Length", b"%d" % len(body)))
         case FileBody(length=length) | StreamBody(length=int(length)):
-            fields.append((b"Content-Length", b"%d" % length))
+            headers.append((b"Content-Length", b"%d" % length))
         case StreamBody():
-            fields.append((b"Transfer-Encoding", b"chunked"))
+            headers.append((b"Transfer-Encoding", b"chunked"))
     request_line = b"%b %b HTTP/1.1" % (request.method, request.target)
-    head = b"\r\n".join((request_line, *map(b": ".join, fields), b"", b""))
-    lines = len(fields) + 2
-    # A value that smuggles a line would leave the head well formed, with one line more than there are fields.
+    head = b"\r\n".join((request_line, *map(b": ".join, headers), b"", b""))
+    lines = len(headers) + 2
+    # A value that smuggles a line would leave the head well formed, with one line more than there are headers.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
         or head.count(b"\n") != lines
@@ -87,7 +87,7 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | No
 def _kind_of(name: bytes) -> int:
     lower = name.lower()
     if not _NAME.fullmatch(name):
-        # Also one with a colon in it, which would make a field of another name.
+        # Also one with a colon in it, which would make a header of another name.
         kind = _INVALID
     elif lower == b"upgrade":
         kind = _UPGRADE

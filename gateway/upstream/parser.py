@@ -112,6 +112,7 @@ class ResponseParser:
     _framing: Framing | None = None
     _left = 0
     _framing_bytes = 0
+    _line_ends = 0
     _interims = 0
 
     def __init__(self, sink: ResponseSink, method: bytes, *, wants_upgrade: bool, header_bytes_max: int) -> None:
@@ -285,9 +286,11 @@ class ResponseParser:
         self._framing_bytes = max(0, self._framing_bytes + len(data) - len(body) - allowed)
         if self._framing_bytes > self._header_bytes_max:
             raise _malformed("chunk extensions or trailers too long")
+        line_ends = len(data) - len(data.rstrip(b"\r\n"))
+        self._line_ends = line_ends if line_ends < len(data) else line_ends + self._line_ends
         if parts.has_ended:
-            # What llhttp complains of now is no part of the response.
-            self.has_excess = parts.has_excess or problem is not None
+            # What llhttp complains of now is no part of the response, and empty lines behind one it does not report.
+            self.has_excess = parts.has_excess or problem is not None or self._line_ends > len(_HEAD_END)
             self._finish()
         elif problem is not None:
             raise _malformed(str(problem))

@@ -108,10 +108,36 @@ def test_segmentation_changes_nothing(name: str, cuts: list[int]) -> None:
     assert parser.is_done
 
 
+PIECES = [b"\r\n", b"\n", b"\r", b" ", b":", b";", b"0", b"5", b"\x00", b"\x1b", b"\xff", b"HTTP/1.1 ", b"A" * 300]
+
+
+@given(
+    name=st.sampled_from(sorted(WHOLE)),
+    inserts=st.lists(st.tuples(st.integers(0, 200), st.sampled_from(PIECES)), min_size=1, max_size=4),
+    method=st.sampled_from([b"POST", b"HEAD"]),
+)
+def test_what_is_refused_does_not_depend_on_the_cut_either(
+    name: str, inserts: list[tuple[int, bytes]], method: bytes
+) -> None:
+    """An answer that something got into is understood, or refused, in one piece as byte by byte."""
+    wire = WHOLE[name][0]
+    for position, piece in inserts:
+        wire = wire[:position] + piece + wire[position:]
+
+    def heard(*pieces: bytes) -> object:
+        try:
+            told, parser = parse(*pieces, method=method)
+        except ResponseInvalid as refusal:
+            return refusal.reason
+        return told, parser.is_done, parser.has_excess, parser.is_persistent
+
+    assert heard(wire) == heard(*(wire[i : i + 1] for i in range(len(wire))))
+
+
 @whole_answers
 def test_bytes_behind_the_end_are_noticed(wire: bytes, body: bytes, framing: Framing) -> None:
     """Excess is not part of the answer, whether it comes with it or after it."""
-    for pieces in ((wire + b"H",), (wire, b"H")):
+    for pieces in ((wire + b"H",), (wire, b"H"), (wire + b"\r\n",), (wire + b"\n",), (wire[:-1], wire[-1:] + b"\r")):
         told, parser = parse(*pieces)
         assert told.body == body
         assert parser.is_done

@@ -3,10 +3,10 @@
 Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
 connection may serve another. Does not choose connections and does not know what a request means.
 
-Theory of operation. A connection is idle, or has a receiver. `send` gives it one and hands the first bytes to the
-transport in the same step. It loses the receiver when the response has ended or can no longer end; only after an end
-that leaves no doubt about where both messages stop does it go back to its owner. Whatever arrives while it has no
-receiver belongs to nobody, so it condemns the connection: it must never become the response to the next request.
+Theory of operation. A connection is idle, or has an exchange: a receiver and a parser. `send` begins it and hands the
+first bytes to the transport in the same step. It is over when the response has ended or can no longer end; only after
+an end that leaves no doubt about where both messages stop does the connection go back to its owner. Whatever arrives
+while there is no exchange belongs to nobody, so it condemns the connection: it must never become the next response.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -50,8 +50,10 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
-    the loop's clock), `idle_before_seconds`, `is_passing` and `gives_way` are notes of the owner.
+    `served` counts finished exchanges. `announced_keepalive_seconds` is what the last response said, if anything, and
+    `may_be_followed` whether bytes may be under way that belong to it, although it has no body. Until the connection is
+    made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on the loop's clock), `idle_before_seconds`,
+    `is_passing` and `gives_way` are notes of the owner.
     """
 
     __slots__ = (
@@ -59,18 +61,18 @@ class UpstreamConnection(asyncio.Protocol):
         "_crowd_out_body",
         "_deadline",
         "_drained",
+        "_exchange",
         "_executor",
         "_header_bytes_max",
         "_is_writing_paused",
         "_loop",
         "_owner",
-        "_parser",
-        "_receiver",
         "_sender",
         "_socket",
         "_timer",
         "_timer_at",
         "_transport",
+        "announced_keepalive_seconds",
         "gives_way",
         "idle_before_seconds",
         "idle_since",
@@ -78,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         "is_closed",
         "is_idle",
         "is_passing",
+        "may_be_followed",
         "served",
     )
 
@@ -96,8 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._arrivals.register(sock, select.POLLIN)
         self._executor = executor
         self._header_bytes_max = header_bytes_max
-        self._parser: ResponseParser | None = None
-        self._receiver: ResponseReceiver | None = None
+        self._exchange: tuple[ResponseReceiver, ResponseParser] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -109,22 +111,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_until = 0.0
         self.idle_before_seconds = 0.0
         self.served = 0
+        self.announced_keepalive_seconds: float | None = None
+        self.may_be_followed = False
         self.is_closed = True
         self.is_idle = False
         self.is_passing = False
         self.gives_way = False
 
     # -- for the owner ------------------------------------------------------------------------------------------------
-
-    @property
-    def announced_keepalive_seconds(self) -> float | None:
-        """What the upstream's last `Keep-Alive` header said, None if nothing."""
-        return None if self._parser is None else self._parser.keepalive_seconds
-
-    @property
-    def may_be_followed(self) -> bool:
-        """Whether bytes may be under way that belong to the last response, which has no body."""
-        return self._parser is not None and self._parser.may_be_followed
 
     def is_quiet(self) -> bool:
         """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
@@ -174,10 +168,8 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             transport.write(head)
             transport.write(body)
-        self._receiver = receiver
-        self._parser = ResponseParser(
-            receiver, method, wants_upgrade=wants_upgrade, header_bytes_max=self._header_bytes_max
-        )
+        parser = ResponseParser(receiver, method, wants_upgrade=wants_upgrade, header_bytes_max=self._header_bytes_max)
+        self._exchange = (receiver, parser)
         if not isinstance(body, bytes):
             self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
             self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
@@ -211,14 +203,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self, reason: Unknown, detail: str) -> None:
         """End the exchange without its response, and the connection with it."""
-        receiver = self._detach()
+        exchange = self._detach()
         self._close(politely=False)
-        if receiver is not None:
-            receiver.fail(reason, detail)
+        if exchange is not None:
+            exchange[0].fail(reason, detail)
 
     def crowd_out(self, unread_seconds: float) -> bool:
         """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
-        if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
+        if self._exchange is not None and self._exchange[0].is_unread_for(unread_seconds):
             self.abort(Unknown.ABORTED, "nobody took the response, and others wanted its place")
             return True
         return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
@@ -259,12 +251,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
-        receiver, parser = self._receiver, self._parser
-        if receiver is None or parser is None:
+        if self._exchange is None:
             if not self._transport.is_closing():
                 self._owner.connection_condemned(self)
                 self._close(politely=False)
             return
+        receiver, parser = self._exchange
         try:
             parser.feed(data)
         except ResponseInvalid as problem:
@@ -278,12 +270,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
-        receiver, parser = self._receiver, self._parser
-        if receiver is None or parser is None:
+        if self._exchange is None:
             return False
+        receiver, parser = self._exchange
         is_clean = self._is_end_authentic()
         if is_clean and parser.is_upgraded:
-            self._receiver = None
+            self._exchange = None
             receiver.body_ended()
             receiver.wake()
             # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
@@ -297,15 +289,16 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self._receiver is not None:
+        if exc is not None:
             self._read_what_is_left()
         self.is_closed = True
-        receiver, parser = self._detach(), self._parser
+        exchange = self._detach()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.resume_writing()
-        if receiver is not None and parser is not None:
+        if exchange is not None:
+            receiver, parser = exchange
             self._note_death_on_reuse(parser)
             if exc is not None:
                 receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
@@ -351,25 +344,27 @@ class UpstreamConnection(asyncio.Protocol):
         meets it, the transport gives up without having read. Over TLS the socket is closed by now: it is lost.
         """
         with contextlib.suppress(OSError):
-            while self._receiver is not None and self._parser is not None and not self._parser.is_upgraded:
+            while self._exchange is not None and not self._exchange[1].is_upgraded:
                 data = self._socket.recv(64 * 1024, socket.MSG_DONTWAIT)
                 if not data:
                     return
                 self.data_received(data)
 
-    def _detach(self) -> ResponseReceiver | None:
-        receiver, self._receiver = self._receiver, None
+    def _detach(self) -> tuple[ResponseReceiver, ResponseParser] | None:
+        exchange, self._exchange = self._exchange, None
         self._deadline = NEVER
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-        return receiver
+        return exchange
 
     def _finish(self, parser: ResponseParser) -> None:
         """The response has ended; may the connection serve another?"""
         is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
         self._detach()
         self.served += 1
+        self.announced_keepalive_seconds = parser.keepalive_seconds
+        self.may_be_followed = parser.may_be_followed
         if parser.has_excess or not is_request_sent:
             self._close(politely=False)
         elif not parser.is_persistent or self._transport.is_closing():
@@ -393,7 +388,7 @@ class UpstreamConnection(asyncio.Protocol):
         problem = await send_body(
             self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
         )
-        if self._receiver is receiver:
+        if self._exchange is not None and self._exchange[0] is receiver:
             self._sender = None
             if problem is not None:
                 self.abort(Unknown.REQUEST_ABORTED, problem)

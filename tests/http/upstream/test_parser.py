@@ -119,19 +119,19 @@ PIECES = [b"\r\n", b"\n", b"\r", b" ", b":", b";", b"0", b"5", b"\x00", b"\x1b",
 def test_what_is_refused_does_not_depend_on_the_cut_either(
     name: str, inserts: list[tuple[int, bytes]], method: bytes
 ) -> None:
-    """An answer that something got into is understood, or refused, in one piece as byte by byte."""
+    """A response that something got into is understood, or refused, in one piece as byte by byte."""
     wire = WHOLE[name][0]
     for position, piece in inserts:
         wire = wire[:position] + piece + wire[position:]
 
-    def heard(*pieces: bytes) -> object:
+    def outcome(*pieces: bytes) -> object:
         try:
             told, parser = parse(*pieces, method=method)
         except ResponseInvalid as refusal:
             return refusal.reason
         return told, parser.is_done, parser.has_excess, parser.is_persistent
 
-    assert heard(wire) == heard(*(wire[i : i + 1] for i in range(len(wire))))
+    assert outcome(wire) == outcome(*(wire[i : i + 1] for i in range(len(wire))))
 
 
 @whole_answers

@@ -23,15 +23,21 @@ from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, Up
 from gateway.config.checks import disagreements, notices
 from gateway.config.document import (
     FILE_BYTES_MAX,
-    PLACEHOLDER_DIRECTORY,
     ConfigError,
     Mistake,
-    Placeholders,
     StandIn,
     read_document,
 )
 from gateway.config.explanation import empty_values, explain
-from gateway.config.models import WORKERS_MAX, Admin, Config, Secrets, ServerTls
+from gateway.config.models import (
+    PLACEHOLDER_DIRECTORY,
+    WORKERS_MAX,
+    Admin,
+    Config,
+    Placeholders,
+    Secrets,
+    ServerTls,
+)
 from gateway.config.route import (
     AnswerRule,
     ApiKeyScope,

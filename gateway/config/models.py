@@ -1,9 +1,9 @@
 """The whole configuration as values.
 
 Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section says what its own
-keys must agree on; what concerns several of them is in `checks`. Attributes have the names of the
-keys (`from` is `from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed
-every check; its repr shows no secret.
+keys must agree on; what concerns several of them is in `checks`. Attributes have the names of the keys (`from` is
+`from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed every check; its
+repr shows no secret. `Placeholders` gives values of the right kinds where a file is checked without its secrets.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gateway.config.address import (
     RedisUrl,
     SqliteUrl,
 )
+from gateway.config.document import Path as KeyPath
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
 from gateway.config.route import Route
 from gateway.config.section import (
@@ -250,3 +251,40 @@ class Config(Holder):
     def upstream_for(self, route: Route) -> Upstream:
         """The service of a route: the global upstream with the route's own keys in place of its."""
         return route.upstream.over(self.upstream, route.settle)
+
+
+PLACEHOLDER_DIRECTORY = Path("/placeholder")
+"""Where files are whose path is not known."""
+
+_PLACEHOLDER_URLS = {
+    ("store", "durable"): "postgresql://placeholder@placeholder/placeholder",
+    ("store", "fast"): "redis://placeholder:6379/0",
+    ("upstream", "url"): "https://placeholder",
+}
+_PLACEHOLDER_ADDRESSES = (("listen",), ("listen", "address"), ("status", "listen"), ("admin", "listen"))
+# As long as the longest that a secret has to be, and no longer than a name may be.
+_PLACEHOLDER_CHARACTERS = 48
+
+
+class Placeholders:
+    """Stands for secrets where a file is checked without them, as in a continuous integration that has none.
+
+    Gives a value for each reference, and remembers what they were for.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        """The variables and files (`file:/path`) that something stands for, in the order of the file."""
+
+    def __call__(self, path: KeyPath, name: str, is_whole: bool) -> str:
+        """What stands for `name` at this path: a value of the kind that belongs there where it is all of the value."""
+        if name not in self.names:
+            self.names.append(name)
+        word = "placeholder-" + re.sub("[^A-Za-z0-9]", "-", name)
+        if is_whole and path[-2:] in _PLACEHOLDER_URLS:
+            return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
+        if is_whole and path in _PLACEHOLDER_ADDRESSES:
+            return "127.0.0.1:0"
+        if is_whole and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
+            return str(PLACEHOLDER_DIRECTORY / word)
+        return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

@@ -3,8 +3,9 @@
 load() reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
 no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole of it, `route` a protected route, `upstream` the service. `section` is what
-mappings have in common, `leaf` reads single values, `address` those that are hosts, networks, files and URLs.
+*The file as values.* `models` is the whole of it, `route` a protected route, `upstream` the service and what it is
+asked. `section` is what mappings have in common, `leaf` reads single values, `address` those that are hosts, networks,
+files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows where everything stands. pydantic finds what is wrong with a
 section, `checks` what is wrong between sections, and `explanation` turns what pydantic says into mistakes.
@@ -39,7 +40,6 @@ from gateway.config.models import (
     ServerTls,
 )
 from gateway.config.route import (
-    AnswerRule,
     ApiKeyScope,
     BodyKey,
     ComposedKey,
@@ -50,12 +50,18 @@ from gateway.config.route import (
     HeaderScope,
     HeadersKey,
     Key,
-    ProbeRecovery,
     Route,
     Scope,
 )
 from gateway.config.section import RightValues
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
+from gateway.config.upstream import (
+    TCP_USER_TIMEOUT_SECONDS,
+    AnswerRule,
+    ProbeRecovery,
+    RouteUpstream,
+    Upstream,
+    UpstreamTls,
+)
 
 __all__ = [
     "PLACEHOLDER_DIRECTORY",

@@ -24,12 +24,11 @@ from gateway.config.route import (
     HeaderScope,
     Match,
     Outcome,
-    ProbeRecovery,
     Retention,
     Route,
 )
 from gateway.config.section import RightValues, Section, repeated, too_long
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.message import is_forwarding_field
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import unreachable

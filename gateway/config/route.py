@@ -1,4 +1,4 @@
-"""A protected route, as the file says it: its key and scope, its recovery, and all else below `routes[]`.
+"""A protected route, as the file says it: its key and scope, and all else below `routes[]`.
 
 A default may be slow or annoying, never unsafe: whatever can run something twice, forget it or show it to the wrong
 caller has no default here. What a route's sections must agree on is in `checks`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import Field, Tag
 
 from gateway.config.address import HostName, Network, NetworkRange
 from gateway.config.leaf import (
@@ -20,17 +20,14 @@ from gateway.config.leaf import (
     JsonPointer,
     Method,
     Name,
-    ProbeFollow,
-    ProbePath,
     RoutePath,
     Size,
     StatusChoice,
     StatusSet,
     size_text,
-    wrong,
 )
 from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, only, word_or_list, written
-from gateway.config.upstream import RouteUpstream
+from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
 from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
@@ -198,78 +195,6 @@ Scope = Annotated[
     | Annotated[ApiKeyScope, Tag("<api_key>")]
     | Annotated[ComposedScope, Tag("<compose>")],
     one_of("header", "api_key", "compose", expected=SCOPE_FORMS, word=True),
-]
-
-
-# -- what is done about operations in doubt ----------------------------------------------------------------------------
-
-_PROBE_REFUSED = (
-    ("host", "a probe names the host that the request named"),
-    ("content-", "a probe has no body"),
-)
-_Value = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-def _field_value(value: object) -> object:
-    # A line break ends the field, so it could never be sent; white space at the end is what an empty variable leaves.
-    if isinstance(value, str) and (not value.isprintable() or value != value.strip()):
-        raise wrong("expected one line, without white space at its ends", is_secret=True)
-    return value
-
-
-_FieldValue = Annotated[SecretStr, BeforeValidator(_field_value)]
-
-
-class AnswerRule(Section):
-    """An answer of a probe: its status and, where that does not tell, what stands in its JSON body."""
-
-    status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
-    """Codes and classes of which the answer's status is one."""
-    where: Annotated[
-        dict[Annotated[str, JsonPointer()], Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
-        Field(max_length=16),
-    ] = {}  # noqa: RUF012  copied by the model
-    """JSON pointers into the answer's body, and the values of which one has to stand there."""
-
-    @property
-    def statuses(self) -> frozenset[int]:
-        """Every status that is meant."""
-        selected = self.status
-        return frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
-
-
-class Probe(Section):
-    """A safe request that finds out what became of an operation."""
-
-    path: Annotated[str, ProbePath()]
-    """What to ask: a path with {operation_id}, {key} and the variables of the route's path."""
-    method: Literal["GET", "HEAD"] = "GET"
-    """The method."""
-    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], _FieldValue], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
-    """Fields to send, such as credentials. The caller's are never sent."""
-    done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
-    """Answers that say that it happened; the answer is recorded as the response."""
-    never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
-    """Answers that say that nothing happened, once `settle` is over. After any other answer it asks again."""
-    settle: Annotated[float, Duration("31s", "7d")] | None = None
-    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.
-    Where no response_timeout is written, its default becomes 30s less than this."""
-    follow: Annotated[str, ProbeFollow()] | None = None
-    """Where an answer that says it happened names the one to record: `location`, or a JSON pointer into its body."""
-
-
-class ProbeRecovery(Section):
-    """Ask the upstream what became of it."""
-
-    probe: Probe
-    """What to ask, and what its answers mean."""
-
-
-RECOVERY_FORMS = "hold, resend or {probe: {path, done, ...}}"
-Recovery = Annotated[
-    Annotated[Literal["hold", "resend"], only("hold", "resend", expected=RECOVERY_FORMS), Tag("<word>")]
-    | Annotated[ProbeRecovery, Tag("<probe>")],
-    one_of("probe", expected=RECOVERY_FORMS, word=True),
 ]
 
 

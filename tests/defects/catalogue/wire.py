@@ -79,6 +79,19 @@ DEFECTS = (
         ),
     ),
     Defect(
+        "lenient-heads",
+        "a response head with control characters is passed on and stored",
+        (
+            Edit(
+                "upstream/parser.py",
+                "        self._llhttp = HttpResponseParser(self._parts)\n",
+                "        self._llhttp = HttpResponseParser(self._parts)\n"
+                "        self._llhttp.set_dangerous_leniencies(lenient_headers=True)\n",
+            ),
+        ),
+        ("tests/http/upstream/test_parser.py::test_what_has_two_readings_is_no_answer[control-character-in-value]",),
+    ),
+    Defect(
         "reset-ends-an-answer",
         "an answer without a length is complete although a reset cut it",
         (

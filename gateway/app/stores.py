@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
-from gateway.store.base import FastTier, Serving, Store, boot_seconds
+from gateway.store.base import FastTier, Serving, StartRefused, Store, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.front import Front
 from gateway.store.postgres import store as postgres
@@ -136,15 +136,18 @@ async def is_migrated(config: Config) -> bool:
             assert_never(url)
 
 
-async def migrate_store(config: Config) -> list[str]:
-    """Bring the schema up to date; returns what was done. Raises as `Store.start` does."""
+async def migrate_store(config: Config, grant_to: str | None = None) -> list[str]:
+    """Bring the schema up to date, for the role `grant_to` as well; returns what was done. Raises as `Store.start`."""
     match config.store.durable:
         case SqliteUrl(path):
+            if grant_to is not None:
+                raise StartRefused("SQLite has no roles; leave --grant away")
             store = SqliteStore(path)
             await store.start()
             await store.close()
             return []
         case PostgresUrl(dsn):
-            return await postgres.migrate(dsn.get_secret_value(), config.store.accept_server_settings)
+            accepted = config.store.accept_server_settings
+            return await postgres.migrate(dsn.get_secret_value(), accepted, grant_to=grant_to)
         case url:
             assert_never(url)

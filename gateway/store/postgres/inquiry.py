@@ -15,7 +15,7 @@ from uuid import UUID
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
 from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState, Withheld
-from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
 
 # Records that one statement looks at, and holds in the server's memory.
@@ -108,5 +108,5 @@ def _record_of(row: Sequence[Any]) -> Record | None:
     if record is not None and record.state is State.COMPLETED:
         reason, headers = row[2 + WIDTH :]
         with suppress(Withheld):
-            return with_answer(record, reason, headers, None)
+            return with_response(record, reason, headers, None)
     return record

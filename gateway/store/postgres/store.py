@@ -1,20 +1,20 @@
 """The durable store for many gateways: Postgres.
 
 It owns which connections there are and which command goes over which. How they are opened, rows, statements, batches,
-errors, schema and news are the neighbours' (`postgres_*`). What it promises stands on `Store`.
+errors, schema and news are the neighbours' , each in a module of its own. What it promises stands on `Store`.
 
 Theory of operation
 -------------------
 Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
-connection of its own: claims; answers; everything else that a holder says; reads. So no claim waits for a commit of
-large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
+connection of its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies,
+and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
 goes over a seventh, which is opened when the first of them asks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +27,10 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
-    Prove,
     Renew,
     Result,
     Snapshot,
     State,
-    Takeover,
     operation_id_of,
 )
 from gateway.store.base import (
@@ -53,23 +51,23 @@ from gateway.store.base import (
     Withheld,
 )
 from gateway.store.batching import LATER, Batcher, Later
-from gateway.store.postgres.batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
+from gateway.store.postgres.batch import Answers, BatchAnswer, Executor, Unclear, Windows, result_of_read
+from gateway.store.postgres.connection import Connection, Link, Refused
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.inquiry import Inquiry
-from gateway.store.postgres.link import Connection, Link, Refused
 from gateway.store.postgres.news import News
-from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
     add_partitions,
     advice,
     bring_up_to_date,
     check_role,
+    grant,
     is_up_to_date,
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
-from gateway.store.postgres.witness import WitnessedLink
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
 
@@ -98,7 +96,7 @@ class _Running:
     upkeep: Upkeep
     links: list[Link]
     claims: _Queue
-    answers: _Queue
+    completions: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
@@ -106,15 +104,15 @@ class _Running:
 
     def queue_of(self, command: Command) -> _Queue:
         match command:
-            case Claim() | Takeover():
+            case Claim():
                 return self.claims
-            case Complete() | Prove():
-                return self.answers
+            case Complete():
+                return self.completions
             case _:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims.batcher, self.answers.batcher, self.others.batcher, self.reads):
+        for batcher in (self.claims.batcher, self.completions.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
         await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
@@ -152,36 +150,28 @@ class PostgresStore:
         dialer = self._dialer
         # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
         dialer.epoch, dialer.seen_token = None, 0
-        link = dialer.link()
-        upkeep = Upkeep(
-            link,
-            self._clock_us,
-            self._command_seconds,
-            partial(dialer.fetch_uncompiled, link),
-            lambda: not dialer.pgbouncer,
-            self._windows,
-        )
+        upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows)
         try:
-            await _prepare(link)
-            await link.run(check_role)
+            await _prepare(upkeep.link)
+            await upkeep.link.run(check_role)
             dialer.epoch = await upkeep.look_epoch()
             await upkeep.make_days()
         except BaseException:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, answers, others = (
+        claims, completions, others = (
             WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
         )
         reads, inquiries = dialer.link(), dialer.link()
         self._running = _Running(
             upkeep,
-            [claims.link, answers.link, others.link, reads, inquiries],
-            self._queue(claims),
-            self._queue(answers),
-            self._queue(others),
+            [claims.link, completions.link, others.link, reads, inquiries],
+            self._queue(claims, Executor.claim),
+            self._queue(completions, Executor.complete),
+            self._queue(others, Executor.change),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
-            Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
+            Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
@@ -198,7 +188,7 @@ class PostgresStore:
         for _ in range(_TRIES):
             answer: BatchAnswer = await queue.batcher.submit(command)
             if isinstance(answer, Unclear):
-                answer = result_of_read(await self._look_again(command), command, has_answer=True)
+                answer = result_of_read(await self._look_again(command), command, has_response=True)
                 if isinstance(answer, Applied):
                     await queue.link.touch()
             if not isinstance(answer, Unclear):
@@ -282,7 +272,7 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink) -> _Queue:
+    def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Answers]]) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
             for tries_left in reversed(range(_ATTACH_TRIES)):
                 try:
@@ -293,10 +283,10 @@ class PostgresStore:
                 else:
                     return
 
-        executor = Executor(link.fetch, link.touch, make_room, self._clock_us, self._windows)
+        executor = Executor(link, make_room, self._clock_us, self._windows)
         # As integers operation ids have the same order, and are hashed and compared much faster.
         batcher: Batcher[Command, BatchAnswer] = Batcher(
-            executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+            partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
         )
         return _Queue(batcher, link)
 
@@ -307,7 +297,7 @@ class PostgresStore:
         async def read(connection: Connection) -> Sequence[Any]:
             return await connection.fetch(_READ, self._clock_us(), asked)
 
-        rows = await self._dialer.run_compared(link, read)
+        rows = await self._dialer.run(link, read)
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:
@@ -317,7 +307,7 @@ class PostgresStore:
             try:
                 record = record_of(row[1 : 1 + WIDTH])
                 if record is not None and record.state is State.COMPLETED:
-                    record = with_answer(record, *row[1 + WIDTH : -1])
+                    record = with_response(record, *row[1 + WIDTH : -1])
             except Withheld as error:
                 found[row[1]] = error
             else:
@@ -326,13 +316,19 @@ class PostgresStore:
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
 
-async def migrate(url: str, accepts_off: Collection[str] = ()) -> list[str]:
-    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
-    upkeep = Dialer(url, accepts_off=accepts_off).link()
+async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str | None = None) -> list[str]:
+    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`.
+
+    The role `grant_to` gets the rights that a gateway needs.
+    """
+    link = Dialer(url, accepts_off=accepts_off).link()
     try:
-        return await _prepare(upkeep)
+        applied = await _prepare(link)
+        if grant_to is not None:
+            await link.run(lambda connection: grant(connection, grant_to))
     finally:
-        await upkeep.close()
+        await link.close()
+    return applied
 
 
 async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:

@@ -246,7 +246,7 @@ DEFECTS = (
     Defect(
         "witness-of-a-repeat-unraised",
         "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
-        (Edit("store/postgres/batch.py", "            await self._touch()\n", "            pass\n"),),
+        (Edit("store/postgres/batch.py", "            await self._link.touch()\n", "            pass\n"),),
         ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
     ),
     Defect(
@@ -254,7 +254,7 @@ DEFECTS = (
         "a Postgres that is replaced by an older copy under a running gateway grants what it has forgotten",
         (
             Edit(
-                "store/postgres/schema.py",
+                "store/postgres/dialer.py",
                 "if (why := missing(notes, found, beyond)) is not None:",
                 "if (why := None) is not None:",
             ),

@@ -58,7 +58,7 @@ DEFECTS = (
     Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
-        (Edit("store/postgres/store.py", "self._dialer.run_compared(link, ", "link.run("),),
+        (Edit("store/postgres/store.py", "self._dialer.run(link, ", "link.run("),),
         ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
     ),
     Defect(
@@ -298,11 +298,9 @@ DEFECTS = (
         "the sweep of Postgres frees the keys of dead holders",
         (
             Edit(
-                "store/postgres/sql/lapse.sql",
-                "        state = 'in_doubt',\n        doubt = 'lapsed',\n",
-                "        state = 'released',\n"
-                "        remember_until_us = s.now_us + 3600000000,\n"
-                "        lease_until_us = 0,\n",
+                "store/postgres/upkeep.py",
+                "    return Change(row, record)\n",
+                "    return Change(row, None if record is not None and record.state is State.IN_DOUBT else record)\n",
             ),
         ),
         (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[postgres]",),
@@ -324,26 +322,23 @@ DEFECTS = (
         "Postgres decides about a record as its statement's snapshot has it, not as it was locked",
         (
             Edit(
-                "store/postgres/sql/takeover.sql",
-                "{is_in_doubt(l)}",
-                "{is_in_doubt(o)}",
+                "store/postgres/sql/complete.sql",
+                "            l.state IN ('claimed', 'in_doubt')\n",
+                "            o.state IN ('claimed', 'in_doubt')\n",
             ),
         ),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[complete]",),
+    ),
+    Defect(
+        "postgres-changes-what-it-has-not-locked",
+        "Postgres writes what the table made of a record that somebody else changed meanwhile",
+        (Edit("store/postgres/sql/change.sql", " FOR NO KEY UPDATE\n", "\n"),),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
     ),
     Defect(
         "postgres-purges-what-it-sees",
-        "a purge on Postgres leaves a response that was recorded while it waited",
-        (
-            Edit(
-                "store/postgres/sql/purge.sql",
-                "    SELECT idempotency_gateway.drop_response(ch.token, ch.drop_day) FROM changed ch\n",
-                "    DELETE FROM idempotency_gateway.response r USING changed ch\n"
-                "    WHERE r.token = ch.token AND r.drop_day = ch.drop_day RETURNING 1\n",
-            ),
-            Edit("store/postgres/sql/purge.sql", "FROM dropped) AS changed", "FROM changed) AS changed"),
-            Edit("store/postgres/sql/purge.sql", "dropped AS MATERIALIZED (", "dropped AS ("),
-        ),
+        "a purge on Postgres leaves the response that it was asked to remove",
+        (Edit("store/postgres/change.py", "    if purged:\n", "    if False and purged:\n"),),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
     ),
     Defect(
@@ -351,7 +346,7 @@ DEFECTS = (
         "the walk for lapsed claims of Postgres ends for good before a claim that a newer program wrote",
         (
             Edit(
-                "store/postgres/sql/lapse.sql",
+                "store/postgres/sql/sweep.sql",
                 "                y.version = {record_version}\n                OR ",
                 "                true OR ",
             ),
@@ -363,7 +358,7 @@ DEFECTS = (
         "a response that no partition has room for yet is rejected for ever",
         (
             Edit(
-                "store/postgres/link.py",
+                "store/postgres/connection.py",
                 "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
                 "return self.is_of_some",
             ),
@@ -372,9 +367,15 @@ DEFECTS = (
     ),
     Defect(
         "detached-day-is-lost",
-        "a day that was half detached is never written to again",
-        (Edit("store/postgres/schema.py", " if not is_pending}", "}"),),
-        ("tests/store/test_postgres_days.py::test_a_day_that_was_half_detached_is_used_again",),
+        "a day that was detached is never written to again",
+        (
+            Edit(
+                "store/postgres/sql/migrations/0001_operations.sql",
+                "    IF to_regclass(day_table) IS NULL THEN\n",
+                "    IF true THEN\n",
+            ),
+        ),
+        ("tests/store/test_postgres_days.py::test_a_day_that_was_detached_is_used_again",),
     ),
     Defect(
         "room-is-made-too-late",
@@ -387,18 +388,60 @@ DEFECTS = (
         "a sweep of Postgres removes a doubt that is written down as due",
         (
             Edit(
-                "store/postgres/sql/expire.sql",
-                "        AND {due_us(o)} <= (SELECT now_us FROM clock)\n",
-                "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM clock)\n",
+                "store/postgres/sql/sweep.sql",
+                "        AND {due_us(o)} <= (SELECT now_us FROM start)\n",
+                "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM start)\n",
             ),
             Edit(
-                "store/postgres/sql/expire.sql",
-                "    WHERE o.operation_id = d.operation_id AND {is_absent(d)}\n",
-                "    WHERE o.operation_id = d.operation_id AND d.state <> 'claimed'\n"
-                "        AND greatest(d.replay_until_us, d.remember_until_us) <= c.now_us\n",
+                "store/postgres/upkeep.py",
+                "    if row is None or (record := written_down(row.record, now_us)) is row.record:\n"
+                "        return None\n",
+                "    if row is None:\n        return None\n"
+                "    record = written_down(row.record, now_us)\n"
+                "    record = None if record is row.record else record\n",
             ),
         ),
         ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[postgres]",),
+    ),
+    Defect(
+        "postgres-commit-taken-for-lost",
+        "a change of Postgres whose commit was not answered is said not to have been made",
+        (
+            Edit(
+                "store/postgres/connection.py",
+                '    await connection.execute("COMMIT")\n',
+                '    try:\n        await connection.execute("COMMIT")\n'
+                '    except Exception as error:\n        raise NotApplied("lost") from error\n',
+            ),
+        ),
+        ("tests/store/test_postgres_faults.py::test_a_lost_answer_within_a_transaction[commit]",),
+    ),
+    Defect(
+        "postgres-holds-locks-for-the-vanished",
+        "a gateway that vanishes between a lock and its change keeps others from the record",
+        (
+            Edit(
+                "store/postgres/dialer.py",
+                '"idle_in_transaction_session_timeout": str(round(command_seconds * 400))',
+                '"idle_in_transaction_session_timeout": "0"',
+            ),
+        ),
+        ("tests/store/test_postgres_vanished.py::test_between_lock_and_change_nobody_is_held_up",),
+    ),
+    Defect(
+        "postgres-takes-any-column",
+        "a claim on Postgres reads a column of a newer schema for its own input",
+        (
+            Edit("store/postgres/sql/claim.sql", "SELECT i.*, {record}\n", "SELECT i.*, o.*\n"),
+            Edit("store/postgres/sql/claim.sql", "SELECT {record} FROM idemp", "SELECT * FROM idemp"),
+        ),
+        ("tests/store/test_postgres.py::test_columns_of_a_newer_schema_disturb_nobody",),
+    ),
+    Defect(
+        "postgres-rights-found-missing-too-late",
+        "a role that may claim and may not make a day for the response starts",
+        (Edit("store/postgres/schema.py", "    if rows:\n        role", "    if False and rows:\n        role"),),
+        ("tests/store/test_postgres.py::test_a_right_that_was_taken_is_missed_at_the_start[days]",),
     ),
     Defect(
         "sqlite-sweeps-what-is-due",

@@ -1,3 +1,4 @@
+-- name: complete
 -- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
@@ -15,9 +16,9 @@ WITH input AS MATERIALIZED (
     WITH ORDINALITY AS i (for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, ordinal)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
-    SELECT i.*, o.*
+    SELECT i.*, {record}
     FROM input i CROSS JOIN LATERAL (
-        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+        SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
     -- Read when every lock is held: whoever was waited for came before.
@@ -47,7 +48,7 @@ WITH input AS MATERIALIZED (
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND (
             l.state IN ('claimed', 'in_doubt')
-            OR {is_released(l)} AND l.last_event = 'disprove'
+            OR {is_released(l, c)} AND l.last_event = 'disprove'
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (
@@ -61,7 +62,7 @@ WITH input AS MATERIALIZED (
     WHERE w.link = $13::uuid AND EXISTS (SELECT FROM changed)
     RETURNING w.number
 )
-SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, {witness}
+SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, (SELECT r.number FROM raised r) AS witness
 FROM clock c LEFT JOIN (
     SELECT l.* FROM locked l WHERE NOT $12 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
 ) o ON true

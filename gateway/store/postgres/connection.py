@@ -1,7 +1,7 @@
 """One connection to Postgres: opened on demand, replaced when it is lost, and never waited on for ever.
 
-It owns how long anything may take and what is known after an error; it knows no statement. The driver comes in as
-`dial`, so that this file needs none.
+It owns how long anything may take, what a transaction is, and what is known after an error; it knows no statement. The
+driver comes in as `dial`, so that this file needs none.
 
 Theory of operation
 -------------------
@@ -11,7 +11,7 @@ hear of it anyway.
 
 *What is known.* Until a statement is handed to the driver, nothing was done. An error message of the server about the
 statement means that it was rolled back, unless its class is one that a commit can end with. All else (a lost
-connection, time over, an unknown error) is indefinite.
+connection, time over, an unknown error) is indefinite, but within a transaction whose COMMIT was not sent yet.
 
 *No storms.* A link that could not connect refuses at once, with the last reason, until its pause is over; the pause
 doubles up to a limit. There are few links, so few connections are tried at a time.
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
@@ -40,19 +40,12 @@ _DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014")
 _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
 # A check violation is of that class too, but no value is checked: such a row has no partition to go to.
 CHECK_VIOLATION: Final = "23514"
+LOCK_NOT_AVAILABLE: Final = "55P03"
 _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 # Refusals that waiting does not heal: somebody has to change the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
 # An option of the URL that nobody knows.
 _MISCONFIGURED_CODES: Final = frozenset(("42704",))
-
-
-class Transaction(AbstractAsyncContextManager[Any], Protocol):
-    """What is needed of a driver's transaction."""
-
-    async def start(self) -> None: ...
-
-    async def rollback(self) -> None: ...
 
 
 class Connection(Protocol):
@@ -61,8 +54,6 @@ class Connection(Protocol):
     async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]: ...
 
     async def execute(self, query: str, *arguments: Any) -> Any: ...
-
-    def transaction(self) -> Transaction: ...
 
     async def add_listener(self, channel: str, callback: Callable[..., Any]) -> Any: ...
 
@@ -103,7 +94,7 @@ class Refused(NotApplied):
     @property
     def is_locked(self) -> bool:
         """The statement waited for too long for what somebody else holds."""
-        return self.sqlstate == "55P03"
+        return self.sqlstate == LOCK_NOT_AVAILABLE
 
     @property
     def is_misconfigured(self) -> bool:
@@ -129,6 +120,28 @@ def fault_of(error: Exception) -> StoreError:
     if sqlstate[:2] in _DEFINITE_CLASSES or sqlstate in _DEFINITE_CODES:
         return Refused(text, sqlstate, getattr(error, "table_name", None))
     return Indefinite(text)
+
+
+@asynccontextmanager
+async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
+    """A transaction with these settings of its own: behind a pooler no session keeps them.
+
+    They go in one message with its beginning, so that it is never without them. A gateway that vanishes in the middle
+    holds no lock for long. What ends it before its COMMIT was sent is definite: nothing was done.
+    """
+    told = {"idle_in_transaction_session_timeout": "5s", **settings}
+    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in told.items())])
+    try:
+        await connection.execute(begin)
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) and isinstance(fault := fault_of(error), Indefinite):
+            connection.terminate()
+            raise NotApplied(*fault.args) from error
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
 
 
 def _connect_fault(error: Exception, where: str) -> NotApplied:

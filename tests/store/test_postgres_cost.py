@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.operation import Applied, Complete, Identity, State, microseconds
 from gateway.store.base import Swept
-from gateway.store.postgres.batch import claims, completions
+from gateway.store.postgres.batch import claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
@@ -56,8 +56,8 @@ _ANY: Final = UUID(int=0)
 _IDS: Final = [UUID(int=number) for number in range(BATCH)]
 # What every command comes to, with arguments, and what a sweep, recovery and operators ask.
 OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
-    "claim": (None, *claims([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
-    "complete": (None, *completions([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
+    "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
+    "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
     "lock": (None, _IDS, _IDS, _ANY),
     "update": ([],) * 29,
     "delete": (_IDS,),

@@ -1,4 +1,4 @@
-"""Batches of commands, and what the answers of Postgres mean by the table.
+"""Batches of commands on Postgres, and what each came to by the table.
 
 It owns the road from a list of commands to a list of results over one link: the arguments, repeating what lost to
 contention, splitting what holds a value that cannot be stored or an operation that somebody has locked. It reads no
@@ -7,10 +7,10 @@ clock and knows no driver.
 Theory of operation
 -------------------
 `claim` and `complete` are hot: each is one statement. It decides by its own WHERE and returns the records as they were,
-under its locks, with its time. `lifecycle.step` then says from that record and that time what the statement has done:
-the result. The statement's own number of changes must be the table's. If it is not, what was done is not known, and
-every command hears that. All other commands lock their records in one transaction, ask `lifecycle.step`, and write what
-it says.
+under its locks, with its time. From that record and that time `lifecycle.step` derives the result. The statement's own
+number of changes must be the table's. If it is not, what was done is not known, and every command of the batch gets
+`Indefinite`. All other commands lock their records in one transaction, execute `lifecycle.step`, and write what that
+returns.
 
 Where a statement cannot show enough, its result is `Unclear`: the caller looks again. That is so when a claim lost a
 race to a record that its snapshot had not, and where a response has to be shown that only a read brings along.
@@ -70,8 +70,8 @@ class Unclear:
     """Nothing was changed, and what the command came to could not be shown: read the record, which is there."""
 
 
-BatchAnswer = Result | Unclear
-Answers = list[BatchAnswer | Exception]
+BatchResult = Result | Unclear
+Results = list[BatchResult | Exception]
 
 
 class Windows:
@@ -98,9 +98,9 @@ class Windows:
 
 
 class Executor:
-    """Executes the batches of one link: of operations that are all different, with one answer for each, in order.
+    """Executes the batches of one link: of operations that are all different, with one result for each, in order.
 
-    Never raises: an error is the answer of those whom it concerns.
+    Never raises: an error is the result of the commands that it concerns.
     """
 
     def __init__(
@@ -115,28 +115,28 @@ class Executor:
         self._clock_us = clock_us
         self._windows = windows
 
-    async def claim(self, commands: Sequence[Claim]) -> Answers:
+    async def claim(self, commands: Sequence[Claim]) -> Results:
         return await self._execute(commands, self._claim)
 
-    async def complete(self, commands: Sequence[Complete]) -> Answers:
-        return [answer for part in _parts(commands) for answer in await self._execute(part, self._complete)]
+    async def complete(self, commands: Sequence[Complete]) -> Results:
+        return [result for part in _parts(commands) for result in await self._execute(part, self._complete)]
 
-    async def change(self, commands: Sequence[Command]) -> Answers:
+    async def change(self, commands: Sequence[Command]) -> Results:
         """Every other verb. No lease ends because somebody holds another record: renewals go by themselves."""
-        by_id: dict[UUID, BatchAnswer | Exception] = {}
+        by_id: dict[UUID, BatchResult | Exception] = {}
         for is_renewal in (True, False):
             for part in _parts([each for each in commands if isinstance(each, Renew) is is_renewal]):
                 by_id.update(zip(map(operation_id_of, part), await self._execute(part, self._change), strict=True))
         return [by_id[operation_id_of(command)] for command in commands]
 
-    async def _execute(self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Answers]]) -> Answers:
-        answers: Answers = []
+    async def _execute(self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]]) -> Results:
+        results: Results = []
         # The next part is the last one here.
         parts, locked, makes_room = [commands], 0, True
         while parts:
             part = parts.pop()
             try:
-                answers += await self._persist(part, once, makes_room=makes_room)
+                results += await self._persist(part, once, makes_room=makes_room)
             except Refused as refused:
                 locked += refused.is_locked and len(part) == 1
                 # Tried once for all of them: those for whom there is room need not wait for that again.
@@ -148,17 +148,17 @@ class Executor:
                     # One by one: each statement with the one that somebody holds takes the whole time again.
                     parts += [[command] for command in reversed(part)]
                 else:
-                    answers += [_refusal(command, refused) for command in part]
+                    results += [_refusal(command, refused) for command in part]
                     if locked > _LOCKED_MAX:
-                        answers += [_refusal(command, refused) for rest in reversed(parts) for command in rest]
+                        results += [_refusal(command, refused) for rest in reversed(parts) for command in rest]
                         break
             except (NotApplied, Indefinite) as fault:
-                answers += [type(fault)(*fault.args) for _ in part]
-        return answers
+                results += [type(fault)(*fault.args) for _ in part]
+        return results
 
     async def _persist(
-        self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Answers]], *, makes_room: bool
-    ) -> Answers:
+        self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]], *, makes_room: bool
+    ) -> Results:
         """Do it, and again as long as it was refused for something that passes."""
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
@@ -178,45 +178,45 @@ class Executor:
             text = f"there is no room for responses of that day yet: {fault}"
             raise Refused(text, refused.sqlstate, refused.table) from fault
 
-    async def _claim(self, commands: Sequence[Claim]) -> Answers:
-        rows = await self._link.fetch(_CLAIM, self._clock_us(), *claims(commands, self._windows.due_in_us))
+    async def _claim(self, commands: Sequence[Claim]) -> Results:
+        rows = await self._link.fetch(_CLAIM, self._clock_us(), *claim_arguments(commands, self._windows.due_in_us))
         return await self._witnessed(rows, _granted(commands, rows))
 
-    async def _complete(self, commands: Sequence[Complete]) -> Answers:
-        rows = await self._link.fetch(_COMPLETE, self._clock_us(), *completions(commands))
-        answers = _completed(commands, rows)
-        for command, answer in zip(commands, answers, strict=True):
-            if isinstance(answer, Applied) and answer.snapshot.record is not None:
-                self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
-        return await self._witnessed(rows, answers)
+    async def _complete(self, commands: Sequence[Complete]) -> Results:
+        rows = await self._link.fetch(_COMPLETE, self._clock_us(), *completion_arguments(commands))
+        results = _completed(commands, rows)
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, Applied) and result.snapshot.record is not None:
+                self._windows.learn(result.snapshot.record.identity.operation, command.replay_us)
+        return await self._witnessed(rows, results)
 
-    async def _witnessed(self, rows: Rows, answers: Answers) -> Answers:
-        if (not rows or rows[0][-1] is None) and any(isinstance(answer, Applied) for answer in answers):
-            # Done by an earlier statement, whose number was lost with its answer.
+    async def _witnessed(self, rows: Rows, results: Results) -> Results:
+        if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
+            # Done by an earlier statement, whose number was lost with its result.
             await self._link.touch()
-        return answers
+        return results
 
-    async def _change(self, commands: Sequence[Command]) -> Answers:
+    async def _change(self, commands: Sequence[Command]) -> Results:
         operation_ids = list(map(operation_id_of, commands))
         taken = [command.operation_id for command in commands if isinstance(command, Takeover)]
-        answers: Answers = []
+        results: Results = []
 
         async def change(connection: Connection, link_id: UUID | None) -> Rows:
             rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
             locked = {row[1]: row for row in rows}
             decided = [_decide(command, locked.get(operation_id_of(command)), rows[0][0]) for command in commands]
-            answers.extend(answer for answer, _ in decided)
+            results.extend(result for result, _ in decided)
             await write(connection, [change for _, change in decided if change is not None], rows[0][0])
             return rows
 
         await self._link.transact(change)
-        return answers
+        return results
 
 
 def _decide(
     command: Command, values: Sequence[Any] | None, now_us: int
-) -> tuple[BatchAnswer | Exception, Change | None]:
-    """What the table says to a command on a row of `lock`: the answer, and what to write."""
+) -> tuple[BatchResult | Exception, Change | None]:
+    """The table executed on a row of `lock`: the result of the command, and what to write."""
     try:
         row = None if values is None else row_of(values[1:-2])
     except Withheld as error:
@@ -234,7 +234,7 @@ def _lacks_partition(refused: Refused) -> bool:
 
 
 def _refusal(command: Command, refused: Refused) -> StoreError:
-    """What a command hears that was refused for good, or given up because others were."""
+    """The error of a command that was refused for good, or given up because others were."""
     if refused.is_data:
         return Rejected(*refused.args)
     if refused.is_locked and isinstance(command, Claim):
@@ -280,7 +280,7 @@ def _if_any(column: list[Any]) -> list[Any]:
     return [] if column.count(None) == len(column) else column
 
 
-def claims(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
+def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
     """`due_in_us` foretells by operation name after how long upkeep has to look."""
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
@@ -310,7 +310,7 @@ def claims(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[
     )
 
 
-def completions(commands: Sequence[Complete]) -> tuple[Any, ...]:
+def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
     responses = [command.response for command in commands]
     return (
         [command.operation_id for command in commands],
@@ -328,8 +328,8 @@ def completions(commands: Sequence[Complete]) -> tuple[Any, ...]:
     )
 
 
-def _granted(commands: Sequence[Claim], rows: Rows) -> Answers:
-    """The answers of a `claim` statement: grants, and records that were seen."""
+def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
+    """The results of a `claim` statement: grants, and records that were seen."""
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     for row in rows:
@@ -337,27 +337,27 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> Answers:
             grants[row[1].int] = row
         else:
             seen[row[4].int] = row
-    answers: Answers = []
+    results: Results = []
     for command in commands:
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
         try:
             before = None if there is None else record_of(there[4 : 4 + WIDTH])
         except Withheld as error:
-            answers.append(error)
+            results.append(error)
             continue
         if grant is not None:
-            answers.append(_grant(command, before, grant[2], grant[3], grant[0]))
+            results.append(_grant(command, before, grant[2], grant[3], grant[0]))
         elif there is None:
-            answers.append(Unclear())
+            results.append(Unclear())
         else:
             now_us = there[0]
-            answers.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_response=False))
-    return answers
+            results.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_response=False))
+    return results
 
 
 def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Result | Indefinite:
-    """The answer to a claim that was granted: the first attempt found nothing, a later one a released record."""
+    """The result of a claim that was granted: the first attempt found nothing, a later one a released record."""
     if attempts == 1:
         before = None
     elif before is None or before.attempts + 1 != attempts:
@@ -365,27 +365,27 @@ def _grant(command: Claim, before: Record | None, token: int, attempts: int, now
     return step(before, command, now_us, lambda: token)[0]
 
 
-def _completed(commands: Sequence[Complete], rows: Rows) -> Answers:
-    """The answers of a `complete` statement, which tells whom it changed, and may leave out how those were."""
+def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
+    """The results of a `complete` statement, which names what it changed, and may leave out how that was."""
     now_us, changed = rows[0][0], frozenset(rows[0][1])
     before = {row[2].int: row for row in rows if row[2] is not None}
-    answers: Answers = []
+    results: Results = []
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
             record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
         except Withheld as error:
-            answers.append(error)
+            results.append(error)
             continue
         settled = settle(record, now_us)
         result, after = step(settled, command, now_us, no_token)
         if (after is not settled) is not is_changed:
             raise Indefinite("PostgreSQL changed other records than the table says: was the schema altered by hand?")
-        answers.append(Unclear() if not is_changed and _lacks_response(settled) else result)
-    return answers
+        results.append(Unclear() if not is_changed and _lacks_response(settled) else result)
+    return results
 
 
-def result_of_read(snapshot: Snapshot, command: Command, *, has_response: bool) -> BatchAnswer:
+def result_of_read(snapshot: Snapshot, command: Command, *, has_response: bool) -> BatchResult:
     """What a command comes to on a record that was only read; unclear when it would change it."""
     result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
     if after is not snapshot.record or (not has_response and _lacks_response(snapshot.record)):

@@ -1,7 +1,7 @@
 """What the table of the lifecycle made of records that are locked, written down in the transaction that locked them.
 
 It owns which statement writes what of a change, for commands and for sweeps alike. It decides nothing and ends no
-transaction: whoever calls it does.
+transaction: the caller does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INSERT_AUDITS: Final = load("insert_audits")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row as it is, and the record that it becomes; without one it goes. `audit`: who said so, by hand or probe."""
+    """A row as it is, and the record that it becomes; without one the row is deleted."""
 
     row: Row
     record: Record | None
@@ -64,7 +64,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 def _check(written: Sequence[Any], expected: int) -> None:
     if len(written) != expected:
-        raise NotApplied("PostgreSQL changed other records than it was told to: was the schema altered by hand?")
+        raise NotApplied("PostgreSQL changed other records than it should have: was the schema altered by hand?")
 
 
 def _audit(change: Change, audit: Audit) -> tuple[UUID, int, str, str, str]:

@@ -88,7 +88,7 @@ class Refused(NotApplied):
 
     @property
     def is_contention(self) -> bool:
-        """The statement lost against another one and can be said again as it is."""
+        """The statement lost against another one and can be repeated as it is."""
         return self.sqlstate in _CONTENTION_CODES
 
     @property
@@ -111,7 +111,7 @@ def fault_of(error: Exception) -> StoreError:
         # The driver could not encode an argument: nothing was sent.
         return Refused(f"a value does not fit its column ({type(error).__name__})", "22000")
     if sqlstate is None:
-        return Indefinite(f"PostgreSQL: the answer was lost ({type(error).__name__})")
+        return Indefinite(f"PostgreSQL: the response was lost ({type(error).__name__})")
     if sqlstate[:2] in _DATA_CLASSES:
         what = "a row" if sqlstate == CHECK_VIOLATION else "a value"
         text = f"PostgreSQL refused {what} ({sqlstate} {type(error).__name__})"
@@ -129,8 +129,8 @@ async def transaction(connection: Connection, settings: Mapping[str, str]) -> As
     They go in one message with its beginning, so that it is never without them. A gateway that vanishes in the middle
     holds no lock for long. What ends it before its COMMIT was sent is definite: nothing was done.
     """
-    told = {"idle_in_transaction_session_timeout": "5s", **settings}
-    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in told.items())])
+    whole = {"idle_in_transaction_session_timeout": "5s", **settings}
+    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in whole.items())])
     try:
         await connection.execute(begin)
         yield
@@ -148,7 +148,7 @@ def _connect_fault(error: Exception, where: str) -> NotApplied:
     sqlstate = getattr(error, "sqlstate", None) or ""
     reason = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
-        reason = "no answer in time"
+        reason = "no response in time"
     if filename := getattr(error, "filename", None):
         reason = f"{filename}: {reason}"
     return Refused(f"{where} cannot be used: {reason}", sqlstate)
@@ -225,7 +225,7 @@ class Link:
             if isinstance(fault, Indefinite):
                 connection.terminate()
                 if timer.when() <= loop.time():
-                    fault = Indefinite(f"{self._where}: no answer within {seconds:g} s")
+                    fault = Indefinite(f"{self._where}: no response within {seconds:g} s")
             raise fault from error
         finally:
             timer.cancel()
@@ -258,14 +258,14 @@ class Link:
             self._connection.terminate()
 
     async def close(self) -> None:
-        """Give the connection back. Whoever has a turn is waited for, as long as a command may take."""
+        """Give the connection back, after the work under way, which ends within the time of a command."""
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is None or connection.is_closed():
                 return
             try:
                 await connection.close(timeout=_CLOSE_SECONDS)
-            except Exception:  # noqa: BLE001 -- a connection that cannot say goodbye is dropped
+            except Exception:  # noqa: BLE001 -- a connection that cannot be closed in order is dropped
                 connection.terminate()
 
 

@@ -1,22 +1,22 @@
 """How connections to Postgres are opened, through asyncpg: this is the only module that imports the driver.
 
-It owns which server may be used, what a session is told at its start, whether there is a pooler between, which memory
+It owns which server may be used, the settings of a session, whether there is a pooler between, which memory
 a connection may lead to, and what of that memory was acknowledged. It knows no command.
 
 Theory of operation
 -------------------
-A plain connection is told at its start to plan every statement once and by index: the plan must not depend on how full
-the tables were when the first statement came. Behind pgbouncer nothing of that can be said (`?pgbouncer=true`, or
-noticed): there every statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
+A plain connection plans every statement once and by index: the plan must not depend on how full the tables were when
+the first statement came. Behind pgbouncer no session has such settings (`?pgbouncer=true`, or noticed): there every
+statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
 go over to another server without a word, each batch of claims or of changes compares there which memory it is about to
 change.
 
-The server is told for how long it may be at one thing, by the session and by each transaction of more than one
-statement: a gateway that vanishes in the middle must not hold locks for longer.
+The session, and each transaction of more than one statement, limits what the server may take for one thing: a gateway
+that vanishes in the middle must not hold locks for longer.
 
 A link over which operations are changed has a witness in the database. A new connection gets the link's, or another one
-while the connection before it may still be raising that. Its number is noted before anybody hears what it stands for;
-what the numbers prove, `epoch` says.
+while the connection before it may still be raising that. Its number is noted before the
+result that it stands for is returned; `epoch` explains what the numbers prove.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Dialer:
                 path.read_bytes()
             raise
         except asyncpg.ProtocolViolationError:
-            # "unsupported startup parameter": a pooler, which could not keep what we tell a session.
+            # "unsupported startup parameter": a pooler, which could not keep our settings.
             if self.pgbouncer:
                 raise
             self.pgbouncer = True
@@ -228,7 +228,7 @@ class WitnessedLink:
     def __init__(
         self, dialer: Dialer, place: int, clock_us: Callable[[], int | None], *, is_compared: bool = False
     ) -> None:
-        """`place` is the link's in the files. With `is_compared` each statement is said to a memory that was compared,
+        """`place` is the link's in the files. With `is_compared` each statement goes to a memory that was compared,
         also behind a pooler.
         """
         self._dialer = dialer
@@ -246,11 +246,11 @@ class WitnessedLink:
         the witness's number. Raises as `Link.fetch`.
         """
 
-        async def say(connection: Connection) -> Sequence[Any]:
+        async def execute(connection: Connection) -> Sequence[Any]:
             # Which id it is, is known once there is a connection.
             return await connection.fetch(query, *arguments, self._id)
 
-        rows = await (self._dialer.run(self.link, say) if self._is_compared else self.link.run(say))
+        rows = await (self._dialer.run(self.link, execute) if self._is_compared else self.link.run(execute))
         self._note(rows)
         return rows
 
@@ -306,7 +306,7 @@ class WitnessedLink:
 def _limits(command_seconds: float) -> dict[str, str]:
     """For how many milliseconds the server may be at what.
 
-    A little shorter than a command may take, so that the server's word comes, which says that nothing was done. It
+    A little shorter than a command may take, so that the server's refusal comes, after which nothing was done. It
     waits for a lock, and for the next statement of a transaction that may hold some, for much less: a batch holds many
     up that have nothing to do with it.
     """
@@ -333,7 +333,7 @@ async def _learn_types(connection: Connection) -> None:
 async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
     """Check that this is a server to entrust operations to, and that its schema is not too new.
 
-    `accepts_off` are the settings of `DURABILITY` that may be off, because somebody said that its storage does that.
+    `accepts_off` are the settings of `DURABILITY` that may be off, because the storage does the same by itself.
 
     Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
     """
@@ -363,7 +363,7 @@ async def look_epoch(connection: Connection, links: Collection[UUID] = ()) -> Ep
 def _check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:
     """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it.
 
-    Also when another gateway wrote down meanwhile what became of it: that is to be heard first. `notes` and `beyond`
+    Also when another gateway wrote down meanwhile what became of it: that has to be learnt first. `notes` and `beyond`
     are those of `missing`.
     """
     if found.identity != known.identity:

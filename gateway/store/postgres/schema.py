@@ -20,7 +20,7 @@ from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, load
 
 # What a migration may take, or whatever else has to go through all records.
 MIGRATE_SECONDS: Final = 300.0
-# For how long a migration tries to get its locks. Everybody queues behind whoever waits for one, so each try is short.
+# For how long a migration tries to get its locks. Traffic queues behind a request for one, so each try is short.
 _LOCK_SECONDS: Final = 60.0
 _LOCK_TIMEOUT: Final = "300ms"
 _PAUSE_SECONDS: Final = 1.0
@@ -28,7 +28,7 @@ _PAUSE_SECONDS: Final = 1.0
 # For how many days room is made before they begin.
 DAYS_AHEAD: Final = 2
 _ATTACH_TIMEOUT: Final = "100ms"
-# To drop a day takes all of the table for a moment, and everybody queues behind whoever waits for that.
+# To drop a day locks the whole table for a moment, and traffic queues behind the request for that lock.
 _DROP_TIMEOUT: Final = "50ms"
 
 _MIGRATION_TABLE: Final = """
@@ -100,7 +100,7 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
         except Exception as error:
             if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
                 raise
-        # Whoever queued behind this goes first.
+        # What queued behind this goes first.
         await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
@@ -124,7 +124,7 @@ async def _migrate(connection: Connection) -> list[str]:
 
 
 async def grant(connection: Connection, role: str) -> None:
-    """Give this role what a gateway needs in the schema. Repeatable. For the owner of the schema to say."""
+    """Give this role what a gateway needs in the schema. Repeatable. Needs the owner of the schema."""
     ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
     async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT}):
         await connection.execute(_GRANT.format(role=quoted))
@@ -152,8 +152,8 @@ def advice(role: str = "ROLE", owner: str = "that owns the schema or may create 
 async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:
     """Make room for responses with these windows, of now and of the coming days.
 
-    Traffic goes on meanwhile: attaching locks nobody out. But it waits for whoever analyses the table, or makes an
-    index, which may take hours: so this gives up soon, and whoever calls it says again what is worth it.
+    Traffic goes on meanwhile: attaching locks nobody out. But it waits for an ANALYZE of the table, or for an index
+    that is made, which may take hours: so this gives up soon, and the caller repeats what is worth it.
     """
     wanted = (now_us, sorted(set(replay_us)), DAYS_AHEAD)
     if not await connection.fetch(_MISSING_DAYS, *wanted):
@@ -167,7 +167,7 @@ async def add_partitions(connection: Connection, replay_us: Collection[int], now
 async def drop_partition(connection: Connection, now_us: int | None) -> bool:
     """Let the responses of one past day go, and return whether there was such a day.
 
-    It is one short try for the lock that this takes, and somebody who reads for long makes it fail.
+    It tries once and briefly for the lock that this takes: a long reader makes it fail.
     """
     past = await connection.fetch(_PAST_DAYS, now_us)
     if past:

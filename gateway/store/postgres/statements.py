@@ -28,7 +28,7 @@ from gateway.store.postgres.rows import (
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
 
-# Advisory locks are shared by a whole database; the first number is ours ("igw1"), the second says what for.
+# Advisory locks are shared by a whole database; the first number is ours ("igw1"), the second the purpose.
 _LOCK_SPACE: Final = 0x69677731
 MIGRATE_LOCK: Final = f"{_LOCK_SPACE}, 1"
 PARTITION_LOCK: Final = f"{_LOCK_SPACE}, 2"
@@ -94,7 +94,7 @@ def _filled(text: str) -> str:
     return _CLOCK_MARK.sub(_by_clock, text)
 
 
-# What the table says of the clock: `{due_us(o)}` is when the next row of a record in `o` is due; `{is_in_doubt(o, c)}`,
+# The clock's rows of the table: `{due_us(o)}` is when the next row of a record in `o` is due; `{is_in_doubt(o, c)}`,
 # `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, written down or by the clock alone.
 _CLOCK_MARK: Final = re.compile(r"\{(due_us|is_\w+)\((\w+)(?:, (\w+))?\)\}")
 

@@ -1,14 +1,13 @@
 """The durable store for many gateways: Postgres.
 
-It owns which connections there are and which command goes over which. How they are opened, rows, statements, batches,
-errors, schema and news are the neighbours' , each in a module of its own. What it promises stands on `Store`.
+It owns which connections there are and which command goes over which. What it promises stands on `Store`.
 
 Theory of operation
 -------------------
 Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
 connection of its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies,
-and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
-goes over a seventh, which is opened when the first of them asks.
+and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask goes over a
+seventh, which is opened when the first of them asks.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from gateway.store.base import (
     Withheld,
 )
 from gateway.store.batching import LATER, Batcher, Later
-from gateway.store.postgres.batch import Answers, BatchAnswer, Executor, Unclear, Windows, result_of_read
+from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
 from gateway.store.postgres.connection import Connection, Link, Refused
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.inquiry import Inquiry
@@ -75,7 +74,7 @@ _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies; the statement bounds how long they are together.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
-# To make room for responses. Each waits for a lock for a moment, and all of them hold up whoever shares the connection.
+# To make room for responses. Each waits for a lock for a moment, and all of them hold up the rest of the queue.
 _ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
@@ -85,7 +84,7 @@ _READ: Final = load("read")
 class _Queue:
     """Commands that wait for their statement, and the link that it goes over."""
 
-    batcher: Batcher[Command, BatchAnswer]
+    batcher: Batcher[Command, BatchResult]
     link: WitnessedLink
 
 
@@ -148,7 +147,7 @@ class PostgresStore:
         if self._running is not None:
             raise RuntimeError("the store was started already")
         dialer = self._dialer
-        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
+        # Not when it is closed: what is still under way then must not claim in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
         upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows)
         try:
@@ -186,20 +185,20 @@ class PostgresStore:
         running = self._started()
         queue = running.queue_of(command)
         for _ in range(_TRIES):
-            answer: BatchAnswer = await queue.batcher.submit(command)
-            if isinstance(answer, Unclear):
-                answer = result_of_read(await self._look_again(command), command, has_response=True)
-                if isinstance(answer, Applied):
+            result: BatchResult = await queue.batcher.submit(command)
+            if isinstance(result, Unclear):
+                result = result_of_read(await self._look_again(command), command, has_response=True)
+                if isinstance(result, Applied):
                     await queue.link.touch()
-            if not isinstance(answer, Unclear):
-                if isinstance(answer, Applied):
-                    record, dialer = answer.snapshot.record, self._dialer
+            if not isinstance(result, Unclear):
+                if isinstance(result, Applied):
+                    record, dialer = result.snapshot.record, self._dialer
                     if record is not None and record.token > dialer.seen_token:
                         dialer.seen_token = record.token
                     if not isinstance(command, Renew):
                         running.news.tell(operation_id_of(command))
-                return answer
-        # Every try was answered, and changed nothing.
+                return result
+        # Every try had a response, and changed nothing.
         raise Withheld("the operation changed each time between two looks at it")
 
     async def _look_again(self, command: Command) -> Snapshot:
@@ -264,7 +263,7 @@ class PostgresStore:
         return self._running.news.watch(operation_id)
 
     async def wait_listening(self) -> None:
-        """Return when other gateways' news can be heard. Never returns behind pgbouncer."""
+        """Return when other gateways' news arrives. Never returns behind pgbouncer."""
         await self._started().news.wait_listening()
 
     def _started(self) -> _Running:
@@ -272,7 +271,7 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Answers]]) -> _Queue:
+    def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Results]]) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
             for tries_left in reversed(range(_ATTACH_TRIES)):
                 try:
@@ -285,13 +284,13 @@ class PostgresStore:
 
         executor = Executor(link, make_room, self._clock_us, self._windows)
         # As integers operation ids have the same order, and are hashed and compared much faster.
-        batcher: Batcher[Command, BatchAnswer] = Batcher(
+        batcher: Batcher[Command, BatchResult] = Batcher(
             partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
         )
         return _Queue(batcher, link)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
-        # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
+        # Compared too: what another memory lacks would be absent for a caller who waits for a response that was given.
         asked = list(dict.fromkeys(operation_ids))
 
         async def read(connection: Connection) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
 
 It owns how much one transaction may lock or look through, when room is made for the responses of coming days, and when
-those of a past day go; what it says goes over the one link that it is given, so that it never holds up a command.
+those of a past day go; all of it goes over one link of its own, so that it never holds up a command.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class Upkeep:
         return replace(swept, more=left <= 0 or row["looked_at"] >= bound)
 
     async def _sweep_lapsed(self, bound: int) -> _Part | None:
-        """A piece of the walk for lapsed claims, told up to which token nobody has yet to commit.
+        """A piece of the walk for lapsed claims, up to a token below which nobody has yet to commit.
 
-        The event loop's clock says so: it is not set, as the server's may be.
+        That is known by the event loop's clock: it is not set, as the server's may be.
         """
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at >= _COMMIT_SECONDS:
@@ -212,7 +212,7 @@ class Upkeep:
             if not names:
                 return {}
             async with transaction(connection, {"lock_timeout": "1s"}):
-                # A little shorter than the whole may take; behind a pooler no session says so.
+                # A little shorter than the whole may take; behind a pooler no session has a limit.
                 await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
                 living = await self._count_living(connection, names)
                 return {operation: counted.keys for (_, operation), counted in living.items()}
@@ -246,7 +246,7 @@ class Upkeep:
             _LOG.warning("room for the responses of coming days could not be made yet: %s", error)
 
     async def _drop_past(self) -> None:
-        """Now and then, let one day's answers go."""
+        """Now and then, let one day's responses go."""
         now = asyncio.get_running_loop().time()
         if now < self._next_drop_at:
             return

@@ -158,26 +158,36 @@ class Dialer:
         return connection
 
     async def fetch(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement over this link, on a memory that was compared."""
-        return await self.run(link, lambda connection: connection.fetch(query, *arguments))
+        """One statement over this link, within the limits of a session also where there is none."""
+        if not self.pgbouncer:
+            return await link.fetch(query, *arguments)
+        return await self.transact(link, lambda connection: connection.fetch(query, *arguments))
 
-    async def run(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do this work, which is one statement, over this link on a memory that was compared.
 
         Behind a pooler the server can be another one with each transaction, and no connection is lost by that: there
         it is compared in the same transaction.
         """
-        return await (self.transact(link, work) if self.pgbouncer else link.run(work))
+        return await (self.transact_compared(link, work) if self.pgbouncer else link.run(work))
+
+    async def transact_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """As `run_compared`, always in a transaction."""
+
+        async def compare_and_work(connection: Connection) -> T:
+            if self.pgbouncer:
+                await self._compare(connection)
+            return await work(connection)
+
+        return await self.transact(link, compare_and_work)
 
     async def transact(
         self, link: Link, work: Callable[[Connection], Awaitable[T]], settings: Mapping[str, str] | None = None
     ) -> T:
-        """Do this work over this link in one transaction with these settings, on a memory that was compared."""
+        """Do this work over this link in one transaction with these settings."""
 
         async def inside(connection: Connection) -> T:
             async with transaction(connection, {**self._limits, **_UNCOMPILED, **(settings or {})}):
-                if self.pgbouncer:
-                    await self._compare(connection)
                 return await work(connection)
 
         return await link.run(inside)
@@ -250,7 +260,7 @@ class WitnessedLink:
             # Which id it is, is known once there is a connection.
             return await connection.fetch(query, *arguments, self._id)
 
-        rows = await (self._dialer.run(self.link, execute) if self._is_compared else self.link.run(execute))
+        rows = await (self._dialer.run_compared(self.link, execute) if self._is_compared else self.link.run(execute))
         self._note(rows)
         return rows
 
@@ -259,7 +269,7 @@ class WitnessedLink:
 
         Raises as `Link.fetch`.
         """
-        self._note(await self._dialer.transact(self.link, lambda connection: work(connection, self._id)))
+        self._note(await self._dialer.transact_compared(self.link, lambda connection: work(connection, self._id)))
 
     async def touch(self) -> None:
         """Raise the witness for what was found done before: the number that comes back stands for that too.

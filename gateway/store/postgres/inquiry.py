@@ -1,7 +1,7 @@
 """What recovery and operators ask of Postgres: which records there are, their recovery leases, and who did what.
 
 None of it changes a record, and nobody's request waits for it but one that recovers. It owns how much is looked at in
-one statement; what state a record is in, `lifecycle` says.
+one statement; what state a record is in, `lifecycle` decides.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _words(states: Iterable[State]) -> list[str]:
 
 
 def _record_of(row: Sequence[Any]) -> Record | None:
-    """The record, its answer without the body; None when this program cannot read it.
+    """The record, its response without the body; None when this program cannot read it.
 
-    Where the answer alone cannot be read, it has what the row itself has of that.
+    Where the response alone cannot be read, it has what the row itself has of that.
     """
     try:
         record = record_of(row[2 : 2 + WIDTH])

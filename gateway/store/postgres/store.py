@@ -296,7 +296,7 @@ class PostgresStore:
         async def read(connection: Connection) -> Sequence[Any]:
             return await connection.fetch(_READ, self._clock_us(), asked)
 
-        rows = await self._dialer.run(link, read)
+        rows = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:

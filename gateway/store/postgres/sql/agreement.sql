@@ -36,10 +36,10 @@ UPDATE idempotency_gateway.gateway SET seen_us = {now} WHERE gateway_id = $2
 DELETE FROM idempotency_gateway.gateway WHERE gateway_id = $1
 
 -- name: alive
--- Counts the keys that are remembered now, by service and operation name, and says until when the last of them is: null
+-- Counts the keys that are remembered now, by service and operation name, and until when the last of them is: null
 -- where one is kept until it is resolved.
 --
--- The name alone does not say whose a key is: the ids are derived again as `core.identity` does, as UUIDs of version 8,
+-- The name alone does not tell whose a key is: the ids are derived again as `core.identity` does, as UUIDs of version 8,
 -- from what the ids of a service's operation are derived from, up to the caller.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us

@@ -9,7 +9,7 @@ WITH locked AS MATERIALIZED (
         SELECT {row} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
-    -- Read when every lock is held: whoever was waited for came before.
+    -- Read when every lock is held: what was waited for came before.
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
@@ -54,7 +54,7 @@ USING unnest($1::bigint[], $2::integer[]) AS i (of_token, of_drop_day)
 WHERE r.token = i.of_token AND r.drop_day = i.of_drop_day
 
 -- name: insert_audits
--- No row of its own: who said so.
+-- No row of its own: who ordered a change by hand or by probe, and why.
 INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
 SELECT i.for_id, $1::bigint, $1::bigint + {audit_keep_us}, i.of_token, i.by_event, i.by_who, i.by_why
 FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::text[])

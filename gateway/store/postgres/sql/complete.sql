@@ -3,7 +3,7 @@
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
 -- A day without a partition fails the whole statement, which is then repeated. `changed` are places in the input; with the
--- last argument the records of those stay here, because whoever completes them has them.
+-- last argument the records of those stay here, because their holder has them.
 WITH input AS MATERIALIZED (
     -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
     SELECT
@@ -21,7 +21,7 @@ WITH input AS MATERIALIZED (
         SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
-    -- Read when every lock is held: whoever was waited for came before.
+    -- Read when every lock is held: what was waited for came before.
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), changed AS (
     UPDATE idempotency_gateway.operation o SET

@@ -2,7 +2,7 @@
 -- No row of the table: the records of one piece of the order of ids that are in one of the states, or have come there by the
 -- clock alone.
 --
--- Tells where the piece ends, null where all ends. A completed record without its answer is a tombstone.
+-- Returns where the piece ends, null where all ends. A completed record without its response is a tombstone.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), looked AS MATERIALIZED (
@@ -41,7 +41,7 @@ ORDER BY o.operation_id
 -- and was not put off.
 --
 -- It is what is listed for attention, and what the walk for lapsed claims has yet to reach: that is looked for among the
--- oldest claims, as many as a tally looks at. Tells where the piece ends, null where all ends.
+-- oldest claims, as many as a tally looks at. Returns where the piece ends, null where all ends.
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), listed AS MATERIALIZED (

@@ -20,7 +20,7 @@ WHERE d.datname = current_database()
 -- No row of the table: what gateways wrote down about memories that were lost; no token up to this one is given to anybody
 --
 -- Others draw tokens meanwhile. So the sequence is never set to what they may be beyond already: up to there it is drawn from,
--- which cannot go back, and only where that is far ahead it is set. Whoever says this holds the lock for it, or two of these
+-- which cannot go back, and only where that is far ahead it is set. The caller holds the lock for it, or two of these
 -- would each set what they saw.
 WITH advanced AS MATERIALIZED (
     SELECT CASE

@@ -1,7 +1,7 @@
 -- name: read
--- Reads records with their answers, in the order in which they were asked for. Long bodies are not read all at once: those
+-- Reads records with their responses, in the order in which they were asked for. Long bodies are not read all at once: those
 -- that come after so many bytes are `left` for another statement.
--- No row of the table: what time has changed is settled by whoever reads.
+-- No row of the table: what time has changed is settled by the reader.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )

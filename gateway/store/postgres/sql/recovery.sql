@@ -21,7 +21,7 @@ ON CONFLICT (operation_id) DO UPDATE SET
     held_until_us = excluded.held_until_us,
     put_off_until_us = CASE WHEN r.token = excluded.token THEN r.put_off_until_us ELSE 0 END,
     tries = CASE WHEN r.token = excluded.token THEN r.tries + 1 ELSE 1 END,
-    -- Whoever waits makes no pause longer.
+    -- A caller who waits makes no pause longer.
     background_tries = excluded.background_tries + CASE WHEN r.token = excluded.token THEN r.background_tries ELSE 0 END,
     asked_us = CASE WHEN r.token = excluded.token THEN r.asked_us ELSE 0 END,
     finding = CASE WHEN r.token = excluded.token THEN r.finding ELSE '' END
@@ -34,7 +34,7 @@ WHERE r.token < excluded.token
 RETURNING r.tries, r.background_tries
 
 -- name: put_off
--- No row of the table: the recovery lease is given back by whoever had it last.
+-- No row of the table: the recovery lease is given back by who had it last.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )

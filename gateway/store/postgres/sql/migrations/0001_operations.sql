@@ -1,4 +1,4 @@
--- One narrow row per operation, answers apart from it, and what upkeep has to know.
+-- One narrow row per operation, responses apart from it, and what upkeep has to know.
 
 CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
 
@@ -59,7 +59,7 @@ CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
 -- In the order of the pages that an operator is shown.
 CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
 
--- The answers, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
+-- The responses, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
 -- updated, and deleted only by a purge: a partition leaves as a whole.
 CREATE TABLE idempotency_gateway.response (
     token    bigint  NOT NULL,

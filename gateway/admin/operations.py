@@ -313,8 +313,9 @@ class Operations:
         notes, owed = [], self._drops_owed()
         if owed:
             notes.append(
-                f"The fast tier could not be reached: copies are still to be dropped there ({owed}). Until they are, "
-                "gateways may answer from them. Give the same command again when it is back."
+                "The fast tier could not be told. A gateway that reaches it may answer from a copy there until it has "
+                "heard of this from the durable store, within seconds; give the same command again if there may be one "
+                "that does not reach the durable store."
             )
         elif self._cache_seconds:
             notes.append(f"Running gateways may answer from their memory for {self._cache_seconds:g} s more.")

@@ -110,7 +110,8 @@ async def operate(config: Config, job: Job) -> int:
         try:
             await store.start()
             if fast_tier is not None:
-                fast_tier.bind((await store.look_epoch()).identity)
+                epoch = await store.look_epoch()
+                fast_tier.bind(epoch.identity, epoch.generation)
             return await job.run(operations, desk)
         finally:
             await store.close()

@@ -45,7 +45,7 @@ def durable_store(
         amnesia_window_us=microseconds(window_seconds),
         shared_note=shared_note,
         witness_files=witness_files,
-        on_met=(lambda _identity: None) if fast is None else fast.bind,
+        on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
     )
 
 

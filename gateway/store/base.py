@@ -267,6 +267,7 @@ class Epoch:
 
     `identity` names it: it is another one after a failover or in a copy, and `token`, the last one drawn, is lower in
     an older state of the same. `memo` is what gateways wrote down about memories that were lost, empty if nothing.
+    `generation` is another one after each purge and erasure, as of their own change; empty before the first.
     `witnesses` are the numbers of those links that were asked for, as far as the store has them.
     """
 
@@ -274,6 +275,7 @@ class Epoch:
     token: int
     now_us: int
     memo: bytes
+    generation: str = ""
     witnesses: Mapping[UUID, int] = field(default_factory=dict)
 
 
@@ -399,11 +401,16 @@ class FastTier(Protocol):
         It begins as False, for no cause.
         """
 
-    def on_drop(self, listener: Callable[[UUID], None]) -> None:
-        """Tell `listener` of every drop, by this gateway or another, as far as the news arrives."""
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether no copy is left there from before a purge that this process knows of."""
 
-    def bind(self, identity: str) -> None:
-        """Keep the copies of the durable store with this identity from now on. Before the first time it is not `up`."""
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """Tell `listener` what was purged, by this gateway or another, as far as the news arrives."""
+
+    def bind(self, identity: str, generation: str | None = None) -> None:
+        """Keep the copies of this durable store from now on, and answer from none that was made under another
+        `generation` than this one (`Epoch`; None: not known). Before the first time it is not `up`."""
 
     async def start(self) -> None: ...
 
@@ -416,12 +423,14 @@ class FastTier(Protocol):
         """Keep an acknowledged completed record until its replay window ends, and wake whoever waits for it.
 
         `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
-        from there. Refused silently when a record or a drop with an equal or higher token is there, and when anything
-        was dropped since then.
+        from there. Refused silently when anything was purged since then.
         """
 
-    async def drop(self, operation_id: UUID, token: int) -> None:
-        """Forget the record and refuse any put with this token or a lower one, for as long as stale copies may live."""
+    async def forget(self, operation_id: UUID) -> None:
+        """The operation was purged: answer from no copy, of whatever operation, that was read before now.
+
+        Where the tier could not be told, it answers nothing here until it was.
+        """
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
         """Wake whoever waits for this operation."""

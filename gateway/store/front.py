@@ -80,10 +80,10 @@ class Front:
         amnesia_window_us: int,
         shared_note: SharedNote | None = None,
         witness_files: WitnessFiles | None = None,
-        on_met: Callable[[str], None] = lambda _identity: None,
+        on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
-        """`witness_files` are those that `store` notes in what it acknowledges, if it does. `on_met` gets the identity
-        of each memory that is met, before anything gets to it.
+        """`witness_files` are those that `store` notes in what it acknowledges, if it does. `on_met` gets identity and
+        generation of each memory that is met, before anything gets to it; a generation of None is not known.
         """
         self._store = store
         self._herald = herald
@@ -268,7 +268,7 @@ class Front:
             epoch = await ask("look_epoch", self._store.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
-        self._on_met(epoch.identity)
+        self._on_met(epoch.identity, epoch.generation)
         self._hear(epoch)
         await self._keep_seen()
         if is_read:
@@ -286,7 +286,7 @@ class Front:
                 own = await asyncio.to_thread(self._seen_file.read)
         shared, _ = await self._read_shared()
         if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
-            self._on_met(own.identity)
+            self._on_met(own.identity, None)
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
         """The note that gateways share, and whether it could be read now. Redis is not needed to go on."""

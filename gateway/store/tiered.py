@@ -17,9 +17,9 @@ completion is asked about, not believed.
 *Spreading.* A copy goes to the fast tier behind the caller's back (`spreading`). Waiters of other gateways are woken
 along with it.
 
-*Purges.* Copies are dropped before the durable store is asked and again after it answered. Before, so that a gateway
-which dies in between leaves no copy of what is gone; after, because a copy may have been made in between. A drop that
-the fast tier did not take is owed (`drops`), and until it is taken the fast tier is not asked for that operation.
+*Purges.* After a purge, whatever its answer, the process drops its copy and the fast tier forgets all of its copies.
+A gateway that dies before that, or cannot reach the fast tier, leaves it to whoever next learns from the durable store
+that there was a purge (`Epoch.generation`): every gateway asks with every tally.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cache import ProcessCache
-from gateway.store.drops import Drops
 from gateway.store.spreading import Spreading
 from gateway.store.steadiness import Steadiness
 from gateway.store.tier_stats import TierStats
@@ -77,10 +76,11 @@ DURABLE: Final = "durable"
 FAST: Final = "fast"
 
 # By name, because a union that stands in a test is made anew each time.
-_DROPPING: Final = (Purge, Erase)
+_PURGING: Final = (Purge, Erase)
+_GONE: Final = (State.TOMBSTONE, State.ABSENT)
 _ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 
-# How long `close` waits for what is still to be spread or dropped.
+# How long `close` waits for what is still to be spread.
 _DRAIN_SECONDS: Final = 3.0
 
 
@@ -111,9 +111,9 @@ class Tiered:
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
         self._spreading = Spreading(fast, self.stats)
-        self._drops = Drops(fast, self.stats)
+        self._purges_untold = 0
         if fast is not None:
-            fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))
+            fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
             fast.on_change(lambda up, why: self._tell(FAST, up, why))
 
     @property
@@ -143,8 +143,10 @@ class Tiered:
 
     @property
     def drops_owed(self) -> int:
-        """Purged operations of which the fast tier may still hold a copy."""
-        return len(self._drops)
+        """Purges by this process of which the fast tier could not be told yet."""
+        if self._fast is None or self._fast.has_forgotten:
+            self._purges_untold = 0
+        return self._purges_untold
 
     async def start(self) -> None:
         """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
@@ -177,7 +179,7 @@ class Tiered:
     def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
         """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
         fast = self._fast
-        if fast is None or not fast.up or self._drops.is_owed(operation_id):
+        if fast is None or not fast.up:
             return None
         started_seconds = self._clock()
         try:
@@ -204,8 +206,8 @@ class Tiered:
             copy = self.recall(command.identity.operation_id)
             if copy is not None:
                 return Fenced(copy)
-        elif isinstance(command, _DROPPING):
-            return await self._apply_dropping(command)
+        elif isinstance(command, _PURGING):
+            return await self._apply_purge(command)
         started_seconds = self._clock()
         # As `_asked` does, without a coroutine more for every command.
         try:
@@ -288,28 +290,37 @@ class Tiered:
         operation_id = record.identity.operation_id
         is_known = self._cache.get(operation_id, started_seconds) is not None
         self._cache.put(snapshot, started_seconds)
-        if not is_known and not self._drops.is_owed(operation_id):
+        if not is_known:
             self._spreading.copy(snapshot, started_seconds)
 
-    async def _apply_dropping(self, command: Purge | Erase) -> Result:
+    async def _apply_purge(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
-        self._drops.check_room()
-        await self._drops.drop(operation_id)
         try:
-            try:
-                result = await self._asked(self._durable.apply(command))
-            finally:
-                # Also when no answer came: it may have been done.
-                self._cache.drop(operation_id, self._clock())
-                self._drops.owe(operation_id)
-            await self._drops.pay(operation_id)
+            result = await self._asked(self._durable.apply(command))
+        except StoreError:
+            # It may have been done.
+            await self._forget(operation_id)
+            raise
         finally:
-            self._drops.see_to_debts()
+            self._cache.drop(operation_id, self._clock())
+        # Also where it was gone before: somebody may have heard nothing of his own purge.
+        if result.snapshot.state in _GONE:
+            await self._forget(operation_id)
         return result
 
+    async def _forget(self, operation_id: UUID) -> None:
+        """Have the fast tier forget its copies."""
+        if self._fast is None:
+            return
+        self._purges_untold += 1
+        try:
+            await self._fast.forget(operation_id)
+        except StoreError:
+            self.stats.fast_failures += 1
+
     async def _drain(self) -> None:
-        """Give what is to be spread, and what is owed, a last bounded chance."""
-        tasks = {*self._spreading.under_way, *self._drops.under_way}
+        """Give what is to be spread a last bounded chance."""
+        tasks = set(self._spreading.under_way)
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -12,6 +12,7 @@ import redis
 
 from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
+from gateway.store.base import boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.eventually import eventually
@@ -39,10 +40,6 @@ def id_of(snapshot: Snapshot) -> UUID:
     return record_of(snapshot).identity.operation_id
 
 
-def with_token(snapshot: Snapshot, token: int) -> Snapshot:
-    return replace(snapshot, record=replace(record_of(snapshot), token=token))
-
-
 def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
     """The same, later in its life."""
     return replace(snapshot, now_us=record_of(snapshot).replay_until_us - microseconds(seconds))
@@ -58,9 +55,11 @@ def key_of(operation_id: UUID, store: str = STORE) -> str:
 
 
 @asynccontextmanager
-async def fast_tier(url: str, store: str = STORE) -> AsyncIterator[RedisFastTier]:
+async def fast_tier(
+    url: str, store: str = STORE, *, clock: Callable[[], float] = boot_seconds
+) -> AsyncIterator[RedisFastTier]:
     """A started tier, bound to a durable store of this identity."""
-    tier = RedisFastTier(url)
+    tier = RedisFastTier(url, clock=clock)
     tier.bind(store)
     await tier.start()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +65,7 @@ def a_front(
     shared: SharedNote | None = None,
     witness_files: WitnessFiles | None = None,
     serves: Serving | None = None,
-    met: list[str] | None = None,
+    met: Callable[[str, str | None], None] | None = None,
 ) -> Front:
     """Not yet started. Of the memories that it meets it reports to `met`."""
     return Front(
@@ -76,7 +76,7 @@ def a_front(
         amnesia_window_us=WINDOW_US,
         shared_note=shared,
         witness_files=witness_files,
-        on_met=[].append if met is None else met.append,
+        on_met=(lambda *_: None) if met is None else met,
     )
 
 
@@ -866,7 +866,7 @@ async def test_a_store_that_is_away_is_known_by_two_notes(
     if shared is not None:
         await note.write(Seen(shared, 7), "")
     met: list[str] = []
-    front = a_front(AwayStore(Memory()), tmp_path, shared=note, met=met)
+    front = a_front(AwayStore(Memory()), tmp_path, shared=note, met=lambda identity, _: met.append(identity))
     with pytest.raises(NotApplied):
         await front.start()
     await front.close()
@@ -874,21 +874,24 @@ async def test_a_store_that_is_away_is_known_by_two_notes(
 
 
 async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
-    """Whoever keeps copies hears which memory it is while the gate is still shut."""
+    """Whoever keeps copies hears which memory it is while the gate is still shut, and of purges later."""
     memory = Memory()
     asked: list[str] = []
 
     class Asked(MemoryStore):
         async def apply(self, command: Command) -> Result:
-            assert met == [memory.identity]
+            assert met == [(memory.identity, "")]
             asked.append(memory.identity)
             return await super().apply(command)
 
-    met: list[str] = []
-    front = a_front(Asked(memory), tmp_path, met=met)
+    met: list[tuple[str, str | None]] = []
+    front = a_front(Asked(memory), tmp_path, met=lambda *told: met.append(told))
     await front.start()
     try:
         await front.apply(claim(1))
+        memory.generation = "purged by another gateway"
+        await front.tally()
+        assert met[-1] == (memory.identity, memory.generation)
     finally:
         await front.close()
     assert asked == [memory.identity]

@@ -210,6 +210,7 @@ class Looked:
     """A fast tier that can only be asked, as `FastTier` of `store.base`."""
 
     up = True
+    has_forgotten = True
 
     def __init__(self, get: Callable[[UUID], asyncio.Future[Snapshot | None]]) -> None:
         self.get = get
@@ -217,10 +218,10 @@ class Looked:
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         """It is up from the beginning to the end."""
 
-    def on_drop(self, listener: Callable[[UUID], None]) -> None:
-        """Nothing is dropped."""
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """Nothing is purged."""
 
-    def bind(self, identity: str) -> None:
+    def bind(self, identity: str, generation: str | None = None) -> None:
         """There is one durable store."""
 
     async def start(self) -> None:
@@ -232,7 +233,7 @@ class Looked:
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Nothing is kept."""
 
-    async def drop(self, operation_id: UUID, token: int) -> None:
+    async def forget(self, operation_id: UUID) -> None:
         """Nothing is there."""
 
     async def announce(self, operation_id: UUID) -> None:

@@ -214,7 +214,7 @@ async def look_epoch(connection: Connection, links: Collection[UUID] = ()) -> Ep
     """Which memory is behind the connection, with the witnesses of these links."""
     (row,) = await connection.fetch(_EPOCH, None, list(links))
     witnesses = dict(zip(row["links"], row["numbers"], strict=True))
-    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], witnesses)
+    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], row["generation"], witnesses)
 
 
 def check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:

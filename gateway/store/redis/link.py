@@ -11,6 +11,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ _UNSENT_SECONDS: Final = 5
 
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.
 _DRIFT_US: Final = 1_000
+
+# As in `lua/era.lua`.
+GENERATION_BYTES: Final = 16
 
 _ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
 
@@ -83,12 +87,15 @@ class Link:
     def __init__(self, connection: AbstractConnection, era_key: str, clock: Callable[[], float]) -> None:
         self._connection = connection
         self._era_key = era_key
+        self._generation = b""
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._run_id = b""
+        self.run_id = b""
+        """Which run of which server it leads to, once it was opened."""
         self._time_us = 0
         self._time_seconds = 0.0
         self.era = b""
+        """The era of the server, empty where it has still to be told of a generation."""
         self.era_seconds = 0.0
         self.refused = ""
         """Why the server took no copies at the last look; empty if it did."""
@@ -96,6 +103,11 @@ class Link:
     @property
     def is_open(self) -> bool:
         return bool(self._connection.is_connected)
+
+    def bind(self, era_key: str, generation: str) -> None:
+        """Have the era under this key be one of this generation; empty: of any. No era is known until the next look."""
+        self._era_key, self.era = era_key, b""
+        self._generation = sha256(generation.encode()).digest()[:GENERATION_BYTES] if generation else b""
 
     async def connect(self) -> None:
         """Connect, if it is not. Raises NotApplied."""
@@ -109,19 +121,23 @@ class Link:
     async def open(self) -> None:
         """Connect, if it is not, and learn the server's run, era and time. Raises StoreError."""
         if not self.is_open:
-            self._run_id = b""
             await self.connect()
-        if not self._run_id:
             (info,) = await self.exchange([("INFO", "server")], CONNECT_SECONDS)
             if error := refusal(info):
+                await self.close()
                 raise NotApplied(f"Redis refused to tell its run id (INFO server): {error}")
-            self._run_id = _run_id(info)
+            if (run_id := _run_id(info)) != self.run_id:
+                # One that goes on beside the server before has been told of nothing.
+                self.run_id, self.era = run_id, b""
         await self.look()
 
     async def look(self) -> None:
-        """Learn era and time anew. Raises StoreError."""
+        """Learn era and time anew, having told of the generation where that is due. Raises StoreError."""
+        wanted = (self._era_key, self._generation)
+        is_due = self.era == b"" and self._generation != b""
+        generation = self._generation.ljust(GENERATION_BYTES, b"\0")
         fresh = secrets.token_hex(ERA_BYTES // 2)
-        script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self._run_id, fresh)
+        script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self.run_id, fresh, generation, int(is_due))
         (reply,) = await self.exchange([script], CONNECT_SECONDS)
         if error := refusal(reply):
             # One that was made a replica takes no write any more: the next connection may lead to the new master.
@@ -131,7 +147,8 @@ class Link:
         self.note_time(time)
         word = refusal_word(text.decode())
         self.refused = f"Redis at {_where(self._connection)} takes no copies: {_CAUSES.get(word, word)}" if word else ""
-        if era != self.era:
+        # What came to be wanted meanwhile is for the next look.
+        if era != self.era and wanted == (self._era_key, self._generation):
             self.era, self.era_seconds = era, self._time_seconds
 
     def note_time(self, time: Sequence[bytes]) -> None:

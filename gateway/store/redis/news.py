@@ -50,13 +50,13 @@ class News:
         self,
         link: Link,
         channel_of: Callable[[UUID], str],
-        drops_channel: str,
-        on_drop: Callable[[UUID], None],
+        purges_channel: str,
+        on_purge: Callable[[UUID], None],
     ) -> None:
         self._link = link
         self._channel_of = channel_of
-        self._drops_channel = drops_channel.encode()
-        self._on_drop = on_drop
+        self._purges_channel = purges_channel.encode()
+        self._on_purge = on_purge
         self._channels: dict[bytes, _Channel] = {}
         self._subscribed: set[bytes] = set()
         self._changed: set[bytes] = set()
@@ -102,7 +102,7 @@ class News:
     async def _listen(self) -> None:
         """Until the link fails. Raises StoreError."""
         self._connected = True
-        self._changed = {self._drops_channel, *self._channels}
+        self._changed = {self._purges_channel, *self._channels}
         self._change.set()
         subscriber = asyncio.create_task(self._subscribe())
         try:
@@ -127,9 +127,11 @@ class News:
 
     def _take(self, message: Any) -> None:
         match message:
-            case [b"message", self._drops_channel, bytes(text)]:
+            case [b"message", self._purges_channel, bytes(text)]:
                 if (operation_id := _uuid(text)) is not None:
-                    self._on_drop(operation_id)
+                    self._on_purge(operation_id)
+                    if (channel := self._channels.get(self._channel_of(operation_id).encode())) is not None:
+                        channel.wake()
             case [b"message", bytes(name), _]:
                 if (channel := self._channels.get(name)) is not None:
                     channel.wake()
@@ -148,7 +150,7 @@ class News:
                 await self._change.wait()
                 self._change.clear()
                 changed, self._changed = self._changed, set()
-                wanted = {name for name in changed if name in self._channels or name == self._drops_channel}
+                wanted = {name for name in changed if name in self._channels or name == self._purges_channel}
                 new = wanted - self._subscribed
                 old = (changed - wanted) & self._subscribed
                 self._subscribed = (self._subscribed | new) - old

@@ -22,6 +22,8 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
+    Erase,
+    Purge,
     Record,
     Result,
     State,
@@ -54,6 +56,10 @@ _SWEPT: Final = (
     *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
     ("select_ahead", State.CLAIMED, LEASE_US_MAX),
 )
+
+
+# By name, because a union that stands in a test is made anew each time.
+_PURGING: Final = (Purge, Erase)
 
 
 class Cursor(Protocol):
@@ -140,12 +146,12 @@ def apply_all(
 
 def look_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """Which memory the file is, with the witnesses of these links."""
-    identity, token, memo = cursor.execute(statements()["select_epoch"]).fetchone()
+    identity, token, memo, generation = cursor.execute(statements()["select_epoch"]).fetchone()
     witnesses = {}
     for link in links:
         for (number,) in cursor.execute(statements()["select_witness"], (link.bytes,)).fetchall():
             witnesses[link] = int(number)
-    return Epoch(identity, int(token), now_us, memo, witnesses)
+    return Epoch(identity, int(token), now_us, memo, generation, witnesses)
 
 
 def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
@@ -209,6 +215,8 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
     result, record = step(settled, command, now_us, tokens.draw)
     if isinstance(result, Applied) and record is not kept.record:
         _write(cursor, kept, record)
+        if isinstance(command, _PURGING):
+            cursor.execute(statements()["update_generation"])
     # A repeated command changes nothing of what was settled before.
     if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
         cursor.execute(

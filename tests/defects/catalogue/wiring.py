@@ -62,10 +62,10 @@ DEFECTS = (
         (_MISTAKES + "test_an_upstream_that_is_the_gateway_itself",),
     ),
     Defect(
-        "owed-drop-looked-up",
-        "what was purged is answered from Redis while the drop is owed",
-        (Edit("store/tiered.py", "not fast.up or self._drops.is_owed(operation_id):", "not fast.up:"),),
-        (_TIERED + "test_a_copy_that_is_owed_a_drop_is_not_used",),
+        "untold-purge-looked-up",
+        "what was purged is answered from Redis while that has still to be told of it",
+        (Edit("store/redis/link.py", 'self._era_key, self.era = era_key, b""', "self._era_key = era_key"),),
+        ("tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier",),
     ),
     Defect(
         "unanswered-purge-keeps-the-cache",
@@ -73,8 +73,8 @@ DEFECTS = (
         (
             Edit(
                 "store/tiered.py",
-                "self._cache.drop(operation_id, self._clock())\n                self._drops.owe",
-                "self._drops.owe",
+                "        finally:\n            self._cache.drop(operation_id, self._clock())\n",
+                "        self._cache.drop(operation_id, self._clock())\n",
             ),
         ),
         (_TIERED + "test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache",),

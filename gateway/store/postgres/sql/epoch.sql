@@ -8,6 +8,7 @@ SELECT
         || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS identity,
     t.last_value AS token,
     e.memo,
+    e.generation,
     {now} AS now_us,
     -- Of the links that were asked for.
     ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,

@@ -24,6 +24,9 @@ WITH input AS MATERIALIZED (
     SELECT ch.operation_id, c.now_us, c.now_us + {audit_keep_us}, ch.token, 'erase', ch.by_who, ch.by_why
     FROM changed ch CROSS JOIN clock c
     WHERE ch.by_who IS NOT NULL
+), renewed AS (
+    -- No copy from before counts.
+    UPDATE idempotency_gateway.epoch SET generation = gen_random_uuid()::text WHERE EXISTS (SELECT FROM changed)
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
     WHERE w.link = $5::uuid AND EXISTS (SELECT FROM changed)

@@ -153,7 +153,9 @@ CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
 CREATE TABLE idempotency_gateway.epoch (
     only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
     identity uuid    NOT NULL,
-    memo     bytea   NOT NULL
+    memo     bytea   NOT NULL,
+    -- Another one after each purge and erasure, for whoever keeps copies; empty before the first.
+    generation text  NOT NULL DEFAULT ''
 );
 INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
 

@@ -15,7 +15,7 @@ from gateway.admin.journal import sentence, since_us, state_of, why_of
 from gateway.admin.recovery import recovery_rows
 from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
 from gateway.core.operation import Record, RequestInfo, Snapshot
-from gateway.store.journal.base import JournalView
+from gateway.store.journal import JournalView
 
 Columns = tuple[tuple[str, int], ...]
 # Columns of a table that is written while it is read: widths cannot depend on what comes later.

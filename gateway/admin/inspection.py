@@ -13,7 +13,7 @@ from gateway.admin.recovery import Doubt, recovery_json, recovery_step
 from gateway.admin.view import advice, audited, described, foreign
 from gateway.core.operation import Snapshot, State
 from gateway.store.base import AuditEntry, RecoveryState
-from gateway.store.journal.base import JournalView
+from gateway.store.journal import JournalView
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.journal.base import JournalView, KeptEntry
+from gateway.store.journal import JournalView, KeptEntry
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
@@ -33,7 +33,7 @@ class Look(Protocol):
     """Reads the journals of this host. Blocks, raises nothing."""
 
     def __call__(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-        """See `store.journal_view.look`."""
+        """See `store.journal.view.look`."""
 
 
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:

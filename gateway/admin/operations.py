@@ -61,7 +61,7 @@ from gateway.core.operation import (
 )
 from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Query, Store, Withheld
-from gateway.store.journal.base import OF_ONE_MAX, JournalView
+from gateway.store.journal import OF_ONE_MAX, JournalView
 
 T = TypeVar("T")
 

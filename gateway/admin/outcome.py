@@ -26,7 +26,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Audit, Complete, Record, State
 from gateway.store.base import wall_clock_us
 from gateway.store.directories import sync_directory
-from gateway.store.journal.base import JournalDesk, KeptOutcome
+from gateway.store.journal import JournalDesk, KeptOutcome
 
 _ARCHIVE: Final = "acknowledged"
 """The directory beside the journals where acknowledged outcomes are kept until somebody deletes them."""

@@ -2,7 +2,7 @@
 
 This is the only module of the SQLite store that imports the driver. It owns how a connection is opened, trusted and
 dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`. The journal's files
-are committed to in the same way (`journal_file`).
+are committed to in the same way (`journal.file`).
 
 Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
 connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. The

@@ -13,7 +13,7 @@ from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
 from gateway.store.base import FastTier, Serving, Store, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
-from gateway.store.front import Front
+from gateway.store.guard import EpochGuard
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.seen import RedisSeen
@@ -34,10 +34,10 @@ def durable_store(
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
 ) -> Store:
-    """The durable record, behind its front, which tells the fast tier whose copies it keeps."""
+    """The durable record, behind its guard, which tells the fast tier whose copies it keeps."""
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
-    return Front(
+    return EpochGuard(
         store,
         herald,
         serving,

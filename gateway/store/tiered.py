@@ -14,8 +14,8 @@ durable store. `recall` and `look` give a copy before there is a claim to make: 
 from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
 completion is asked about, not believed.
 
-*Spreading.* A copy goes to the fast tier behind the caller's back (`spreading`). Waiters of other gateways are woken
-along with it.
+*Spreading.* A copy goes to the fast tier behind the caller's back. Waiters of other gateways are woken along
+with it.
 
 *Purges.* After a purge, whatever its answer, the process drops its copy and the fast tier forgets all of its copies.
 A gateway that dies before that, or cannot reach the fast tier, leaves it to whoever next learns from the durable store
@@ -25,13 +25,16 @@ that there was a purge (`Epoch.generation`): every gateway asks with every tally
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import (
+    MICROSECONDS,
     Abandon,
     Applied,
     Claim,
@@ -66,9 +69,6 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cache import ProcessCache
-from gateway.store.spreading import Spreading
-from gateway.store.steadiness import Steadiness
-from gateway.store.tier_stats import TierStats
 
 T = TypeVar("T")
 
@@ -82,6 +82,28 @@ _ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 
 # How long `close` waits for what is still to be spread.
 _DRAIN_SECONDS: Final = 3.0
+
+# What may wait to be spread; more is shed.
+_SPREADING_MAX: Final = 1_000
+_SPREADING_BYTES_MAX: Final = 32 * 1024 * 1024
+
+# A smaller step of the store's clock goes unnoticed; whoever waits for things to settle waits for longer.
+_UNSEEN_SECONDS: Final = 1.0
+# Seconds a second: more than clocks drift apart, or are slewed.
+_DRIFT: Final = 0.001
+
+_LOG = logging.getLogger("gateway")
+
+
+@dataclass(slots=True)
+class TierStats:
+    """Counts since the start, for whoever exports them. `shed`: copies and news that were given up for lack of room."""
+
+    cache_hits: int = 0
+    fast_hits: int = 0
+    fast_misses: int = 0
+    fast_failures: int = 0
+    shed: int = 0
 
 
 class Tiered:
@@ -110,7 +132,7 @@ class Tiered:
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
-        self._spreading = Spreading(fast, self.stats)
+        self._spreading = _Spreading(fast, self.stats)
         self._purges_untold = 0
         if fast is not None:
             fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
@@ -371,3 +393,91 @@ class _TieredWatch:
         if await self.listen() or self._place is None:
             return True
         return await self._watches[self._place].wait_changed(timeout_seconds)
+
+
+class _Spreading:
+    """Copies and news on their way to the fast tier, behind the caller's back.
+
+    No caller waits for them, and nothing depends on their arrival: a copy that is lost costs a later caller a question
+    to the durable store. What is under way is bounded in number and bytes; more is shed. Without a fast tier, or while
+    it is down, nothing is sent.
+    """
+
+    def __init__(self, fast: FastTier | None, stats: TierStats) -> None:
+        self._fast = fast
+        self._stats = stats
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._bytes = 0
+
+    @property
+    def under_way(self) -> Collection[asyncio.Future[None]]:
+        return self._under_way
+
+    def copy(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """A completed record; `started_seconds` as `FastTier.put` takes it."""
+        if self._fast is None:
+            return
+        response = snapshot.record.response if snapshot.record else None
+        body = response.body if response else None
+        self._send(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
+
+    def news(self, operation_id: UUID) -> None:
+        """That the operation changed, without a record."""
+        self._send(lambda fast: fast.announce(operation_id), 0)
+
+    def _send(self, put: Callable[[FastTier], Awaitable[None]], size_bytes: int) -> None:
+        fast = self._fast
+        if fast is None or not fast.up:
+            return
+        if len(self._under_way) >= _SPREADING_MAX or self._bytes + size_bytes > _SPREADING_BYTES_MAX:
+            self._stats.shed += 1
+            return
+        try:
+            sent = asyncio.ensure_future(put(fast))
+        except StoreError:
+            self._stats.fast_failures += 1
+            return
+        self._bytes += size_bytes
+        self._under_way.add(sent)
+        sent.add_done_callback(lambda sent: self._note(sent, size_bytes))
+
+    def _note(self, sent: asyncio.Future[None], size_bytes: int) -> None:
+        self._under_way.discard(sent)
+        self._bytes -= size_bytes
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._stats.fast_failures += 1
+            if not isinstance(error, StoreError):
+                _LOG.error("a copy was not spread because of a bug", exc_info=error)
+
+
+class Steadiness:
+    """Since when the durable store's clock has surely not been set ahead, as seen from one process.
+
+    The store read its clock somewhere between question and answer, so each answer gives a lower and an upper bound of
+    that clock's lead over the boot-time clock. A lower bound above the upper one of before is a step ahead. Clocks
+    drift apart slowly, and by that much a lead may grow. So a step of more than `_UNSEEN_SECONDS` between two answers
+    is noticed with the second of them. What was before the first is not known, and counts as a step.
+
+    All seconds are the boot-time clock's.
+    """
+
+    __slots__ = ("_lead_max_seconds", "_noted_seconds", "_since_seconds")
+
+    def __init__(self) -> None:
+        self._lead_max_seconds = float("-inf")
+        self._since_seconds = float("inf")
+        self._noted_seconds = 0.0
+
+    def note(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
+        """The store's clock showed this at some moment of a call between these two."""
+        now_seconds = store_now_us / MICROSECONDS
+        drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._noted_seconds)
+        if now_seconds - ended_seconds > drifted_seconds + _UNSEEN_SECONDS:
+            self._since_seconds = ended_seconds
+            drifted_seconds = float("inf")
+        self._lead_max_seconds = min(drifted_seconds, now_seconds - started_seconds)
+        self._noted_seconds = ended_seconds
+
+    def steady_seconds(self, now_seconds: float) -> float:
+        """For how long no step ahead was noticed; 0 before the first answer."""
+        return max(0.0, now_seconds - self._since_seconds)

@@ -66,12 +66,12 @@ DEFECTS = (
         "before Postgres was reached, a gateway answers from the copies of a store that its host served formerly",
         (
             Edit(
-                "store/front.py",
+                "store/guard.py",
                 "if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):",
                 "if own is not None:",
             ),
         ),
-        ("tests/store/test_front.py::test_a_store_that_is_away_is_known_by_two_notes[disagree]",),
+        ("tests/store/test_guard.py::test_a_store_that_is_away_is_known_by_two_notes[disagree]",),
     ),
     Defect(
         "reads-of-any-memory",
@@ -121,7 +121,7 @@ DEFECTS = (
                 "        try:\n            await self._fast.forget(operation_id)\n",
                 "        try:\n            pass\n",
             ),
-            Edit("store/front.py", "_met(epoch.identity, epoch.generation)", "_met(epoch.identity, None)"),
+            Edit("store/guard.py", "_met(epoch.identity, epoch.generation)", "_met(epoch.identity, None)"),
         ),
         (_SIMULATION + "test_no_invariant_breaks[from-0]",),
     ),

@@ -1,4 +1,4 @@
-"""The front of a durable store: who gets through, and what it does about a memory that was lost."""
+"""The guard of a durable store: who gets through, and what it does about a memory that was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.observe.facts import Fact, Herald, MemoryChanged
-from gateway.store import front as front_module
+from gateway.store import guard as guard_module
 from gateway.store.base import (
     Amnesic,
     Epoch,
@@ -39,7 +39,7 @@ from gateway.store.base import (
     Withheld,
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
-from gateway.store.front import Front
+from gateway.store.guard import EpochGuard
 from gateway.store.recipes import RUNNING_US
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles
@@ -58,7 +58,7 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-def a_front(
+def a_guard(
     store: Store,
     directory: Path,
     facts: list[Fact] | None = None,
@@ -66,9 +66,9 @@ def a_front(
     witness_files: WitnessFiles | None = None,
     serves: Serving | None = None,
     met: Callable[[str, str | None], None] | None = None,
-) -> Front:
+) -> EpochGuard:
     """Not yet started. Of the memories that it meets it reports to `met`."""
-    return Front(
+    return EpochGuard(
         store,
         Herald(*([facts.append] if facts is not None else [])),
         serves or serving(recipes={"route": b"recipe"}),
@@ -88,22 +88,22 @@ async def opened(
     store: Store | None = None,
     shared: SharedNote | None = None,
     serves: Serving | None = None,
-) -> AsyncIterator[Front]:
-    """A gateway's front, with what it noted earlier in this directory, and what all noted in Redis."""
-    front = a_front(store or MemoryStore(memory), directory, facts, shared, serves=serves)
-    await front.start()
+) -> AsyncIterator[EpochGuard]:
+    """A gateway's guard, with what it noted earlier in this directory, and what all noted in Redis."""
+    guard = a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)
+    await guard.start()
     try:
-        yield front
+        yield guard
     finally:
-        await front.close()
+        await guard.close()
 
 
 async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
     """Let a gateway see a store that grants so many claims, and stop."""
-    async with opened(memory, directory, shared=shared) as front:
+    async with opened(memory, directory, shared=shared) as guard:
         for number in range(first, first + claims):
-            assert isinstance(await front.apply(claim(number)), Applied)
-        await front.tally()
+            assert isinstance(await guard.apply(claim(number)), Applied)
+        await guard.tally()
 
 
 async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
     memory = Memory()
     await grown(memory, tmp_path, 3)
     facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as front:
-        assert isinstance(await front.apply(claim(7)), Applied)
+    async with opened(memory, tmp_path, facts) as guard:
+        assert isinstance(await guard.apply(claim(7)), Applied)
     assert not [fact for fact in facts if isinstance(fact, MemoryChanged)]
 
 
@@ -127,15 +127,15 @@ async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
     else:
         memory.identity = "another"
     facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as front:
+    async with opened(memory, tmp_path, facts) as guard:
         with pytest.raises(Amnesic):
-            await front.apply(claim(99))
-        assert isinstance(await front.apply(claim(1)), Fenced)
+            await guard.apply(claim(99))
+        assert isinstance(await guard.apply(claim(1)), Fenced)
         (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
         assert changed.is_lost
         assert changed.left_seconds == WINDOW_US / 1e6
         memory.clock.advance(WINDOW_US / 1e6)
-        result = await front.apply(claim(99))
+        result = await guard.apply(claim(99))
         assert isinstance(result, Applied)
         assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
@@ -150,9 +150,9 @@ async def test_a_gateway_that_never_saw_the_store_hears_of_the_loss(tmp_path: Pa
         pass
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    async with opened(memory, elsewhere) as front:
+    async with opened(memory, elsewhere) as guard:
         with pytest.raises(Amnesic):
-            await front.apply(claim(99))
+            await guard.apply(claim(99))
 
 
 async def test_a_loss_is_dealt_with_once(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ async def test_a_loss_is_dealt_with_once(tmp_path: Path) -> None:
     async with opened(memory, tmp_path):
         pass
     memory.clock.advance(WINDOW_US / 1e6)
-    async with opened(memory, late) as front:
-        assert isinstance(await front.apply(claim(99)), Applied)
+    async with opened(memory, late) as guard:
+        assert isinstance(await guard.apply(claim(99)), Applied)
 
 
 async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
     await grown(memory, tmp_path, 3)
     memory.identity = "another"
     facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as front:
-        accepted = amnesia_of(await front.look_epoch())
+    async with opened(memory, tmp_path, facts) as guard:
+        accepted = amnesia_of(await guard.look_epoch())
         memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
         with pytest.raises(Amnesic):
-            await front.apply(claim(98))
-        await front.tally()
-        assert isinstance(await front.apply(claim(99)), Applied)
+            await guard.apply(claim(98))
+        await guard.tally()
+        assert isinstance(await guard.apply(claim(99)), Applied)
         told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
         assert [fact.is_lost for fact in told] == [True, False]
         assert told[-1].by == "ann"
@@ -191,32 +191,32 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
     """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
-        token = await released(front)
+    async with opened(memory, tmp_path) as guard:
+        token = await released(guard)
     memory.identity = "another"
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         for read_token in (None, token):
             with pytest.raises(Amnesic):
-                await front.apply(claim(1, read_token))
+                await guard.apply(claim(1, read_token))
         memory.clock.advance(WINDOW_US / 1e6)
-        assert isinstance(await front.apply(claim(1, token)), Applied)
+        assert isinstance(await guard.apply(claim(1, token)), Applied)
 
 
 async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
     """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
-        await released(front)
-        await front.apply(claim(2))
+    async with opened(memory, tmp_path) as guard:
+        await released(guard)
+        await guard.apply(claim(2))
     memory.identity = "another"
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         for number in (1, 99):
             with pytest.raises(Amnesic):
-                await front.read(UUID(int=number))
-        assert (await front.read(UUID(int=2))).state is State.CLAIMED
+                await guard.read(UUID(int=number))
+        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
         memory.clock.advance(WINDOW_US / 1e6)
-        assert (await front.read(UUID(int=1))).state is State.RELEASED
-        assert (await front.read(UUID(int=99))).state is State.ABSENT
+        assert (await guard.read(UUID(int=1))).state is State.RELEASED
+        assert (await guard.read(UUID(int=99))).state is State.ABSENT
 
 
 async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None:
@@ -224,19 +224,19 @@ async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None
     memory = Memory()
     await grown(memory, tmp_path, 3)
     memory.identity = "another"
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         granted = MemoryStore(memory).apply_now(claim(1 << 40))
         record = granted.snapshot.record
         assert record is not None
-        await front.apply(Release(UUID(int=1 << 40), record.token, record.attempt_id, WINDOW_US * 10))
-        assert isinstance(await front.apply(claim(1 << 40)), Fenced)
-        assert isinstance(await front.apply(claim(1 << 40, record.token)), Applied)
+        await guard.apply(Release(UUID(int=1 << 40), record.token, record.attempt_id, WINDOW_US * 10))
+        assert isinstance(await guard.apply(claim(1 << 40)), Fenced)
+        assert isinstance(await guard.apply(claim(1 << 40, record.token)), Applied)
 
 
-async def is_back(front: Front) -> bool:
+async def is_back(guard: EpochGuard) -> bool:
     """Whether it lets somebody through."""
     try:
-        await front.read(UUID(int=1))
+        await guard.read(UUID(int=1))
     except Amnesic:
         return True
     except NotApplied:
@@ -244,12 +244,12 @@ async def is_back(front: Front) -> bool:
     return True
 
 
-async def released(front: Front) -> int:
+async def released(guard: EpochGuard) -> int:
     """Claim operation 1 and let it go; its token."""
-    granted = await front.apply(claim(1))
+    granted = await guard.apply(claim(1))
     record = granted.snapshot.record
     assert record is not None
-    await front.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
+    await guard.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
     return record.token
 
 
@@ -272,19 +272,19 @@ async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[
             await super().start()
 
     store = Switched(memory)
-    async with opened(memory, tmp_path, store=store) as front:
-        assert isinstance(await front.apply(claim(1)), Applied)
+    async with opened(memory, tmp_path, store=store) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
         store.is_switched = True
         memory.identity = "another"
         with pytest.raises(meets):
-            await front.apply(claim(2))
+            await guard.apply(claim(2))
         with pytest.raises(NotApplied, match="another memory"):
-            await front.apply(claim(2))
+            await guard.apply(claim(2))
 
-        await eventually(lambda: is_back(front))
+        await eventually(lambda: is_back(guard))
         with pytest.raises(Amnesic):
-            await front.apply(claim(2))
-        assert isinstance(await front.apply(claim(1)), Fenced)
+            await guard.apply(claim(2))
+        assert isinstance(await guard.apply(claim(1)), Fenced)
 
 
 async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> None:
@@ -308,19 +308,19 @@ async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> No
                 raise EpochChanged("another memory")
             return await super().read(operation_id)
 
-    async with opened(memory, tmp_path, store=Slow(memory)) as front:
+    async with opened(memory, tmp_path, store=Slow(memory)) as guard:
         memory.identity = "another"
         said = claim(1)
-        claiming = asyncio.create_task(front.apply(said))
+        claiming = asyncio.create_task(guard.apply(said))
         await reached.wait()
         with pytest.raises(EpochChanged):
-            await front.read(UUID(int=2))
+            await guard.read(UUID(int=2))
         goes_on.set()
         with pytest.raises(Indefinite):
             await claiming
-        await eventually(lambda: is_back(front))
+        await eventually(lambda: is_back(guard))
         with pytest.raises(Amnesic):
-            await front.apply(said)
+            await guard.apply(said)
 
 
 async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path) -> None:
@@ -328,12 +328,12 @@ async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path) -> None:
     memory = Memory()
     await grown(memory, tmp_path, 3)
     store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
         memory.token = 1
         gate = store.stop_after("claim")
-        claiming = asyncio.create_task(front.apply(claim(9)))
+        claiming = asyncio.create_task(guard.apply(claim(9)))
         await gate.reached.wait()
-        await front.tally()
+        await guard.tally()
         gate.opened.set()
         with pytest.raises(Indefinite):
             await claiming
@@ -344,25 +344,25 @@ async def test_a_loss_that_cannot_be_written_down(tmp_path: Path) -> None:
     memory = Memory()
     await grown(memory, tmp_path, 3)
     store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
         memory.token = 1
         store.break_("begin_epoch", fault=refused())
         with pytest.raises(NotApplied):
-            await front.tally()
+            await guard.tally()
         with pytest.raises(Amnesic):
-            await front.apply(claim(9))
+            await guard.apply(claim(9))
 
 
 async def test_tokens_that_nobody_was_given_are_no_loss(tmp_path: Path) -> None:
     """What a store says of its last token may be ahead of its disk: once it is met, only what was given counts."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
-        assert isinstance(await front.apply(claim(1)), Applied)
+    async with opened(memory, tmp_path) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
         memory.token += 32
-        await front.tally()
+        await guard.tally()
         memory.token -= 32
-        await front.tally()
-        assert isinstance(await front.apply(claim(2)), Applied)
+        await guard.tally()
+        assert isinstance(await guard.apply(claim(2)), Applied)
 
 
 async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_path: Path) -> None:
@@ -373,39 +373,39 @@ async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_pat
     async with opened(memory, tmp_path):
         pass
     memory.token = 50
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         with pytest.raises(Amnesic):
-            await front.apply(claim(9))
+            await guard.apply(claim(9))
 
 
 async def test_an_older_token_takes_nothing_back(tmp_path: Path) -> None:
     """The highest that was seen counts, whichever record was looked at last."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         for number in range(3):
-            assert isinstance(await front.apply(claim(number)), Applied)
-        assert isinstance(await front.apply(claim(0)), Fenced)
+            assert isinstance(await guard.apply(claim(number)), Applied)
+        assert isinstance(await guard.apply(claim(0)), Fenced)
         memory.token = 2
-        await front.tally()
+        await guard.tally()
         with pytest.raises(Amnesic):
-            await front.apply(claim(9))
+            await guard.apply(claim(9))
 
 
 async def test_what_was_seen_last_is_noted_at_the_end(tmp_path: Path) -> None:
     """What came since the last tally is not missing after a restart."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         for number in range(3):
-            assert isinstance(await front.apply(claim(number)), Applied)
+            assert isinstance(await guard.apply(claim(number)), Applied)
     memory.token = 2
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         with pytest.raises(Amnesic):
-            await front.apply(claim(9))
+            await guard.apply(claim(9))
 
 
 async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
-    monkeypatch.setattr(front_module, "_PAUSE_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
     memory = Memory()
     gate = asyncio.Event()
     gate.set()
@@ -429,14 +429,14 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
             return await super().read(operation_id)
 
     store = Flapping(memory)
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
 
         async def change() -> None:
             """As soon as the store answers."""
             store.is_changed = True
             while True:
                 try:
-                    await front.read(UUID(int=1))
+                    await guard.read(UUID(int=1))
                 except EpochChanged:
                     return
                 except NotApplied:
@@ -449,7 +449,7 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
             await asyncio.sleep(0)
         gate.set()
 
-        await eventually(lambda: is_back(front))
+        await eventually(lambda: is_back(guard))
         assert store.most == 1
 
 
@@ -464,10 +464,10 @@ async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
 async def test_what_is_seen_is_noted_at_the_tally(tmp_path: Path) -> None:
     """A gateway that is killed has noted what it saw up to the last tally."""
     memory = Memory()
-    async with opened(memory, tmp_path) as front:
+    async with opened(memory, tmp_path) as guard:
         for number in range(4):
-            await front.apply(claim(number))
-        await front.tally()
+            await guard.apply(claim(number))
+        await guard.tally()
         seen = await asyncio.to_thread(SeenFile(tmp_path / "seen.json").read)
         assert seen is not None
         assert (seen.identity, seen.token) == (memory.identity, 4)
@@ -482,10 +482,10 @@ def host(directory: Path, name: str) -> Path:
     return directory / name
 
 
-async def is_refused(front: Front, number: int = 99) -> bool:
+async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     """Whether the claim on a key that the store does not have is refused for what it may have forgotten."""
     try:
-        assert isinstance(await front.apply(claim(number)), Applied)
+        assert isinstance(await guard.apply(claim(number)), Applied)
     except Amnesic:
         return True
     return False
@@ -502,13 +502,13 @@ async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, r
     else:
         memory.identity = "another"
     facts: list[Fact] = []
-    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as front:
-        assert await is_refused(front)
-        assert isinstance(await front.apply(claim(1)), Fenced)
+    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
+        assert await is_refused(guard)
+        assert isinstance(await guard.apply(claim(1)), Fenced)
         (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
         assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
         memory.clock.advance(WINDOW_US / 1e6)
-        result = await front.apply(claim(99))
+        result = await guard.apply(claim(99))
         assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
 
@@ -518,12 +518,12 @@ async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_
     shared = RedisSeen(redis_url, "service shop, sqlite /operations.db")
     facts: dict[str, list[Fact]] = {"first": [], "second": []}
     first, second = Memory(), Memory(identity="another")
-    async with opened(first, host(tmp_path, "first"), facts["first"], shared=shared) as front:
-        assert not await is_refused(front, 1)
+    async with opened(first, host(tmp_path, "first"), facts["first"], shared=shared) as guard:
+        assert not await is_refused(guard, 1)
         async with opened(second, host(tmp_path, "second"), facts["second"], shared=shared) as other:
             assert await is_refused(other, 2)
-            await front.tally()
-            assert await is_refused(front, 3)
+            await guard.tally()
+            assert await is_refused(guard, 3)
     for told in facts.values():
         (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
         assert "must not share a Redis under one `service`" in changed.why
@@ -533,8 +533,8 @@ async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) 
     """Two services that share a Redis and not a store do not take each other's store for their own."""
     shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
     await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
-    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as front:
-        assert not await is_refused(front)
+    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as guard:
+        assert not await is_refused(guard)
 
 
 async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, redis_url: str) -> None:
@@ -545,19 +545,19 @@ async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, re
     old = await shared.read()
     assert old is not None
     memory.identity = "another"
-    async with opened(memory, host(tmp_path, "first"), shared=shared) as front:
-        assert await is_refused(front)
-        found = amnesia_of(await front.look_epoch())
-        await front.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
-        assert not await is_refused(front)
+    async with opened(memory, host(tmp_path, "first"), shared=shared) as guard:
+        assert await is_refused(guard)
+        found = amnesia_of(await guard.look_epoch())
+        await guard.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
+        assert not await is_refused(guard)
         now = await shared.read()
         assert now is not None
         assert (now.identity, now.former) == ("another", (old.identity,))
         # Redis comes back with what it held before.
         await shared.write(old, now.identity)
-        await front.tally()
+        await guard.tally()
         assert await shared.read() == replace(now, token=memory.token)
-        assert not await is_refused(front, 100)
+        assert not await is_refused(guard, 100)
         await shared.write(old, now.identity)
         for number, directory in enumerate((late, host(tmp_path, "fresh"))):
             async with opened(memory, directory, shared=shared) as other:
@@ -569,8 +569,8 @@ async def test_an_old_copy_of_redis_is_no_loss(tmp_path: Path, redis_url: str) -
     memory, shared = Memory(), RedisSeen(redis_url, "shop")
     await grown(memory, tmp_path, 3, shared=shared)
     await shared.write(Seen("older", 1_000), memory.identity)
-    async with opened(memory, tmp_path, shared=shared) as front:
-        assert not await is_refused(front)
+    async with opened(memory, tmp_path, shared=shared) as guard:
+        assert not await is_refused(guard)
         held = await shared.read()
         assert held is not None
         assert held.identity == memory.identity
@@ -584,14 +584,14 @@ async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Pa
     assert known is not None
     own_redis.kill()
     memory.identity = "another"
-    async with opened(memory, host(tmp_path, "fresh"), shared=shared) as front:
-        assert not await is_refused(front, 50)
+    async with opened(memory, host(tmp_path, "fresh"), shared=shared) as guard:
+        assert not await is_refused(guard, 50)
         # To have met it twice is to have believed it twice.
-        await front.tally()
+        await guard.tally()
         own_redis.start()
         await shared.write(known, "")
-        await front.tally()
-        assert await is_refused(front)
+        await guard.tally()
+        assert await is_refused(guard)
 
 
 async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Path, own_redis: RedisServer) -> None:
@@ -603,12 +603,12 @@ async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Pa
     async with opened(memory, host(tmp_path, "one"), shared=shared):
         memory.clock.advance(WINDOW_US / 1e6)
     own_redis.kill()
-    async with opened(memory, two, shared=shared) as front:
-        assert not await is_refused(front, 50)
+    async with opened(memory, two, shared=shared) as guard:
+        assert not await is_refused(guard, 50)
         own_redis.start()
         await shared.write(Seen("what others saw after it", 1), "")
-        await front.tally()
-        assert await is_refused(front)
+        await guard.tally()
+        assert await is_refused(guard)
 
 
 async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: RedisServer) -> None:
@@ -626,34 +626,34 @@ async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: 
                 raise NotApplied("no connection")
             await super().begin_epoch(memo, beyond_token)
 
-    front = a_front(Faltering(memory), host(tmp_path, "fresh"), shared=shared)
+    guard = a_guard(Faltering(memory), host(tmp_path, "fresh"), shared=shared)
     with pytest.raises(NotApplied):
-        await front.start()
+        await guard.start()
     own_redis.kill()
-    await front.start()
+    await guard.start()
     try:
-        assert await is_refused(front)
+        assert await is_refused(guard)
     finally:
-        await front.close()
+        await guard.close()
 
 
 async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_url: str) -> None:
     """A gateway that still reaches the old memory, after others went on with a new one, grants nothing on it."""
     old, new, shared = Memory(), Memory(identity="promoted"), RedisSeen(redis_url, "shop")
-    async with opened(old, host(tmp_path, "cut-off"), shared=shared) as front:
-        assert not await is_refused(front, 1)
+    async with opened(old, host(tmp_path, "cut-off"), shared=shared) as guard:
+        assert not await is_refused(guard, 1)
         async with opened(new, host(tmp_path, "one"), shared=shared) as other:
             assert await is_refused(other)
-        await front.tally()
-        assert await is_refused(front)
+        await guard.tally()
+        assert await is_refused(guard)
         # Neither takes what the other did for another loss.
-        until_us = [amnesia_of(await front.look_epoch()).until_us]
+        until_us = [amnesia_of(await guard.look_epoch()).until_us]
         for clock in (old.clock, new.clock):
             clock.advance(60)
         async with opened(new, tmp_path / "one", shared=shared) as other:
-            await front.tally()
+            await guard.tally()
             await other.tally()
-            until_us.append(amnesia_of(await front.look_epoch()).until_us)
+            until_us.append(amnesia_of(await guard.look_epoch()).until_us)
         assert until_us[0] == until_us[1]
 
 
@@ -670,21 +670,21 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
                 await other.tally()
                 return epoch
 
-        async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as front:
-            await front.tally()
-            assert not await is_refused(front)
+        async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as guard:
+            await guard.tally()
+            assert not await is_refused(guard)
 
 
 async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:
     """A Redis that is gone, or lost everything, fails no verb; the note is written anew when it is back."""
     memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
     own_redis.kill()
-    async with opened(memory, tmp_path, shared=shared) as front:
-        assert not await is_refused(front)
-        await front.tally()
+    async with opened(memory, tmp_path, shared=shared) as guard:
+        assert not await is_refused(guard)
+        await guard.tally()
         own_redis.start()
         assert await shared.read() is None
-        await front.tally()
+        await guard.tally()
         held = await shared.read()
         assert held is not None
         assert (held.identity, held.token) == (memory.identity, 1)
@@ -713,9 +713,9 @@ async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog:
         caplog.clear()
         store = FaultyStore(MemoryStore(Memory()))
         store.on("strays", Fault(failure))
-        async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as front:
+        async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as guard:
             await eventually(lambda: caplog.records, 10)
-            assert isinstance(await front.apply(claim(1)), Applied)
+            assert isinstance(await guard.apply(claim(1)), Applied)
         (warning,) = caplog.records
         assert "could not be counted" in warning.getMessage()
 
@@ -725,15 +725,15 @@ async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
     memory = Memory()
     store = FaultyStore(MemoryStore(memory))
     counting = store.stop_before("strays")
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
         await counting.reached.wait()
-        assert isinstance(await front.apply(claim(1)), Applied)
+        assert isinstance(await guard.apply(claim(1)), Applied)
         again = store.stop_before("strays")
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
         with pytest.raises(EpochChanged):
-            await front.read(uuid4())
+            await guard.read(uuid4())
         await again.reached.wait()
-        assert isinstance(await front.apply(claim(2)), Applied)
+        assert isinstance(await guard.apply(claim(2)), Applied)
 
 
 @pytest.mark.parametrize(
@@ -745,20 +745,20 @@ async def test_a_store_that_is_not_met_anew_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """Whatever keeps it from that, nothing gets through until it was met, and everything after that."""
-    monkeypatch.setattr(front_module, "_PAUSE_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
     memory = Memory()
     store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
         store.on("agree_recipes", *[Fault(failure, has_effect=False)] * 3)
         with pytest.raises(EpochChanged):
-            await front.read(uuid4())
+            await guard.read(uuid4())
         with pytest.raises(NotApplied):
-            await front.apply(claim(1))
+            await guard.apply(claim(1))
 
         async def is_through() -> bool:
             with contextlib.suppress(NotApplied):
-                return isinstance(await front.apply(claim(2)), Applied)
+                return isinstance(await guard.apply(claim(2)), Applied)
             return False
 
         await eventually(is_through)
@@ -768,16 +768,16 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
     """Nothing goes on behind it, and nothing gets through."""
     memory = Memory()
     store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as front:
+    async with opened(memory, tmp_path, store=store) as guard:
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
         meeting = store.stop_before("agree_recipes")
         with pytest.raises(EpochChanged):
-            await front.read(uuid4())
+            await guard.read(uuid4())
         await meeting.reached.wait()
-        await front.close()
+        await guard.close()
         assert len(asyncio.all_tasks()) == 1
         with pytest.raises(NotApplied):
-            await front.apply(claim(1))
+            await guard.apply(claim(1))
 
 
 async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
@@ -785,18 +785,18 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
     memory = Memory()
     store = MemoryStore(memory)
     renamed = serving([("POST /a", "renamed")], gateway_id=UUID(int=2))
-    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])) as front:
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])) as guard:
         await store.start()
         for _ in range(3):
             memory.clock.advance(RUNNING_US / 1_000_000 - 1)
-            await front.tally()
+            await guard.tally()
         assert (await store.agree_recipes(renamed)).conflicts
     assert not (await store.agree_recipes(renamed)).conflicts
 
 
 async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is away, or silent, when a gateway stops keeps nobody from closing it."""
-    monkeypatch.setattr(front_module, "_STOP_NOTE_SECONDS", 0.01)
+    monkeypatch.setattr(guard_module, "_STOP_NOTE_SECONDS", 0.01)
     for fault in (refused(), Fault(before=Gate())):
         store = FaultyStore(MemoryStore(Memory()))
         async with opened(Memory(), host(tmp_path, str(fault.error)), store=store):
@@ -829,13 +829,13 @@ async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
     await grown(memory, tmp_path, 1)
     renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
     async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
-        front = a_front(store, host(tmp_path, "second"), serves=renamed)
+        guard = a_guard(store, host(tmp_path, "second"), serves=renamed)
         store.on("agree_recipes", lost())
         with pytest.raises(Indefinite):
-            await front.start()
-        await front.start()
-        assert isinstance(await front.apply(claim(7)), Applied)
-        await front.close()
+            await guard.start()
+        await guard.start()
+        assert isinstance(await guard.apply(claim(7)), Applied)
+        await guard.close()
 
 
 class AwayStore(MemoryStore):
@@ -866,10 +866,10 @@ async def test_a_store_that_is_away_is_known_by_two_notes(
     if shared is not None:
         await note.write(Seen(shared, 7), "")
     met: list[str] = []
-    front = a_front(AwayStore(Memory()), tmp_path, shared=note, met=lambda identity, _: met.append(identity))
+    guard = a_guard(AwayStore(Memory()), tmp_path, shared=note, met=lambda identity, _: met.append(identity))
     with pytest.raises(NotApplied):
-        await front.start()
-    await front.close()
+        await guard.start()
+    await guard.close()
     assert met == told
 
 
@@ -885,15 +885,15 @@ async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
             return await super().apply(command)
 
     met: list[tuple[str, str | None]] = []
-    front = a_front(Asked(memory), tmp_path, met=lambda *told: met.append(told))
-    await front.start()
+    guard = a_guard(Asked(memory), tmp_path, met=lambda *told: met.append(told))
+    await guard.start()
     try:
-        await front.apply(claim(1))
+        await guard.apply(claim(1))
         memory.generation = "purged by another gateway"
-        await front.tally()
+        await guard.tally()
         assert met[-1] == (memory.identity, memory.generation)
     finally:
-        await front.close()
+        await guard.close()
     assert asked == [memory.identity]
 
 
@@ -912,13 +912,13 @@ async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path
     until_us = memory.clock() + WINDOW_US
     for _ in range(2):
         files = WitnessFiles(directory)
-        front = a_front(MemoryStore(memory, files), tmp_path, witness_files=files)
-        await front.start()
+        guard = a_guard(MemoryStore(memory, files), tmp_path, witness_files=files)
+        await guard.start()
         try:
             with pytest.raises(Amnesic):
-                await front.apply(hand.claim())
-            await front.tally()
-            assert amnesia_of(await front.look_epoch()).until_us == until_us
+                await guard.apply(hand.claim())
+            await guard.tally()
+            assert amnesia_of(await guard.look_epoch()).until_us == until_us
         finally:
-            await front.close()
+            await guard.close()
         memory.clock.advance(1)

@@ -1,14 +1,14 @@
-"""The gate before a durable store: it opens only to a gateway that makes identities as the store remembers.
+"""The guard before a durable store: requests pass only while it is the store that was known here.
 
-Owns no record. A store that is reached, for the first time or anew, is asked two things before anything else gets to
-it: whether the living keys that it remembers are found under what this gateway serves (`recipes`), for a request whose
-key is looked for under another identity is a request that runs again; and whether it is still the memory that was known
-here. Once the gate is open it is asked a third, beside everything else: how many living keys no route of this gateway
-finds. That is only told. With every tally the store notes that this gateway runs, and at the end that it has stopped.
+It owns no record. Each time that a store is reached, for the first time or anew, two questions are asked before
+anything else: whether the living keys that it remembers are found under what this gateway serves (`recipes`), for a
+request whose key is looked for under another identity runs again; and whether it is the memory that was known
+(`epoch`). A third is asked beside the traffic and is only reported: how many living keys no route of this gateway
+finds. With every tally the store notes that this gateway runs, and at the end that it has stopped.
 
-A store that lost its memory goes on serving what it has. But what it does not have, it may have had: for as long as
-keys are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`,
-unless an operator accepts the loss. Nor is anybody told that such a key is free: to read it is refused alike.
+A store that lost its memory goes on serving what it has. What it does not have, it may have had: for as long as keys
+are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`, unless
+an operator accepts the loss. A read of such a key is refused alike, so that nobody is told that it is free.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 _STOP_NOTE_SECONDS: Final = 0.5
 
 
-class Front:
+class EpochGuard:
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
     `serving` is what this gateway serves.
@@ -104,7 +104,7 @@ class Front:
         # How often it was found that the memory may be another one.
         self._memory_changes = 0
         self._reopening: asyncio.Task[None] | None = None
-        self._counting: asyncio.Task[None] | None = None
+        self._stray_count: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the store and agree with it. Raises `StartRefused` where a change would forget living keys."""
@@ -113,24 +113,24 @@ class Front:
         except StoreError as error:
             self._why_shut = str(error)
             if not isinstance(error, StartRefused):
-                await self._recognise()
+                await self._report_known_memory()
             raise
         self._is_open = True
-        self._counting = asyncio.get_running_loop().create_task(self._warn_of_strays())
+        self._stray_count = asyncio.get_running_loop().create_task(self._warn_of_strays())
 
     async def _start(self) -> None:
         if self._witness_files is not None:
             await asyncio.to_thread(self._witness_files.open)
-        await self._told("start", self._store.start)
+        await self._call("start", self._store.start)
         try:
-            agreement = await self._told("agree_recipes", self._store.agree_recipes, self._serving)
+            agreement = await self._call("agree_recipes", self._store.agree_recipes, self._serving)
             if agreement.conflicts:
                 raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
             for neighbour in agreement.neighbours:
                 _LOG.warning("%s", beside(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
-            await self._meet(self._told)
+            await self._compare_memory(self._call)
         except BaseException:
             await self._store.close()
             raise
@@ -138,7 +138,7 @@ class Front:
     async def _warn_of_strays(self) -> None:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
-            strays = await self._told("strays", self._store.strays, self._serving.service, self._serving.recipes)
+            strays = await self._call("strays", self._store.strays, self._serving.service, self._serving.recipes)
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -153,8 +153,8 @@ class Front:
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
-        await self._end_counting()
-        await self._keep_seen()
+        await self._end_stray_count()
+        await self._save_seen()
         if was_open:
             await self._note_stopped()
         try:
@@ -168,27 +168,27 @@ class Front:
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
                 stopped = partial(self._store.note_running, is_running=False)
-                await self._told("note_running", stopped, self._serving.gateway_id)
+                await self._call("note_running", stopped, self._serving.gateway_id)
 
-    async def _end_counting(self) -> None:
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.gather(self._counting, return_exceptions=True)
+    async def _end_stray_count(self) -> None:
+        if self._stray_count is not None:
+            self._stray_count.cancel()
+            await asyncio.gather(self._stray_count, return_exceptions=True)
 
     async def apply(self, command: Command) -> Result:
         changes = self._memory_changes
         if self._is_amnesic and isinstance(command, Claim):
-            snapshot = await self._asked("read", self._store.read, command.identity.operation_id)
+            snapshot = await self._call_if_open("read", self._store.read, command.identity.operation_id)
             self._check_known(snapshot, command.attempt_id)
         self._check_open()
-        # As `_told`, without a coroutine more: every claim and every answer comes here.
+        # As `_call`, without a coroutine more: every claim and every answer comes here.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
         try:
             result = await self._store.apply(command)
         except BaseException as failure:
-            self._tell(verb, started, failure)
+            self._report_call(verb, started, failure)
             raise
-        self._tell(verb, started)
+        self._report_call(verb, started)
         if changes != self._memory_changes and isinstance(command, _GRANTING):
             raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")
         record, seen = result.snapshot.record, self._seen
@@ -198,61 +198,61 @@ class Front:
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        snapshot = await self._asked("read", self._store.read, operation_id)
+        snapshot = await self._call_if_open("read", self._store.read, operation_id)
         if self._is_amnesic:
             self._check_known(snapshot)
         return snapshot
 
     async def sweep(self, limit: int) -> Swept:
-        return await self._asked("sweep", self._store.sweep, limit)
+        return await self._call_if_open("sweep", self._store.sweep, limit)
 
     async def tally(self) -> Tally:
-        """Also the time at which it is noted that this gateway runs and what was seen, and heard what others saw, found
-        out or accepted."""
-        tally = await self._asked("tally", self._store.tally)
-        await self._meet(self._asked)
+        """Also when this gateway notes that it runs and what it saw, and learns what others saw, found out, accepted or
+        purged."""
+        tally = await self._call_if_open("tally", self._store.tally)
+        await self._compare_memory(self._call_if_open)
         await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 
     async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._asked("agree_recipes", partial(self._store.agree_recipes, is_trial=is_trial), serving)
+        return await self._call_if_open("agree_recipes", partial(self._store.agree_recipes, is_trial=is_trial), serving)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._asked("note_running", partial(self._store.note_running, is_running=is_running), gateway_id)
+        await self._call_if_open("note_running", partial(self._store.note_running, is_running=is_running), gateway_id)
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._asked("strays", self._store.strays, service, operations)
+        return await self._call_if_open("strays", self._store.strays, service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
-        return await self._asked("find", self._store.find, query)
+        return await self._call_if_open("find", self._store.find, query)
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._asked(
+        return await self._call_if_open(
             "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
         )
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        return await self._asked("put_off", self._store.put_off, lease, pause_us, finding)
+        return await self._call_if_open("put_off", self._store.put_off, lease, pause_us, finding)
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._asked("recovery", self._store.recovery, operation_id)
+        return await self._call_if_open("recovery", self._store.recovery, operation_id)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._asked("audits", self._store.audits, operation_id)
+        return await self._call_if_open("audits", self._store.audits, operation_id)
 
     async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._asked("look_epoch", self._store.look_epoch, links)
+        return await self._call_if_open("look_epoch", self._store.look_epoch, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._asked("begin_epoch", self._store.begin_epoch, memo, beyond_token)
-        self._hear(await self._asked("look_epoch", self._store.look_epoch))
+        await self._call_if_open("begin_epoch", self._store.begin_epoch, memo, beyond_token)
+        self._update_amnesia(await self._call_if_open("look_epoch", self._store.look_epoch))
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(operation_id)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _meet(self, ask: _Ask) -> None:
+    async def _compare_memory(self, ask: _Ask) -> None:
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
         # All notes from before the store is asked: what is seen meanwhile is no loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
@@ -263,18 +263,18 @@ class Front:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
             # Known from here on, also while the store does not take it.
-            self._hear(replace(epoch, memo=memo_of(amnesia)))
+            self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             await ask("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
             epoch = await ask("look_epoch", self._store.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
         self._on_met(epoch.identity, epoch.generation)
-        self._hear(epoch)
-        await self._keep_seen()
+        self._update_amnesia(epoch)
+        await self._save_seen()
         if is_read:
-            await self._keep_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+            await self._save_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
 
-    async def _recognise(self) -> None:
+    async def _report_known_memory(self) -> None:
         """Without the store, tell of the memory that it had when it was last met.
 
         This host's note alone may be of a store that the others have left, or that this host was configured for
@@ -301,14 +301,14 @@ class Front:
     async def _read_witness_notes(self) -> Reading:
         return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
 
-    async def _keep_shared(self, held: Seen | None, seen: Seen) -> None:
+    async def _save_shared(self, held: Seen | None, seen: Seen) -> None:
         """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""
         if self._shared_note is None or (held is not None and replace(seen, is_compared=held.is_compared) == held):
             return
         with contextlib.suppress(StoreError):
             await self._shared_note.write(seen, "" if held is None else held.identity)
 
-    def _hear(self, epoch: Epoch) -> None:
+    def _update_amnesia(self, epoch: Epoch) -> None:
         """What the store says of its memory, now."""
         amnesia = amnesia_of(epoch)
         is_amnesic = epoch.now_us < amnesia.until_us
@@ -325,7 +325,7 @@ class Front:
         if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
 
-    async def _keep_seen(self) -> None:
+    async def _save_seen(self) -> None:
         """Note what was seen, and sync what was acknowledged."""
         if self._witness_files is not None:
             await self._write("acknowledged", self._witness_files.sync)
@@ -349,13 +349,13 @@ class Front:
         if self._is_open:
             self._is_open, self._why_shut = False, why
             self._memory_changes += 1
-            self._reopening = asyncio.get_running_loop().create_task(self._start_anew())
+            self._reopening = asyncio.get_running_loop().create_task(self._restart())
 
-    async def _start_anew(self) -> None:
+    async def _restart(self) -> None:
         pause_seconds = _PAUSE_SECONDS_MIN
         while True:
             try:
-                await self._end_counting()
+                await self._end_stray_count()
                 await self._store.close()
                 await self.start()
                 return
@@ -368,27 +368,29 @@ class Front:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- calling ------------------------------------------------------------------------------------------------------
 
-    def _asked(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Coroutine[Any, Any, T]:
+    def _call_if_open(
+        self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
+    ) -> Coroutine[Any, Any, T]:
         self._check_open()
-        return self._told(verb, call, *arguments)
+        return self._call(verb, call, *arguments)
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotApplied(self._why_shut)
 
-    async def _told(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    async def _call(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         started = time.perf_counter()
         try:
             answer = await call(*arguments)
         except BaseException as failure:
-            self._tell(verb, started, failure)
+            self._report_call(verb, started, failure)
             raise
-        self._tell(verb, started)
+        self._report_call(verb, started)
         return answer
 
-    def _tell(self, verb: str, started: float, failure: BaseException | None = None) -> None:
+    def _report_call(self, verb: str, started: float, failure: BaseException | None = None) -> None:
         """State that the store was called, and how that ended. Behind another memory the gate is shut first."""
         error: str | None = None
         if isinstance(failure, StoreError):

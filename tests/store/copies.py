@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -12,7 +12,6 @@ import redis
 
 from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
-from gateway.store.base import boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.eventually import eventually
@@ -55,11 +54,9 @@ def key_of(operation_id: UUID, store: str = STORE) -> str:
 
 
 @asynccontextmanager
-async def fast_tier(
-    url: str, store: str = STORE, *, clock: Callable[[], float] = boot_seconds
-) -> AsyncIterator[RedisFastTier]:
+async def fast_tier(url: str, store: str = STORE) -> AsyncIterator[RedisFastTier]:
     """A started tier, bound to a durable store of this identity."""
-    tier = RedisFastTier(url, clock=clock)
+    tier = RedisFastTier(url)
     tier.bind(store)
     await tier.start()
     try:

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from gateway.store.base import boot_seconds
-from gateway.store.redis.link import make_link
-from gateway.store.redis.room import ROOM_SECONDS, Room
+from gateway.store.redis.connection import ROOM_SECONDS, Room, make_link
 from tests.store.copies import client
 from tests.support.redis import RedisServer
 

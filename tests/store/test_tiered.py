@@ -109,7 +109,7 @@ def memory() -> Memory:
 
 
 @pytest.fixture
-async def here(memory: Memory, redis_url: str) -> AsyncIterator[Gateway]:
+async def here(memory: Memory, redis_url: str, no_haste: None) -> AsyncIterator[Gateway]:
     async with gateway(memory, redis_url) as here:
         yield here
 

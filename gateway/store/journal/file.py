@@ -42,8 +42,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
 from gateway.store.base import NotApplied, Rejected, StartRefused
 from gateway.store.directories import make_directory, sync_directory
-from gateway.store.sqlite import files as sqlite_files
-from gateway.store.sqlite.connection import DATA_ERRORS, Committer
+from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 from gateway.store.sqlite.rows import decode_headers, encode_headers
 
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class JournalFile(Committer):
                 raise NotApplied(f"{path} is in use")
             unborn = path.with_suffix(".new")
             try:
-                sqlite_files.prepare(unborn)
+                prepare_file(unborn)
                 fill(unborn, belongs_to)
                 unborn.rename(path)
                 sync_directory(directory)
@@ -146,7 +145,7 @@ class JournalFile(Committer):
                 if not path.exists():
                     unlock(path, descriptor)
                     return None
-                sqlite_files.prepare(path)
+                prepare_file(path)
                 journal = cls(path, descriptor)
                 journal._begin()
                 try:
@@ -241,7 +240,7 @@ class JournalFile(Committer):
 
     def _begin(self) -> None:
         """Open the file for the first time. Raises what the driver raises."""
-        self._file_id = sqlite_files.file_id(self.path)
+        self._file_id = file_id(self.path)
         self._regain_trust(self._open())
 
     def prepare(self, cursor: apsw.Cursor) -> None:
@@ -316,7 +315,7 @@ def lock(path: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The owner before may have removed what we opened: then it locks nothing any more.
         status = os.fstat(descriptor)
-        if sqlite_files.file_id(beside) == (status.st_dev, status.st_ino):
+        if file_id(beside) == (status.st_dev, status.st_ino):
             return descriptor
     except BlockingIOError:
         pass

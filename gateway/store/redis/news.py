@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import Indefinite, StoreError
-from gateway.store.redis.link import Link, Words
+from gateway.store.redis.connection import Link, Words
 from gateway.store.watching import LocalWatch
 
 # How long a new listener waits to be sure that it will hear, for the link to be there too. Without an answer it listens

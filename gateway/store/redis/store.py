@@ -50,9 +50,8 @@ from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.epoch import lineage
 from gateway.store.redis.codec import ERA_BYTES, decode, encode
-from gateway.store.redis.link import Link, Words, make_link, refusal, refusal_word, time_us
+from gateway.store.redis.connection import Link, Room, Words, make_link, refusal, refusal_word, time_us
 from gateway.store.redis.news import News
-from gateway.store.redis.room import Room
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 ERA_KEY: Final = f"{KEY_PREFIX}era"
@@ -334,13 +333,13 @@ class RedisFastTier:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._wake.wait()
-        self._wake.clear()
         if self._is_reached:
             await self._try_open()
             self._room.note(self._writer.refused)
         return self._is_reached
 
     async def _try_open(self) -> None:
+        self._wake.clear()
         try:
             await self._reader.open()
             await self._writer.open()
@@ -352,7 +351,9 @@ class RedisFastTier:
         except StoreError as error:
             self._set_down(error)
         else:
-            self._set_up()
+            # A verb may have failed meanwhile, and closed its link.
+            if self._reader.is_open and self._writer.is_open:
+                self._set_up()
 
     async def _look_unless_known(self, link: Link) -> None:
         """Raises NotApplied where the era stays unknown."""

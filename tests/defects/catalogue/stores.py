@@ -34,7 +34,7 @@ DEFECTS = (
     Defect(
         "purge-told-to-the-former-master",
         "after a failover of Redis the new master is not told of a purge that its former one was told of",
-        (Edit("store/redis/link.py", 'self.run_id, self.era = run_id, b""', "self.run_id = run_id"),),
+        (Edit("store/redis/connection.py", 'self.run_id, self.era = run_id, b""', "self.run_id = run_id"),),
         ("tests/store/test_redis.py::test_a_purge_is_told_to_each_server_anew",),
     ),
     Defect(

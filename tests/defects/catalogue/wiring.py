@@ -64,7 +64,7 @@ DEFECTS = (
     Defect(
         "untold-purge-looked-up",
         "what was purged is answered from Redis while that has still to be told of it",
-        (Edit("store/redis/link.py", 'self._era_key, self.era = era_key, b""', "self._era_key = era_key"),),
+        (Edit("store/redis/connection.py", 'self._era_key, self.era = era_key, b""', "self._era_key = era_key"),),
         ("tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier",),
     ),
     Defect(

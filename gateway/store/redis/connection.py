@@ -7,6 +7,7 @@ answers are never mixed up. It knows neither records nor which scripts there are
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import socket
@@ -51,6 +52,10 @@ _CAUSES: Final = {
     "MISCONF": "it cannot save to its disk (MISCONF)",
     "NOPERM": "its user may not run what the scripts need, or not on these keys or channels (NOPERM)",
 }
+
+ROOM_SECONDS: Final = 60.0
+
+_LOG = logging.getLogger("gateway")
 
 Words = tuple[str | bytes | int, ...]
 
@@ -212,6 +217,32 @@ class Link:
             return error
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+
+
+class Room:
+    """Whether a server that runs has room for copies, as the log reports it: once that it has none, once that it has.
+
+    Nothing is decided by it. Copies that are refused are counted, and made again from the durable store; but a server
+    that is full stays so until somebody does something about it. At its limit it takes one copy and refuses the next,
+    so that it has room again is reported only once it has taken everything for a while. `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._reported = ""
+        self._refused_seconds = 0.0
+
+    def note(self, refused: str) -> None:
+        """What a look at the server came to: why it takes no copies, empty if it takes them."""
+        now = self._clock()
+        if refused:
+            self._refused_seconds = now
+            if refused != self._reported:
+                self._reported = refused
+                _LOG.warning("%s; until then replays come from the durable store", refused)
+        elif self._reported and now - self._refused_seconds >= ROOM_SECONDS:
+            self._reported = ""
+            _LOG.info("Redis takes copies again")
 
 
 def _where(connection: AbstractConnection) -> str:

@@ -33,8 +33,8 @@ from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal
 from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
-from gateway.store.base import Query
 from gateway.store.journal import JournalDesk
+from gateway.store.operations import Query
 
 # What a route may keep at most, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX

@@ -12,8 +12,8 @@ from gateway.admin.policy import Treatment
 from gateway.admin.recovery import Doubt, recovery_json, recovery_step
 from gateway.admin.view import advice, audited, described, foreign
 from gateway.core.operation import Snapshot, State
-from gateway.store.base import AuditEntry, RecoveryState
 from gateway.store.journal import JournalView
+from gateway.store.operations import AuditEntry, RecoveryState
 
 
 @dataclass(frozen=True, slots=True)

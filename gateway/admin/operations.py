@@ -60,8 +60,16 @@ from gateway.core.operation import (
     State,
 )
 from gateway.protect.structured_fields import unquote
-from gateway.store.base import Indefinite, NotApplied, Query, Store, Withheld
+from gateway.store.base import (
+    Indefinite,
+    NotApplied,
+    Withheld,
+)
 from gateway.store.journal import OF_ONE_MAX, JournalView
+from gateway.store.operations import (
+    ManagedStore,
+    Query,
+)
 
 T = TypeVar("T")
 
@@ -89,7 +97,7 @@ class Operations:
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         policies: Policies,
         *,
         drops_owed: Callable[[], int] = lambda: 0,

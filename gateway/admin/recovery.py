@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from gateway.admin.view import ago, moment
 from gateway.core.operation import Record
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
-from gateway.store.base import RecoveryState
+from gateway.store.operations import RecoveryState
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
 from gateway.config.unit import duration_seconds
 from gateway.core.operation import Audit, State, microseconds
-from gateway.store.base import Query
+from gateway.store.operations import Query
 
 _PAGE_SIZE: Final = 100
 

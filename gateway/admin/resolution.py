@@ -20,7 +20,7 @@ from gateway.core.message import ResponseHead
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State
 from gateway.core.outcome import Meaning, meaning_of, windows_us
 from gateway.core.replay import stored_response
-from gateway.store.base import AuditEntry
+from gateway.store.operations import AuditEntry
 
 _FORCED: Final = " [forced: "
 

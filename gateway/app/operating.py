@@ -28,8 +28,13 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, make_
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import Indefinite, StartRefused, Store, StoreError
+from gateway.store.base import (
+    Indefinite,
+    StartRefused,
+    StoreError,
+)
 from gateway.store.journal.view import Desk, look
+from gateway.store.operations import ManagedStore
 from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.tiered import Tiered
 
@@ -92,7 +97,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command with what it needs; returns its exit code. Raises `OperatingError`."""
     desk = Desk(journal_directory(config), name_of(config))
-    store: Store = bare_store(config)
+    store: ManagedStore = bare_store(config)
     operations = Operations(store, policies_of(config), journal=journal_look(config))
     try:
         if job.needs is Needs.JOURNAL:

@@ -28,9 +28,16 @@ from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.spool import Spool
 from gateway.protect.waiting import Waiting
-from gateway.store.base import FastTier, Indefinite, NotApplied, Store, StoreError, boot_seconds
+from gateway.store.base import (
+    FastTier,
+    Indefinite,
+    NotApplied,
+    StoreError,
+    boot_seconds,
+)
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import ManagedStore
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
@@ -56,7 +63,7 @@ class Environment:
     """
 
     holder: str
-    durable: Store
+    durable: ManagedStore
     fast: FastTier | None
     seen_file: SeenFile
     shared_note: SharedNote | None

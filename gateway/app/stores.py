@@ -11,9 +11,13 @@ from urllib.parse import urlsplit
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
-from gateway.store.base import FastTier, Serving, Store, boot_seconds
+from gateway.store.base import FastTier, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
+from gateway.store.operations import (
+    ManagedStore,
+    Serving,
+)
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.seen import RedisSeen
@@ -26,14 +30,14 @@ from gateway.store.witness_files import WitnessFiles
 
 def durable_store(
     config: Config,
-    store: Store,
+    store: ManagedStore,
     herald: Herald,
     serving: Serving,
     seen_file: SeenFile,
     shared_note: SharedNote | None,
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
-) -> Store:
+) -> ManagedStore:
     """The durable record, behind its guard, which tells the fast tier whose copies it keeps."""
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
@@ -51,7 +55,7 @@ def durable_store(
 
 def tiered_store(
     config: Config,
-    durable: Store,
+    durable: ManagedStore,
     fast: FastTier | None,
     herald: Herald,
     clock: Callable[[], float] = boot_seconds,
@@ -109,7 +113,7 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Store:
+def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> ManagedStore:
     """The durable record itself, which notes in these files what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):

@@ -1,6 +1,7 @@
 """What is remembered.
 
-*The contract* is `base`, and that of the `journal` its `base`. The rest of the program knows only these.
+*The contract* is `base`, what requests call, and `operations`, what upkeep and operators ask; that of a journal is in
+the package `journal`. The rest of the program knows only these.
 
 *In front of a durable store*, outermost first: `tiered` answers from copies, in the process (`cache`) and in a fast
 tier. Behind it `guard` lets nothing through until `epoch` has found that the store is the one that was known, by what

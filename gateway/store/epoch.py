@@ -54,7 +54,8 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.base import WITNESS_KEEP_US, Epoch, StartRefused
+from gateway.store.base import StartRefused
+from gateway.store.operations import WITNESS_KEEP_US, Epoch
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000

@@ -17,41 +17,37 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
 from gateway.store.base import (
-    Agreement,
     Amnesic,
-    AuditEntry,
-    Epoch,
     EpochChanged,
     Indefinite,
     NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
     StartRefused,
-    Store,
     StoreError,
-    Swept,
-    Tally,
     Watch,
 )
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
+from gateway.store.operations import (
+    Epoch,
+    Forwarding,
+    ManagedStore,
+    Serving,
+    Tally,
+)
 from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
-# A verb's name, the verb and its arguments.
-_Ask = Callable[..., Coroutine[Any, Any, Any]]
+# Calls the store behind: a verb by its name, for what is reported, and the call.
+_Ask = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _LOG = logging.getLogger("gateway")
 
@@ -64,7 +60,7 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 _STOP_NOTE_SECONDS: Final = 0.5
 
 
-class EpochGuard:
+class EpochGuard(Forwarding):
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
     `serving` is what this gateway serves.
@@ -72,7 +68,7 @@ class EpochGuard:
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         herald: Herald,
         serving: Serving,
         *,
@@ -85,7 +81,7 @@ class EpochGuard:
         """`witness_files` are those that `store` notes in what it acknowledges, if it does. `on_met` gets identity and
         generation of each memory that is met, before anything gets to it; a generation of None is not known.
         """
-        self._store = store
+        super().__init__(store)
         self._herald = herald
         self._serving = serving
         self._seen_file = seen_file
@@ -121,9 +117,9 @@ class EpochGuard:
     async def _start(self) -> None:
         if self._witness_files is not None:
             await asyncio.to_thread(self._witness_files.open)
-        await self._call("start", self._store.start)
+        await self._call("start", self._behind.start)
         try:
-            agreement = await self._call("agree_recipes", self._store.agree_recipes, self._serving)
+            agreement = await self._call("agree_recipes", lambda: self._behind.agree_recipes(self._serving))
             if agreement.conflicts:
                 raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
             for neighbour in agreement.neighbours:
@@ -132,13 +128,15 @@ class EpochGuard:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._compare_memory(self._call)
         except BaseException:
-            await self._store.close()
+            await self._behind.close()
             raise
 
     async def _warn_of_strays(self) -> None:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
-            strays = await self._call("strays", self._store.strays, self._serving.service, self._serving.recipes)
+            strays = await self._call(
+                "strays", lambda: self._behind.strays(self._serving.service, self._serving.recipes)
+            )
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -158,7 +156,7 @@ class EpochGuard:
         if was_open:
             await self._note_stopped()
         try:
-            await self._store.close()
+            await self._behind.close()
         finally:
             if self._witness_files is not None:
                 await self._write("acknowledged", self._witness_files.close)
@@ -167,8 +165,9 @@ class EpochGuard:
         """Say that this gateway runs no more. Where the store does not take it, it finds that out by itself."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                stopped = partial(self._store.note_running, is_running=False)
-                await self._call("note_running", stopped, self._serving.gateway_id)
+                await self._call(
+                    "note_running", lambda: self._behind.note_running(self._serving.gateway_id, is_running=False)
+                )
 
     async def _end_stray_count(self) -> None:
         if self._stray_count is not None:
@@ -178,13 +177,13 @@ class EpochGuard:
     async def apply(self, command: Command) -> Result:
         changes = self._memory_changes
         if self._is_amnesic and isinstance(command, Claim):
-            snapshot = await self._call_if_open("read", self._store.read, command.identity.operation_id)
+            snapshot = await self._forward("read", lambda: self._behind.read(command.identity.operation_id))
             self._check_known(snapshot, command.attempt_id)
         self._check_open()
         # As `_call`, without a coroutine more: every claim and every answer comes here.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
         try:
-            result = await self._store.apply(command)
+            result = await self._behind.apply(command)
         except BaseException as failure:
             self._report_call(verb, started, failure)
             raise
@@ -198,57 +197,25 @@ class EpochGuard:
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        snapshot = await self._call_if_open("read", self._store.read, operation_id)
+        snapshot = await self._forward("read", lambda: self._behind.read(operation_id))
         if self._is_amnesic:
             self._check_known(snapshot)
         return snapshot
 
-    async def sweep(self, limit: int) -> Swept:
-        return await self._call_if_open("sweep", self._store.sweep, limit)
-
     async def tally(self) -> Tally:
         """Also when this gateway notes that it runs and what it saw, and learns what others saw, found out, accepted or
         purged."""
-        tally = await self._call_if_open("tally", self._store.tally)
-        await self._compare_memory(self._call_if_open)
+        tally = await super().tally()
+        await self._compare_memory(self._forward)
         await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._call_if_open("agree_recipes", partial(self._store.agree_recipes, is_trial=is_trial), serving)
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._call_if_open("note_running", partial(self._store.note_running, is_running=is_running), gateway_id)
-
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._call_if_open("strays", self._store.strays, service, operations)
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._call_if_open("find", self._store.find, query)
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._call_if_open(
-            "recover", partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
-        )
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        return await self._call_if_open("put_off", self._store.put_off, lease, pause_us, finding)
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._call_if_open("recovery", self._store.recovery, operation_id)
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._call_if_open("audits", self._store.audits, operation_id)
-
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._call_if_open("look_epoch", self._store.look_epoch, links)
-
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._call_if_open("begin_epoch", self._store.begin_epoch, memo, beyond_token)
-        self._update_amnesia(await self._call_if_open("look_epoch", self._store.look_epoch))
+        await super().begin_epoch(memo, beyond_token)
+        self._update_amnesia(await self.look_epoch())
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._store.watch(operation_id)
+        return self._behind.watch(operation_id)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
@@ -256,7 +223,7 @@ class EpochGuard:
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
         # All notes from before the store is asked: what is seen meanwhile is no loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
-        epoch = await ask("look_epoch", self._store.look_epoch, [note.link for note in reading.notes])
+        epoch = await ask("look_epoch", lambda: self._behind.look_epoch([note.link for note in reading.notes]))
         amnesia = amnesia_of(epoch)
         why = loss(own, shared, epoch, amnesia, reading.notes)
         if why is not None:
@@ -264,8 +231,9 @@ class EpochGuard:
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
             # Known from here on, also while the store does not take it.
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
-            await ask("begin_epoch", self._store.begin_epoch, memo_of(amnesia), amnesia.beyond)
-            epoch = await ask("look_epoch", self._store.look_epoch)
+            memo, beyond = memo_of(amnesia), amnesia.beyond
+            await ask("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond))
+            epoch = await ask("look_epoch", self._behind.look_epoch)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
         self._on_met(epoch.identity, epoch.generation)
@@ -356,7 +324,7 @@ class EpochGuard:
         while True:
             try:
                 await self._end_stray_count()
-                await self._store.close()
+                await self._behind.close()
                 await self.start()
                 return
             except StartRefused as error:
@@ -370,20 +338,18 @@ class EpochGuard:
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
-    def _call_if_open(
-        self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
-    ) -> Coroutine[Any, Any, T]:
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         self._check_open()
-        return self._call(verb, call, *arguments)
+        return await self._call(verb, call)
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotApplied(self._why_shut)
 
-    async def _call(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    async def _call(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         started = time.perf_counter()
         try:
-            answer = await call(*arguments)
+            answer = await call()
         except BaseException as failure:
             self._report_call(verb, started, failure)
             raise

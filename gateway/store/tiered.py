@@ -51,24 +51,18 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
-    Agreement,
-    AuditEntry,
-    Epoch,
     FastTier,
     Indefinite,
     NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
-    Store,
     StoreError,
-    Swept,
-    Tally,
     Watch,
     boot_seconds,
 )
 from gateway.store.cache import ProcessCache
+from gateway.store.operations import (
+    Forwarding,
+    ManagedStore,
+)
 
 T = TypeVar("T")
 
@@ -106,12 +100,12 @@ class TierStats:
     shed: int = 0
 
 
-class Tiered:
+class Tiered(Forwarding):
     """Satisfies the `Store` protocol of `base`. Owns both tiers: starts and closes them."""
 
     def __init__(
         self,
-        durable: Store,
+        durable: ManagedStore,
         fast: FastTier | None,
         *,
         cache_bytes: int,
@@ -123,7 +117,7 @@ class Tiered:
         cause does. A tier begins as down, for no cause.
         """
         self.stats = TierStats()
-        self._durable = durable
+        super().__init__(durable)
         self._fast = fast
         self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
         self._clock = clock
@@ -175,7 +169,7 @@ class Tiered:
         if self._fast is not None:
             await self._fast.start()
         try:
-            await self._asked(self._durable.start())
+            await self._asked(self._behind.start())
         except (NotApplied, Indefinite):
             raise
         except BaseException:
@@ -189,7 +183,7 @@ class Tiered:
                 await self._drain()
                 await self._fast.close()
         finally:
-            await self._durable.close()
+            await self._behind.close()
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
         """A completed record as `apply` would answer a claim with, where this process remembers it."""
@@ -233,7 +227,7 @@ class Tiered:
         started_seconds = self._clock()
         # As `_asked` does, without a coroutine more for every command.
         try:
-            result = await self._durable.apply(command)
+            result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
             self._set_durable_down(error)
             raise
@@ -245,53 +239,20 @@ class Tiered:
 
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
-        snapshot = await self._asked(self._durable.read(operation_id))
+        snapshot = await self._asked(self._behind.read(operation_id))
         self._learn(snapshot, started_seconds)
         return snapshot
-
-    async def sweep(self, limit: int) -> Swept:
-        return await self._asked(self._durable.sweep(limit))
-
-    async def tally(self) -> Tally:
-        return await self._asked(self._durable.tally())
-
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._asked(self._durable.agree_recipes(serving, is_trial=is_trial))
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._asked(self._durable.note_running(gateway_id, is_running=is_running))
-
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._asked(self._durable.strays(service, operations))
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._asked(self._durable.find(query))
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._asked(self._durable.put_off(lease, pause_us, finding))
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._asked(self._durable.recovery(operation_id))
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._asked(self._durable.audits(operation_id))
-
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._asked(self._durable.look_epoch(links))
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._asked(self._durable.begin_epoch(memo, beyond_token))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
         """News from the fast tier while it is up, from the durable store otherwise."""
         async with AsyncExitStack() as stack:
-            watch = _TieredWatch(self._durable, self._fast, operation_id, stack)
+            watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
             await watch.listen()
             yield watch
+
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._asked(call())
 
     async def _asked(self, answer: Awaitable[T]) -> T:
         """The durable store's answer, having learned from it whether the store is up."""
@@ -318,7 +279,7 @@ class Tiered:
     async def _apply_purge(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
         try:
-            result = await self._asked(self._durable.apply(command))
+            result = await self._asked(self._behind.apply(command))
         except StoreError:
             # It may have been done.
             await self._forget(operation_id)
@@ -370,7 +331,7 @@ class Tiered:
 class _TieredWatch:
     """Waits where news is to be had. After a change of place it says that there is news: some may have been missed."""
 
-    def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
+    def __init__(self, durable: ManagedStore, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
         self._fast = fast
         self._operation_id = operation_id

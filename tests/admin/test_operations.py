@@ -28,7 +28,8 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.replay import KeepPolicy
-from gateway.store.base import Indefinite, NotApplied, Query
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.operations import Query
 from tests.admin.hand import (
     AUDIT,
     CHARGE,

@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
-from gateway.store.base import (
+from gateway.store.base import Store
+from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     PROBE_FLOOR_US,
     AuditEntry,
     RecoveryLease,
     RecoveryState,
-    Store,
 )
 from tests.conformance.hand import (
     ANSWER,

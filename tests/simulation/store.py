@@ -28,19 +28,21 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import (
-    Agreement,
-    AuditEntry,
-    Epoch,
     EpochChanged,
     Indefinite,
     NotApplied,
+    Watch,
+)
+from gateway.store.operations import (
+    Agreement,
+    AuditEntry,
+    Epoch,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
     Swept,
     Tally,
-    Watch,
 )
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather

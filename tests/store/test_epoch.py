@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from gateway.store.base import Epoch
 from gateway.store.epoch import (
     FORMER_MAX,
     MISSING_COUNTS_US,
@@ -24,6 +23,7 @@ from gateway.store.epoch import (
     memory_digest,
     missing,
 )
+from gateway.store.operations import Epoch
 
 EPOCH = Epoch("here", 100, 1_000_000, b"")
 AMNESIA = Amnesia(former=("former",))

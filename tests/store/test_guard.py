@@ -28,11 +28,9 @@ from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store import guard as guard_module
 from gateway.store.base import (
     Amnesic,
-    Epoch,
     EpochChanged,
     Indefinite,
     NotApplied,
-    Serving,
     StartRefused,
     Store,
     StoreError,
@@ -40,6 +38,7 @@ from gateway.store.base import (
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.guard import EpochGuard
+from gateway.store.operations import Epoch, Serving
 from gateway.store.recipes import RUNNING_US
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles

@@ -15,7 +15,14 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
+from gateway.store.base import (
+    EpochChanged,
+    NotApplied,
+    StartRefused,
+    StoreError,
+    Withheld,
+)
+from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import RECIPE_LOCK
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate

@@ -30,7 +30,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )
-from gateway.store.base import Swept
+from gateway.store.operations import Swept
 from gateway.store.postgres.batch import STATEMENTS
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.link import Connection

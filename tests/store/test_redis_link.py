@@ -8,7 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.base import (
+    Indefinite,
+    NotApplied,
+    StoreError,
+    boot_seconds,
+)
 from gateway.store.redis.connection import Link, make_link, refusal_word, time_us
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
 from tests.support.relay import Fault, Relay, Rule

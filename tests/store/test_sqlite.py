@@ -29,11 +29,11 @@ from gateway.store.base import (
     EpochChanged,
     Indefinite,
     NotApplied,
-    Query,
     Rejected,
     StartRefused,
     Withheld,
 )
+from gateway.store.operations import Query
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX

@@ -22,7 +22,12 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.base import (
+    Indefinite,
+    NotApplied,
+    StoreError,
+    boot_seconds,
+)
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand

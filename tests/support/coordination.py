@@ -28,9 +28,15 @@ from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
 from gateway.protect.route import Route
-from gateway.store.base import FastTier, Store, Watch, boot_seconds
+from gateway.store.base import (
+    FastTier,
+    Store,
+    Watch,
+    boot_seconds,
+)
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import ManagedStore
 from gateway.upstream import Upstream
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
@@ -250,7 +256,7 @@ async def coordination(
     memory: Memory | None = None,
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
-    store_on: Callable[[Memory], Store] = MemoryStore,
+    store_on: Callable[[Memory], ManagedStore] = MemoryStore,
     look: Callable[[UUID], asyncio.Future[Snapshot | None]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Office]:

@@ -29,7 +29,9 @@ from gateway.core.operation import (
     microseconds,
     operation_id_of,
 )
-from gateway.store.base import (
+from gateway.store.base import EpochChanged, NotApplied, Watch
+from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
@@ -38,18 +40,14 @@ from gateway.store.base import (
     Agreement,
     AuditEntry,
     Epoch,
-    EpochChanged,
     Living,
-    NotApplied,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
     Swept,
     Tally,
-    Watch,
 )
-from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, strays
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
-from gateway.store.base import Epoch
+from gateway.store.operations import Epoch
 from gateway.store.postgres.link import Connection, Link
 from gateway.store.postgres.schema import check_epoch, greet, look_epoch, transaction
 from gateway.store.witness_files import Reading, WitnessFiles

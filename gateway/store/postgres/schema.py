@@ -13,8 +13,9 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from gateway.store.base import Epoch, EpochChanged, NotApplied, StartRefused
+from gateway.store.base import EpochChanged, NotApplied, StartRefused
 from gateway.store.epoch import WitnessNote, missing
+from gateway.store.operations import Epoch
 from gateway.store.postgres.link import Connection
 from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
 

@@ -37,22 +37,24 @@ from gateway.core.operation import (
 )
 from gateway.store.base import (
     KNOWN,
-    Agreement,
-    AuditEntry,
-    Epoch,
     NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
     StartRefused,
     StoreError,
-    Swept,
-    Tally,
     Watch,
     Withheld,
 )
 from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.operations import (
+    Agreement,
+    AuditEntry,
+    Epoch,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Serving,
+    Swept,
+    Tally,
+)
 from gateway.store.postgres.batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
 from gateway.store.postgres.inquiry import Inquiry

@@ -16,7 +16,8 @@ from uuid import UUID
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import (
+from gateway.store.base import Withheld
+from gateway.store.operations import (
     AUDITS_MAX,
     PROBE_FLOOR_US,
     Agreement,
@@ -26,7 +27,6 @@ from gateway.store.base import (
     RecoveryLease,
     RecoveryState,
     Serving,
-    Withheld,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare
 from gateway.store.recipes import strays as strays_of

@@ -30,13 +30,12 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import (
+from gateway.store.base import StartRefused, StoreError
+from gateway.store.operations import (
     AUDIT_KEEP_US,
     LAPSES_NAMED_MAX,
     WITNESS_KEEP_US,
     Epoch,
-    StartRefused,
-    StoreError,
     Swept,
     Tally,
 )

@@ -30,24 +30,26 @@ from uuid import UUID, uuid4
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
 from gateway.store.base import (
-    Agreement,
-    AuditEntry,
-    Epoch,
     EpochChanged,
-    Living,
     NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
     Rejected,
-    Serving,
-    Swept,
-    Tally,
     Watch,
     wall_clock_us,
 )
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.operations import (
+    Agreement,
+    AuditEntry,
+    Epoch,
+    Living,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Serving,
+    Swept,
+    Tally,
+)
 from gateway.store.recipes import Name
 from gateway.store.sqlite import inquiry
 from gateway.store.sqlite import statements as sql

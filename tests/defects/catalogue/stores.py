@@ -160,9 +160,9 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "            result = await self._durable.apply(command)\n"
+                "            result = await self._behind.apply(command)\n"
                 "        except (NotApplied, Indefinite) as error:\n",
-                "            result = await self._durable.apply(command)\n"
+                "            result = await self._behind.apply(command)\n"
                 "            _HELD[operation_id_of(command)] = result.snapshot\n"
                 "        except (NotApplied, Indefinite) as error:\n"
                 "            if isinstance(error, Indefinite):\n"
@@ -173,8 +173,8 @@ DEFECTS = (
             ),
             Edit(
                 TIERED,
-                "class Tiered:",
-                "_HELD = {}\n\n\nclass Tiered:",
+                "class Tiered(Forwarding):",
+                "_HELD = {}\n\n\nclass Tiered(Forwarding):",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),

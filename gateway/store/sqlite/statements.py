@@ -39,7 +39,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.sqlite.rows import VERSION, Row, decode, encode, encode_identity, keeps_body
+from gateway.store.sqlite.rows import MACROS, VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
 # "igwy": says that a file is ours, as `PRAGMA application_id`.
@@ -84,14 +84,18 @@ class Misfit(Exception):
 
 @cache
 def statements() -> Mapping[str, str]:
-    """The statements by the names of their files; without comments, for the driver finds a statement by its text."""
+    """The statements by the names of their files; without comments, for the driver finds a statement by its text, and
+    with the columns of a record."""
     folder = files("gateway.store.sqlite").joinpath("sql")
     return {file.name.removesuffix(".sql"): _bare(file.read_text("utf-8")) for file in folder.iterdir()}
 
 
 def _bare(text: str) -> str:
     lines = (line.strip() for line in text.splitlines())
-    return " ".join(line for line in lines if not line.startswith("--"))
+    bare = " ".join(line for line in lines if not line.startswith("--"))
+    for name, columns in MACROS.items():
+        bare = bare.replace(name, columns)
+    return bare
 
 
 def check_ours(cursor: Cursor, path: object) -> int:

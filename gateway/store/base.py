@@ -23,7 +23,7 @@ changed.
 
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
 caller. If it had found a record already, and was only fetching the answer of that, its `CancelledError` carries
-`KNOWN`: whoever cancelled it then knows as much as `Withheld` says.
+`KNOWN`: the caller then knows as much as `Withheld` says.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def wall_clock_us() -> int:
 
 
 class StoreError(Exception):
-    """What a store says when it cannot do as asked.
+    """A store cannot do what it was asked to.
 
     The text is for the operator and holds no key, body or credential.
     """
@@ -78,7 +78,7 @@ class Withheld(StoreError):
     """This key has a record, which cannot be shown: a newer program wrote it, the answer under it cannot be had now, or
     somebody else may be about to claim it. Definitely nothing was changed.
 
-    The store is there, and it is the key that may not be free: whoever wants to execute must not.
+    The store is there, and it is the key that may not be free: a caller who wants to execute must not.
     """
 
 
@@ -129,16 +129,16 @@ class Store(Protocol):
 class FastTier(Protocol):
     """A memory that may answer and never grants. It can lose anything at any moment; each verb may raise `StoreError`.
 
-    Callers treat every error as "not found" or "not done"; nothing here is needed for correctness. What is told in
-    passing (`put`, `announce`), or asked (`get`), may be refused before there is anything to wait for.
+    Callers treat every error as "not found" or "not done"; nothing here is needed for correctness. `get`, `put` and
+    `announce` may be refused before there is anything to wait for.
     """
 
     @property
     def up(self) -> bool:
-        """Whether verbs are worth calling: what was last heard of the tier was good. While False they fail at once."""
+        """Whether verbs are worth calling: its server was there at the last call. While False they fail at once."""
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
-        """Tell `listener` each time `up` changes, or another cause is found for its being False, with that cause.
+        """Call `listener` each time `up` changes, or another cause is found for its being False, with that cause.
 
         It begins as False, for no cause.
         """
@@ -148,7 +148,7 @@ class FastTier(Protocol):
         """Whether no copy is left there from before a purge that this process knows of."""
 
     def on_purge(self, listener: Callable[[UUID], None]) -> None:
-        """Tell `listener` what was purged, by this gateway or another, as far as the news arrives."""
+        """Call `listener` with what was purged, by this gateway or another, as far as the news arrives."""
 
     def bind(self, identity: str, generation: str | None = None) -> None:
         """Keep the copies of this durable store from now on, and answer from none that was made under another
@@ -162,7 +162,7 @@ class FastTier(Protocol):
         """A completed record whose replay window is open, or None."""
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
-        """Keep an acknowledged completed record until its replay window ends, and wake whoever waits for it.
+        """Keep an acknowledged completed record until its replay window ends, and wake all who wait for it.
 
         `started_seconds` is `boot_seconds()` from before the store call that gave the snapshot: the window is counted
         from there. Refused silently when anything was purged since then.
@@ -171,10 +171,10 @@ class FastTier(Protocol):
     async def forget(self, operation_id: UUID) -> None:
         """The operation was purged: answer from no copy, of whatever operation, that was read before now.
 
-        Where the tier could not be told, it answers nothing here until it was.
+        Where that could not be reported to the server, the tier answers nothing here until it was.
         """
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        """Wake whoever waits for this operation."""
+        """Wake all who wait for this operation."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]: ...

@@ -4,7 +4,7 @@ Nothing here is on the way of a request but the recovery lease of one that asks 
 
 Theory of operation
 -------------------
-*What is kept beside a record.* An audit is written in the very change that it tells of, once: a repeated command leaves
+*What is kept beside a record.* An audit is written in the change that it describes, once: a repeated command leaves
 no second one. It is kept for 90 days (`AUDIT_KEEP_US`), and for 90 more each time its record is still there at the end
 of them; so what was done to an operation can be asked for 90 days at least, also when it was erased or collected, and
 audits are not kept for ever. A recovery lease (`recover`) is no part of the record, and one that a crash of the store
@@ -76,7 +76,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a gateway serves, as it tells the store at its start.
+    """What a gateway serves, as the store learns at its start.
 
     `recipes` say by operation name how identities are made; `routes` are in routing order; `accepted` are the
     operation names whose routes accept that keys are lost. `gateway_id` is of one process.
@@ -233,7 +233,7 @@ class ManagedStore(Store, Protocol):
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         """Note that a gateway which has agreed runs now, or that it has stopped.
 
-        One that is not heard of for `recipes.RUNNING_US` counts as stopped. Repeatable.
+        One that was not seen for `recipes.RUNNING_US` counts as stopped. Repeatable.
         """
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
@@ -291,7 +291,7 @@ class Forwarding(ABC):
 
     @abstractmethod
     async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the store behind; whoever derives from this says what is known from how that ended."""
+        """Call the store behind. A class that derives from this learns from how that ended."""
 
     async def sweep(self, limit: int) -> Swept:
         return await self._forward("sweep", lambda: self._behind.sweep(limit))

@@ -18,8 +18,8 @@ completion is asked about, not believed.
 with it.
 
 *Purges.* After a purge, whatever its answer, the process drops its copy and the fast tier forgets all of its copies.
-A gateway that dies before that, or cannot reach the fast tier, leaves it to whoever next learns from the durable store
-that there was a purge (`Epoch.generation`): every gateway asks with every tally.
+A gateway that dies before that, or cannot reach the fast tier, leaves it to the next that learns of the purge from the
+durable store (`Epoch.generation`), which every gateway asks with every tally.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Tiered(Forwarding):
         clock: Callable[[], float] = boot_seconds,
         on_tier: Callable[[str, bool, str], None] | None = None,
     ) -> None:
-        """`on_tier` is told the name of a tier, whether it is up, and why not: each time that changes, and when the
+        """`on_tier` gets the name of a tier, whether it is up, and why not: each time that changes, and when the
         cause does. A tier begins as down, for no cause.
         """
         self.stats = TierStats()
@@ -127,10 +127,10 @@ class Tiered(Forwarding):
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
         self._spreading = _Spreading(fast, self.stats)
-        self._purges_untold = 0
+        self._purges_unreported = 0
         if fast is not None:
             fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
-            fast.on_change(lambda up, why: self._tell(FAST, up, why))
+            fast.on_change(lambda up, why: self._report(FAST, up, why))
 
     @property
     def durable_up(self) -> bool:
@@ -159,10 +159,10 @@ class Tiered(Forwarding):
 
     @property
     def drops_owed(self) -> int:
-        """Purges by this process of which the fast tier could not be told yet."""
+        """Purges by this process that could not be reported to the fast tier yet."""
         if self._fast is None or self._fast.has_forgotten:
-            self._purges_untold = 0
-        return self._purges_untold
+            self._purges_unreported = 0
+        return self._purges_unreported
 
     async def start(self) -> None:
         """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
@@ -286,7 +286,7 @@ class Tiered(Forwarding):
             raise
         finally:
             self._cache.drop(operation_id, self._clock())
-        # Also where it was gone before: somebody may have heard nothing of his own purge.
+        # Also where it was gone before: this may be the repeat of a purge whose answer was lost.
         if result.snapshot.state in _GONE:
             await self._forget(operation_id)
         return result
@@ -295,7 +295,7 @@ class Tiered(Forwarding):
         """Have the fast tier forget its copies."""
         if self._fast is None:
             return
-        self._purges_untold += 1
+        self._purges_unreported += 1
         try:
             await self._fast.forget(operation_id)
         except StoreError:
@@ -315,15 +315,15 @@ class Tiered(Forwarding):
         if not self._durable_up:
             self._durable_up, self._why_durable_down = True, ""
             self._durable_up_since_seconds = self._clock()
-            self._tell(DURABLE, True, "")
+            self._report(DURABLE, True, "")
 
     def _set_durable_down(self, error: StoreError) -> None:
         why = str(error)
         if self._durable_up or why != self._why_durable_down:
             self._durable_up, self._why_durable_down = False, why
-            self._tell(DURABLE, False, why)
+            self._report(DURABLE, False, why)
 
-    def _tell(self, tier: str, up: bool, why: str) -> None:
+    def _report(self, tier: str, up: bool, why: str) -> None:
         if self._on_tier is not None:
             self._on_tier(tier, up, why)
 

@@ -100,7 +100,7 @@ class Link:
         self._time_us = 0
         self._time_seconds = 0.0
         self.era = b""
-        """The era of the server, empty where it has still to be told of a generation."""
+        """The era of the server, empty where a generation has still to be reported to it."""
         self.era_seconds = 0.0
         self.refused = ""
         """Why the server took no copies at the last look; empty if it did."""
@@ -132,12 +132,12 @@ class Link:
                 await self.close()
                 raise NotApplied(f"Redis refused to tell its run id (INFO server): {error}")
             if (run_id := _run_id(info)) != self.run_id:
-                # One that goes on beside the server before has been told of nothing.
+                # Nothing was reported to this one, which may have run beside the one before.
                 self.run_id, self.era = run_id, b""
         await self.look()
 
     async def look(self) -> None:
-        """Learn era and time anew, having told of the generation where that is due. Raises StoreError."""
+        """Report the generation where that is due, and learn era and time anew. Raises StoreError."""
         wanted = (self._era_key, self._generation)
         is_due = self.era == b"" and self._generation != b""
         generation = self._generation.ljust(GENERATION_BYTES, b"\0")

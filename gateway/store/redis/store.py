@@ -1,7 +1,7 @@
 """Redis as the fast tier: acknowledged answers for replay, and news for waiters. It may answer and never grants.
 
 It refuses to know anything of work in flight. Its invariant: an entry is never believed after the record's window
-ended, nor after a purge that it was told of.
+ended, nor after a purge that was reported to it.
 
 Theory of operation
 -------------------
@@ -114,7 +114,7 @@ class RedisFastTier:
         self._clock = clock
         self._reader = make_link(url, ERA_KEY, clock)
         self._writer = make_link(url, ERA_KEY, clock)
-        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _PURGES_CHANNEL, self._tell_purge)
+        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _PURGES_CHANNEL, self._report_purge)
         self._gets: Batcher[_Get, Snapshot | None] = Batcher(
             self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
@@ -152,7 +152,7 @@ class RedisFastTier:
         self._prefix, self._generation = prefix, generation
         self._bind_links(generation or "")
         if self.up and not was_up:
-            self._tell_change()
+            self._report_change()
 
     def _bind_links(self, generation: str) -> None:
         for link in (self._reader, self._writer):
@@ -232,7 +232,7 @@ class RedisFastTier:
             raise
 
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
-        """One question for all. Whoever has waited for as long as an answer may take is not made to wait on."""
+        """One question for all. A caller who has waited for as long as an answer may take does not wait on."""
         oldest_seconds = self._clock() - GET_SECONDS
         # By integers, which are hashed much faster than ids.
         asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
@@ -316,7 +316,7 @@ class RedisFastTier:
             return None
         return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
 
-    def _tell_purge(self, operation_id: UUID) -> None:
+    def _report_purge(self, operation_id: UUID) -> None:
         for listener in self._purge_listeners:
             listener(operation_id)
 
@@ -334,7 +334,7 @@ class RedisFastTier:
             tried_seconds = self._clock()
 
     async def _stays_reached(self) -> bool:
-        """Look once, after a while or as soon as a verb failed or there is something to tell."""
+        """Look once, after a while or as soon as a verb failed or there is a purge to report."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._wake.wait()
@@ -349,7 +349,7 @@ class RedisFastTier:
             await self._reader.open()
             await self._writer.open()
             if self._reader.run_id != self._writer.run_id:
-                # One has outlived a failover: of what the other is told it would know nothing.
+                # One has outlived a failover: what is reported over the other does not reach its server.
                 await self._reader.leave()
                 await self._writer.leave()
                 raise NotApplied("Redis is another server over one connection than over the other")
@@ -377,16 +377,16 @@ class RedisFastTier:
         if not self._is_reached:
             self._is_reached, self._why_down = True, ""
             if self.up:
-                self._tell_change()
+                self._report_change()
 
     def _set_down(self, error: StoreError) -> None:
         why = str(error)
         if self._is_reached or why != self._why_down:
             self._is_reached, self._why_down = False, why
             self._wake.set()
-            self._tell_change()
+            self._report_change()
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         for listener in self._change_listeners:
             listener(self.up, self._why_down)
 

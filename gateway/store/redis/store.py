@@ -213,7 +213,8 @@ class RedisFastTier:
 
     @property
     def _era_key(self) -> str:
-        return f"{self._prefix}era"
+        # Of no store, until it is known which.
+        return f"{self._prefix or KEY_PREFIX}era"
 
     def _key_of(self, operation_id: UUID) -> str:
         # In braces, so that a cluster would keep what belongs to one operation together.

@@ -46,15 +46,7 @@ from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.throttle import FAILURES_MAX, Throttle
 from gateway.admin.view import described
 from gateway.observe.side_port import SidePort
-from gateway.store.base import (
-    Amnesic,
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StartRefused,
-    Withheld,
-    boot_seconds,
-)
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld, boot_seconds
 
 # What overrules a refusal here, by its reason.
 _OVERRULE: Final[Mapping[Refusal, str]] = {

@@ -60,16 +60,9 @@ from gateway.core.operation import (
     State,
 )
 from gateway.protect.structured_fields import unquote
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Withheld,
-)
+from gateway.store.base import Indefinite, NotApplied, Withheld
 from gateway.store.journal import OF_ONE_MAX, JournalView
-from gateway.store.operations import (
-    ManagedStore,
-    Query,
-)
+from gateway.store.operations import ManagedStore, Query
 
 T = TypeVar("T")
 

@@ -28,11 +28,7 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, make_
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import (
-    Indefinite,
-    StartRefused,
-    StoreError,
-)
+from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import beside, what_would_be_lost, without_route

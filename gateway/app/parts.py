@@ -28,13 +28,7 @@ from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.spool import Spool
 from gateway.protect.waiting import Waiting
-from gateway.store.base import (
-    FastTier,
-    Indefinite,
-    NotApplied,
-    StoreError,
-    boot_seconds,
-)
+from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import ManagedStore

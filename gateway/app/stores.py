@@ -14,10 +14,7 @@ from gateway.observe.facts import Herald, TierChanged
 from gateway.store.base import FastTier, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
-from gateway.store.operations import (
-    ManagedStore,
-    Serving,
-)
+from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.seen import RedisSeen

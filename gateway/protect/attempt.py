@@ -43,12 +43,7 @@ from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
 from gateway.protect.request_info import request_info
 from gateway.protect.stopwatch import Stopwatch
-from gateway.store.base import (
-    Indefinite,
-    Rejected,
-    Store,
-    StoreError,
-)
+from gateway.store.base import Indefinite, Rejected, Store, StoreError
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 
 _PAUSE_SECONDS_MIN: Final = 0.05

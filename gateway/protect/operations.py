@@ -27,12 +27,7 @@ from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.request_info import request_info
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Store,
-    StoreError,
-)
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
 

@@ -49,10 +49,7 @@ from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
-from gateway.store.operations import (
-    PROBE_FLOOR_US,
-    ManagedStore,
-)
+from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 
 _LOG = logging.getLogger("gateway")

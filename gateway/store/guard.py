@@ -25,23 +25,9 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
 from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
-from gateway.store.base import (
-    Amnesic,
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    StartRefused,
-    StoreError,
-    Watch,
-)
+from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
-from gateway.store.operations import (
-    Epoch,
-    Forwarding,
-    ManagedStore,
-    Serving,
-    Tally,
-)
+from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
 from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.witness_files import Reading, WitnessFiles
 

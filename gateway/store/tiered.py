@@ -50,19 +50,9 @@ from gateway.core.operation import (
     State,
     operation_id_of,
 )
-from gateway.store.base import (
-    FastTier,
-    Indefinite,
-    NotApplied,
-    StoreError,
-    Watch,
-    boot_seconds,
-)
+from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
-from gateway.store.operations import (
-    Forwarding,
-    ManagedStore,
-)
+from gateway.store.operations import Forwarding, ManagedStore
 
 T = TypeVar("T")
 

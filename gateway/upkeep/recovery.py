@@ -18,10 +18,7 @@ from gateway.core.recovery import Probe
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
-from gateway.store.operations import (
-    ManagedStore,
-    Query,
-)
+from gateway.store.operations import ManagedStore, Query
 from gateway.upkeep.timer import repeat
 
 _PAGE: Final = 50

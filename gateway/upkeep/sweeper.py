@@ -13,10 +13,7 @@ from typing import Final, NoReturn
 
 from gateway.observe.facts import Herald, SweepDone
 from gateway.store.base import boot_seconds
-from gateway.store.operations import (
-    ManagedStore,
-    Swept,
-)
+from gateway.store.operations import ManagedStore, Swept
 from gateway.upkeep.timer import Sleep, repeat
 
 _BATCH_RECORDS_MAX: Final = 500

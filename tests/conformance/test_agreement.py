@@ -10,13 +10,7 @@ import pytest
 
 from gateway.core.operation import State
 from gateway.store.base import Store
-from gateway.store.operations import (
-    Agreement,
-    Living,
-    Neighbour,
-    RecipeConflict,
-    Serving,
-)
+from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
 from tests.conformance.hand import (
     LEASE_SECONDS,

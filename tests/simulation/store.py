@@ -27,12 +27,7 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import (
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    Watch,
-)
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.operations import (
     Agreement,
     AuditEntry,

@@ -26,16 +26,7 @@ from gateway.core.operation import (
 )
 from gateway.observe.facts import Fact, Herald, MemoryChanged
 from gateway.store import guard as guard_module
-from gateway.store.base import (
-    Amnesic,
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    StartRefused,
-    Store,
-    StoreError,
-    Withheld,
-)
+from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, Store, StoreError, Withheld
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.guard import EpochGuard
 from gateway.store.operations import Epoch, Serving

@@ -20,12 +20,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StartRefused,
-)
+from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
 from gateway.store.journal import EntryId, JournalEntry, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
 from gateway.store.journal.journal import SqliteJournal

@@ -15,13 +15,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import (
-    EpochChanged,
-    NotApplied,
-    StartRefused,
-    StoreError,
-    Withheld,
-)
+from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Withheld
 from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import RECIPE_LOCK

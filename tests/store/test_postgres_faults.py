@@ -12,14 +12,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
-from gateway.store.base import (
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StoreError,
-    Withheld,
-)
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StoreError, Withheld
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import ANSWER, Hand, do, increasing, state
 from tests.store.postgres_sessions import opened, session

@@ -9,12 +9,7 @@ from functools import partial
 import pytest
 
 from gateway.core.operation import Applied
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Rejected,
-    Withheld,
-)
+from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import SERVICE, Hand, do

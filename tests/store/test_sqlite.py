@@ -25,14 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store.base import (
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StartRefused,
-    Withheld,
-)
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StartRefused, Withheld
 from gateway.store.operations import Query
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of

@@ -22,12 +22,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    StoreError,
-    boot_seconds,
-)
+from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand

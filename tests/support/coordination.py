@@ -28,12 +28,7 @@ from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
 from gateway.protect.route import Route
-from gateway.store.base import (
-    FastTier,
-    Store,
-    Watch,
-    boot_seconds,
-)
+from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import ManagedStore

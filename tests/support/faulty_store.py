@@ -15,12 +15,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Watch,
-    Withheld,
-)
+from gateway.store.base import Indefinite, NotApplied, Watch, Withheld
 from gateway.store.operations import Forwarding, ManagedStore
 
 T = TypeVar("T")

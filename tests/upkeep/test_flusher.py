@@ -12,12 +12,7 @@ import pytest
 
 from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StoreError,
-)
+from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.journal.view import look
 from gateway.upkeep.flusher import Flusher

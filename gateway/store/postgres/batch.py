@@ -36,13 +36,7 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    Rejected,
-    StoreError,
-    Withheld,
-)
+from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
 from gateway.store.postgres.link import CHECK_VIOLATION, Refused
 from gateway.store.postgres.rows import WIDTH, record_of
 from gateway.store.postgres.statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load

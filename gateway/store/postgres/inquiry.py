@@ -15,13 +15,7 @@ from uuid import UUID
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
 from gateway.store.base import Withheld
-from gateway.store.operations import (
-    AUDITS_MAX,
-    AuditEntry,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-)
+from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState
 from gateway.store.postgres.rows import WIDTH, record_of, with_answer
 from gateway.store.postgres.statements import load
 

@@ -25,12 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeVar
 
-from gateway.store.base import (
-    Indefinite,
-    NotApplied,
-    StartRefused,
-    StoreError,
-)
+from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 
 T = TypeVar("T")
 

@@ -32,12 +32,7 @@ from gateway.core.operation import (
     State,
     Takeover,
 )
-from gateway.store.operations import (
-    AUDIT_KEEP_US,
-    PROBE_FLOOR_US,
-    UNSWEPT_CLAIMS_MAX,
-    WITNESS_KEEP_US,
-)
+from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
 from gateway.store.postgres.rows import NO_RECORD, RECORD, RECORD_VERSION, pack_headers, pack_location
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
 from gateway.store.request_line import line_of

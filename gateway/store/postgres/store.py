@@ -35,14 +35,7 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import (
-    KNOWN,
-    NotApplied,
-    StartRefused,
-    StoreError,
-    Watch,
-    Withheld,
-)
+from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Watch, Withheld
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.operations import (
     Agreement,

@@ -16,14 +16,7 @@ from uuid import UUID
 from gateway.core.identity.operation_id import derivation_of
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import StoreError
-from gateway.store.operations import (
-    Agreement,
-    Epoch,
-    Living,
-    Serving,
-    Swept,
-    Tally,
-)
+from gateway.store.operations import Agreement, Epoch, Living, Serving, Swept, Tally
 from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.link import Connection, Link
 from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition, look_epoch, transaction

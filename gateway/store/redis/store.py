@@ -46,12 +46,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import Snapshot, State
-from gateway.store.base import (
-    NotApplied,
-    StoreError,
-    Watch,
-    boot_seconds,
-)
+from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.epoch import lineage
 from gateway.store.redis.codec import ERA_BYTES, decode, encode

@@ -21,12 +21,7 @@ from typing import Final, TypeVar
 
 import apsw
 
-from gateway.store.base import (
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    StartRefused,
-)
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.directories import make_directory
 from gateway.store.sqlite import statements as sql
 

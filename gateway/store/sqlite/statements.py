@@ -31,14 +31,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import StartRefused, StoreError
-from gateway.store.operations import (
-    AUDIT_KEEP_US,
-    LAPSES_NAMED_MAX,
-    WITNESS_KEEP_US,
-    Epoch,
-    Swept,
-    Tally,
-)
+from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Epoch, Swept, Tally
 from gateway.store.sqlite.rows import MACROS, VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1

@@ -29,13 +29,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
-from gateway.store.base import (
-    EpochChanged,
-    NotApplied,
-    Rejected,
-    Watch,
-    wall_clock_us,
-)
+from gateway.store.base import EpochChanged, NotApplied, Rejected, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (

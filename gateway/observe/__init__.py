@@ -3,8 +3,7 @@
 *Facts.* `facts` are what happened, as values. Their observers: `metrics` counts, `logs` writes lines, and `status` says
 whether the gateway is ready.
 
-*Numbers.* `catalogue` has the metrics, as tables of `series`. `exposition` writes them for a scrape, and `merging`
-makes those of several workers one.
+*Numbers.* `metrics` has them, and `exposition` makes those of several workers one and writes them for a scrape.
 
 *Lines.* `lines` has their shape, `outages` decides which of those about what cannot be reached are worth saying, and
 `pipe` carries them to a descriptor.

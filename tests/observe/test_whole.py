@@ -122,10 +122,10 @@ async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_pa
         os.close(fd)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["why"].split(":")[0] for line in lines if "why" in line] == ["refused"] * 3
-    told = [(line["level"], line["message"]) for line in lines if f":{port} " in line["message"]]
-    assert [level for level, _ in told] == ["warning", "info"]
-    assert told[0][1].startswith(f"http://127.0.0.1:{port} cannot be reached: connecting to 127.0.0.1")
-    assert told[1][1] == f"http://127.0.0.1:{port} is reached again"
+    down, up = [line for line in lines if f":{port} " in line["message"]]
+    assert (down["level"], down["message"]) == ("warning", f"http://127.0.0.1:{port} is down")
+    assert down["detail"].startswith("connecting to 127.0.0.1")
+    assert (up["level"], up["message"]) == ("info", f"http://127.0.0.1:{port} is up")
     assert "secret" not in file.read_text()
 
 

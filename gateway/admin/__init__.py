@@ -7,8 +7,7 @@ service that somebody brings, and `listing` a file of many resolutions. `recover
 
 *The console.* `arguments` are the command lines, `commands` what they do, `console` what is printed.
 
-*The admin API.* `api` is the port, `request` what is asked of it, `documents` what it says. `throttle` slows down
-whoever guesses the token.
+*The admin API.* `api` is the port, `request` what is asked of it.
 
 *Both* show an operation by `view`, and all that is known of one by `inspection`.
 """

@@ -281,7 +281,7 @@ def _tell(outcome: Changed | Refused) -> int:
     print(outcome.text)
     for note in outcome.notes:
         print(f"note: {note}", file=sys.stderr)
-    return EXIT_WORK_LEFT if outcome.drops_owed else EXIT_OK
+    return EXIT_WORK_LEFT if outcome.purges_pending else EXIT_OK
 
 
 def _fail(text: str) -> int:

@@ -82,9 +82,9 @@ class CannotIdentify(ValueError):
 class Operations:
     """What operators do, on one store.
 
-    `store` has what stands before the durable record, so that purges reach the copies; `drops_owed` counts those that
-    did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where it
-    hears at once. `journal` looks into the journals of this host.
+    `store` has what stands before the durable record, so that purges reach the copies; `purges_pending` counts those
+    that did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where
+    it hears at once. `journal` looks into the journals of this host.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Operations:
         store: Store,
         policies: Policies,
         *,
-        drops_owed: Callable[[], int] = lambda: 0,
+        purges_pending: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
         journal: Look = no_journal,
     ) -> None:
         self._store = store
         self.policies = policies
-        self._drops_owed = drops_owed
+        self._purges_pending = purges_pending
         self._cache_seconds = cache_seconds
         self._patience_seconds = patience_seconds
         self._journal = journal
@@ -310,7 +310,7 @@ class Operations:
         return Refused(Refusal.STATE, text, snapshot)
 
     def _dropped(self, text: str, snapshot: Snapshot) -> Changed:
-        notes, owed = [], self._drops_owed()
+        notes, owed = [], self._purges_pending()
         if owed:
             notes.append(
                 f"The fast tier could not be reached: copies are still to be dropped there ({owed}). Until they are, "

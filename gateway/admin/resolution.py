@@ -50,14 +50,14 @@ class Refused:
 class Changed:
     """It is in the record, by this command or by the same one given before. `notes` are what else there is to know.
 
-    `drops_owed` are purged operations of which the fast tier could not be told. `is_repeat`: by the same one given
+    `purges_pending` are purged operations of which the fast tier could not be told. `is_repeat`: by the same one given
     before.
     """
 
     text: str
     snapshot: Snapshot
     notes: tuple[str, ...] = ()
-    drops_owed: int = 0
+    purges_pending: int = 0
     is_repeat: bool = False
 
 

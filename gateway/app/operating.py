@@ -67,7 +67,7 @@ def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
     return Operations(
         store,
         policies_of(config),
-        drops_owed=lambda: store.drops_owed,
+        purges_pending=lambda: store.drops_owed,
         cache_seconds=unheard_seconds,
         journal=journal,
     )

@@ -450,9 +450,9 @@ async def test_copies_that_were_not_told() -> None:
     """A drop that is owed, and memories that hear of nothing, are told with the change."""
     desk = Desk()
     operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
-    owing = Operations(desk.store, POLICIES, drops_owed=lambda: 1)
+    owing = Operations(desk.store, POLICIES, purges_pending=lambda: 1)
     outcome = changed(await owing.purge(operation_id, AUDIT))
-    assert outcome.drops_owed == 1
+    assert outcome.purges_pending == 1
     assert "copies are still to be dropped there (1)" in outcome.notes[0]
     unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
     assert changed(await unheard.purge(operation_id, AUDIT)).notes == (

@@ -25,14 +25,13 @@ from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
 from gateway.admin.arguments import EVERY_STATE, STATES
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.inspection import full_json
-from gateway.admin.journal import REFUSED, kept, notes
+from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
-from gateway.admin.outcome import OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import described
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, State
+from gateway.core.operation import Audit, Record, State
 from gateway.store.base import Query
 from gateway.store.journal.base import JournalDesk
 
@@ -242,9 +241,14 @@ def _journal(chosen: argparse.Namespace) -> Job:
     if chosen.why is None:
         raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
     audit = _audit(chosen)
-    return Job(
-        lambda operations, desk: _done(acknowledge(operations, desk, operation_id, chosen.token, audit)), changes=True
-    )
+
+    async def done(operations: Operations, desk: JournalDesk) -> int:
+        async def read(operation_id: UUID) -> Record | None:
+            return (await operations.inspect(operation_id)).snapshot.record
+
+        return await _done(acknowledge(desk, operation_id, chosen.token, audit, read))
+
+    return Job(done, changes=True)
 
 
 async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int:

@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.admin.inspection import Inspected, next_step
+from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import sentence, since_us, state_of, why_of
-from gateway.admin.recovery import recovery_rows
 from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
 from gateway.core.operation import Record, RequestInfo, Snapshot
 from gateway.store.journal.base import JournalView

@@ -23,10 +23,10 @@ from uuid import UUID
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
-from gateway.admin.policy import Policies, without_peer
 from gateway.admin.resolution import (
     Changed,
     NothingHappened,
+    Policies,
     Refusal,
     Refused,
     Ruling,
@@ -39,6 +39,7 @@ from gateway.admin.resolution import (
     resolved,
     unknown,
     when,
+    without_peer,
     would_resolve,
 )
 from gateway.admin.view import foreign, moment

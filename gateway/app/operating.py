@@ -14,7 +14,7 @@ from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
-from gateway.admin.policy import Policies, RoutePolicy, Treatment
+from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.routes import (
     keep_policy,
     key_spec,

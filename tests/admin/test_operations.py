@@ -10,8 +10,7 @@ import pytest
 
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
-from gateway.admin.policy import Policies, RoutePolicy
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
 from gateway.core.identity.key import BodyPart, ComposedKey
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import ComposedScope, HeaderScope

@@ -278,7 +278,7 @@ DEFECTS = (
     Defect(
         "acknowledged-for-nothing",
         "what tells how an operation in doubt ended can be acknowledged before the record knows it",
-        (Edit("admin/outcome.py", "    _check_known(record, chosen)\n", ""),),
+        (Edit("admin/journal.py", "    _check_known(record, chosen)\n", ""),),
         ("tests/admin/test_outcome.py::test_doubt_is_ended_by_what_was_kept",),
     ),
     Defect(

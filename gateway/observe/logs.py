@@ -117,46 +117,46 @@ class Logs:
                 self._log(INFO, partial(_answered, fact))
             case RequestPassed():
                 if self._requests == "all":
-                    self._say(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
+                    self._line(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
                 if fact.key_field is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
-                self._say(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
+                self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
                 text = "in doubt, and sent again"
-                self._say(INFO, text, **_claim(fact), attempt=fact.attempt, **ids)
+                self._line(INFO, text, **_claim(fact), attempt=fact.attempt, **ids)
             case EndedUnanswered():
                 self._log(INFO, partial(_ended, fact))
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade(route, operation_id, finding, why):
                 which = {"route": route, "operation_id": str(operation_id)}
-                self._say(INFO, "probed", **which, finding=finding, why=why or None)
+                self._line(INFO, "probed", **which, finding=finding, why=why or None)
             case StoreCalled():
                 if fact.error is not None:
-                    self._say(DEBUG, "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
+                    self._line(DEBUG, "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
             case WriteRefused():
                 text = f"the outcome of an attempt was refused: the record is {fact.state} without it"
-                self._say(ERROR, text, **_claim(fact), event=fact.event)
+                self._line(ERROR, text, **_claim(fact), event=fact.event)
             case OutcomeJournaled():
                 text = "journaled: the durable store has yet to take the outcome"
-                self._say(WARNING, text, **_claim(fact), event=fact.event, detail=fact.detail)
+                self._line(WARNING, text, **_claim(fact), event=fact.event, detail=fact.detail)
             case JournalFailed(detail, is_first):
                 text = "neither the durable store nor the journal takes an outcome"
-                self._say(ERROR if is_first else DEBUG, text, detail=detail)
+                self._line(ERROR if is_first else DEBUG, text, detail=detail)
             case FlushRefused():
                 text = "the durable store refused a journaled outcome, which is kept in the journal"
-                self._say(ERROR, text, **_claim(fact), event=fact.event, detail=fact.detail)
+                self._line(ERROR, text, **_claim(fact), event=fact.event, detail=fact.detail)
             case LeaseLost(operation_id, token, detail):
                 text = "the lease of a running attempt is lost"
-                self._say(WARNING, text, operation_id=str(operation_id), token=token, detail=detail)
+                self._line(WARNING, text, operation_id=str(operation_id), token=token, detail=detail)
             case MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
                     text = "the durable store lost its memory: keys that it does not have are refused"
-                    self._say(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
+                    self._line(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
-                    self._say(WARNING, "the durable store is believed again", why=why, by=by or None)
+                    self._line(WARNING, "the durable store is believed again", why=why, by=by or None)
             case TierChanged() | UpstreamChanged():
                 for level, line in self._outages.changed(fact):
                     self._log(level, line)
@@ -168,15 +168,15 @@ class Logs:
                     self._log(level, line)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
-                    self._say(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
+                    self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
             case LoopStalled():
-                self._say(WARNING, f"the event loop was held up for {fact.lag_seconds:.1f} s")
+                self._line(WARNING, f"the event loop was held up for {fact.lag_seconds:.1f} s")
             case _:
                 assert_never(fact)
 
     def _swept(self, fact: SweepDone) -> None:
         for route, operation_id in fact.named:
-            self._say(
+            self._line(
                 WARNING,
                 "in doubt",
                 route=route,
@@ -184,8 +184,8 @@ class Logs:
                 event=Event.LAPSE,
                 detail="its lease lapsed: its gateway died, or was cut off from the store",
             )
-        # Leases lapse when a gateway dies: whoever looks into that wants to find it.
-        self._say(
+        # Leases lapse when a gateway dies: this is found by those who look into that.
+        self._line(
             INFO if fact.lapsed else DEBUG,
             "swept",
             lapsed=fact.lapsed,
@@ -199,7 +199,7 @@ class Logs:
         if not is_in_doubt and not fact.is_late and self._level > DEBUG:
             return
         message = "in doubt" if is_in_doubt else "settled"
-        self._say(
+        self._line(
             WARNING if is_in_doubt or fact.is_late else DEBUG,
             f"{message}, recorded late" if fact.is_late else message,
             **_claim(fact),
@@ -213,9 +213,9 @@ class Logs:
             return
         self._warned_paths.add(path)
         if len(self._warned_paths) > _PATHS_MAX:
-            self._say(WARNING, "more requests with a key match no route; their paths are no longer listed")
+            self._line(WARNING, "more requests with a key match no route; their paths are no longer listed")
             return
-        self._say(
+        self._line(
             WARNING,
             "a request with a key matches no route: it is not protected",
             method=fact.method,
@@ -223,7 +223,7 @@ class Logs:
             key_field=fact.key_field,
         )
 
-    def _say(self, level: int, message: str, **fields: Value) -> None:
+    def _line(self, level: int, message: str, **fields: Value) -> None:
         self._log(level, Line(message, fields))
 
     def _log(self, level: int, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""From log records to lines on a descriptor, without ever making whoever logs wait.
+"""From log records to lines on a descriptor, without ever making the logging code wait.
 
 A record is queued as it is; one thread puts it into words and writes it. A terminal that is held, a full disk or a
 collector that stopped reading its pipe holds up that thread alone: once the queue is full further records are dropped
@@ -20,12 +20,11 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from logging.handlers import QueueHandler
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -44,16 +43,15 @@ _BARE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 Value = str | int | float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """What a record says. Fields that are None are left out.
 
     `detail` are the fields that JSON has and a reader of text finds in the message already.
     """
 
     message: str
-    fields: Mapping[str, Value] = field(default_factory=dict)
-    detail: Mapping[str, Value] = field(default_factory=dict)
+    fields: Mapping[str, Value] = {}
+    detail: Mapping[str, Value] = {}
 
 
 Message = Line | Callable[[], Line]
@@ -171,7 +169,7 @@ class LogWriter(QueueHandler):
         return self._dropped
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Have a library's record say now what it says: what it is about may change, or be held by it."""
+        """Put a library's record into words now: its arguments may change, and it would keep them alive."""
         if isinstance(record.msg, str):
             try:
                 record.msg = record.getMessage()[: _MESSAGE_CHARS_MAX + 1]

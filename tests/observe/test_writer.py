@@ -36,7 +36,9 @@ ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.sampled_from(
         '" a="b',
     ]
 )
-LINES = st.builds(Line, message=ANYTHING, fields=st.dictionaries(NAMES, ANYTHING | st.integers(0, 9) | st.none()))
+LINES = st.builds(
+    Line, detail=st.just({}), message=ANYTHING, fields=st.dictionaries(NAMES, ANYTHING | st.integers(0, 9) | st.none())
+)
 
 
 def record(message: object, *, seconds: float = 0.0, traceback: str | None = None) -> logging.LogRecord:

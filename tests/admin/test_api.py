@@ -112,9 +112,9 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (audit["who"], audit["why"], audit["event"]) == ("alice", "seen in the ledger", "prove")
 
 
-async def test_never_happened(store: Store, tmp_path: Path) -> None:
+async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
     """Before the settle time is over it takes force; then the retry runs."""
-    async with served(store, tmp_path) as (running, admin):
+    async with served(sqlite, tmp_path) as (running, admin):
         path = f"/operations/{await doubt(running)}/resolve"
         asked = {"never_happened": True, "why": "asked them"}
         early = await admin("POST", path, asked)

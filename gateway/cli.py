@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
-from gateway.admin.arguments import NAMES as OPERATORS
-from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, job_of
+from gateway.admin.console import NAMES as OPERATORS
+from gateway.admin.console import add_commands
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.serve import migrate, run, serve

@@ -6,7 +6,7 @@ host. `answer` reads an answer of the service that somebody brings, and `listing
 
 *What they see.* An operation by `view`, and all that is known of one by `inspection`.
 
-*The console.* `arguments` are the command lines, `commands` what they do, `console` what is printed.
+*The console.* `console` are the command lines and what is printed, `commands` what they do.
 
 *The admin API.* `api` is the port, `request` what is asked of it.
 """

@@ -1,6 +1,6 @@
 """The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do with what they are given.
 
-Owns which words go together, what the commands print and their exit codes; the words themselves are `arguments`'.
+Owns which words go together, what the commands print and their exit codes; the words themselves are `console`'s.
 
 A command line becomes a `Job` before any store is opened, so that what is wrong with it is said at once. Which store
 that is, and how it is opened, is not known here.
@@ -22,8 +22,7 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
-from gateway.admin.arguments import EVERY_STATE, STATES
-from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all

@@ -46,7 +46,7 @@ from gateway.admin.request import (
 )
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
-from gateway.observe.side_port import SidePort, refusals, terse
+from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld, boot_seconds
 
 _LOG = logging.getLogger("gateway")
@@ -88,7 +88,7 @@ class AdminApi:
         self._throttle = Throttle(clock)
         self._under_way = 0
         app = web.Application(
-            middlewares=[self._bounded, _failures, self._authenticated, refusals(_refuse)],
+            middlewares=[self._bounded, _failures, self._authenticated],
             client_max_size=answer_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
         app.add_routes(
@@ -210,7 +210,7 @@ def _query(request: web.Request) -> dict[str, Any]:
 
 
 async def _asked(model: type[A], request: web.Request) -> A:
-    """The body of the request. Raises `Malformed`, and what `refusals` answers."""
+    """The body of the request. Raises `Malformed`, and `web.HTTPException` for one that is not read."""
     is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 _LOG = logging.getLogger("gateway")
 
@@ -23,7 +22,7 @@ _HEADERS_MAX: Final = 64
 _IDLE_SECONDS: Final = 75.0
 
 Refuse = Callable[[int, Mapping[str, str]], web.Response]
-"""Makes the response to what is not served, of a status and the headers that belong to it."""
+"""Makes the response to what aiohttp does not serve, of the status and the headers that belong to it."""
 
 
 class _TerseResponse(web.Response):
@@ -40,21 +39,8 @@ def terse(status: int, body: bytes, content_type: str, headers: Mapping[str, str
     return _TerseResponse(status=status, body=body, headers={**fixed, **(headers or {})})
 
 
-def refusals(refuse: Refuse) -> Any:
-    """A middleware which gives the refusals of aiohttp's router the form of the port's other responses."""
-
-    @web.middleware
-    async def refused(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return refuse(error.status, {name: error.headers[name] for name in ("Allow",) if name in error.headers})
-
-    return refused
-
-
 class SidePort:
-    """Serves `app` from `start` to `stop`. `name` is for the log; `refuse` has the last word where the app has none."""
+    """Serves `app` from `start` to `stop`. `name` is for the log."""
 
     def __init__(
         self, name: str, app: web.Application, refuse: Refuse, *, line_bytes_max: int, stop_seconds: float
@@ -109,7 +95,7 @@ class SidePort:
 
 
 class _Connection(web.RequestHandler):
-    """Answers what is not HTTP as tersely as the rest, and without filling the log."""
+    """Gives what aiohttp refuses the form of the port's other responses, and does not fill the log with it."""
 
     __slots__ = ("_name", "_refuse")
 
@@ -130,3 +116,10 @@ class _Connection(web.RequestHandler):
         response = self._refuse(status, {})
         response.force_close()
         return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPException):
+            resp = self._refuse(resp.status, {"Allow": resp.headers["Allow"]} if "Allow" in resp.headers else {})
+        return await super().finish_response(request, resp, start_time)

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from gateway.observe.exposition import Exposition
 from gateway.observe.facts import Fact, MemoryChanged, TierChanged
-from gateway.observe.side_port import SidePort, refusals, terse
+from gateway.observe.side_port import SidePort, terse
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
@@ -110,10 +110,10 @@ class StatusServer:
         self._render = render
         self._look = look
         self._scrapes = 0
-        app = web.Application(middlewares=[refusals(_refuse)])
-        app.router.add_get(LIVE_PATH, self._live)
-        app.router.add_get(READY_PATH, self._ready)
-        app.router.add_get(METRICS_PATH, self._metrics)
+        app = web.Application()
+        app.add_routes(
+            [web.get(LIVE_PATH, self._live), web.get(READY_PATH, self._ready), web.get(METRICS_PATH, self._metrics)]
+        )
         self._port = SidePort("status", app, _refuse, line_bytes_max=2048, stop_seconds=2.0)
 
     async def start(self, host: str, port: int) -> int:

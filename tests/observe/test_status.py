@@ -83,6 +83,14 @@ async def test_what_is_malformed_or_long_is_refused_tersely(port: int, data: byt
     assert_tells_nothing_of_itself(response)
 
 
+async def test_an_expectation_that_nobody_knows_is_refused_tersely(port: int) -> None:
+    """As all that the server underneath refuses by itself."""
+    response = await request(port, "GET", "/livez", [("Expect", "a miracle")])
+    assert response.status == 417
+    assert response.body == b"This request cannot be answered.\n"
+    assert_tells_nothing_of_itself(response)
+
+
 @pytest.mark.parametrize(
     ("health", "target", "status"),
     [

@@ -19,9 +19,9 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from logging.handlers import QueueHandler
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
@@ -54,7 +54,7 @@ class Line(NamedTuple):
     detail: Mapping[str, Value] = {}
 
 
-Message = Line | Callable[[], Line]
+Message = Line | partial[Line]
 """What the gateway logs: a line, or what makes one in the writer's thread."""
 
 
@@ -100,11 +100,13 @@ class TextFormatter(_Formatter):
 
 
 def _line_of(record: logging.LogRecord) -> Line:
-    message = record.msg
-    if isinstance(message, str):
-        # Of a library, or of ours as a library would log it.
-        return Line(message, {"logger": None if record.name == "gateway" else record.name})
-    return message if isinstance(message, Line) else message()
+    message: object = record.msg
+    if isinstance(message, partial):
+        message = message()
+    if isinstance(message, Line):
+        return message
+    # Of a library, or of ours as a library would log it.
+    return Line(str(message), {"logger": None if record.name == "gateway" else record.name})
 
 
 def _time(seconds: float) -> str:
@@ -170,7 +172,7 @@ class LogWriter(QueueHandler):
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Put a library's record into words now: its arguments may change, and it would keep them alive."""
-        if isinstance(record.msg, str):
+        if not isinstance(record.msg, (Line, partial)):
             try:
                 record.msg = record.getMessage()[: _MESSAGE_CHARS_MAX + 1]
             except Exception as error:  # noqa: BLE001 -- a mistake in a message must not fail whoever logs it

@@ -299,8 +299,11 @@ def test_a_message_that_cannot_be_made_is_told_as_that(paper: Paper, logs: Calla
     """A mistake in a call of a logger neither fails its caller nor disappears."""
     logs()
     logging.getLogger("asyncio").warning("%d", "five")
-    (said,) = paper.objects()
-    assert said["message"] == "a message could not be made: TypeError"
+    logging.getLogger("asyncio").warning(ValueError("no text, but an object"))
+    assert [said["message"] for said in paper.objects()] == [
+        "a message could not be made: TypeError",
+        "no text, but an object",
+    ]
 
 
 def test_python_warnings_are_logged(paper: Paper, logs: Callable[..., Logs]) -> None:

@@ -312,15 +312,14 @@ class Metrics:
         """Everything as it is now, in the format that the `Accept` header asks for.
 
         `workers` gives a supervisor's: what each counted that was not absorbed, and the process ids of those that live.
-        The numbers are copied at once and written in a thread, one scrape after the other: a thousand routes must not
-        hold up the event loop.
+        It is written in a thread, one scrape after the other: a thousand routes must not hold up the event loop.
         """
         async with self._rendering:
             self._take_readings()
             # Asked here, because one may end and be absorbed while another scrape is being written.
             numbers, pids = workers()
             whole = [
-                (family, family.merged([each.get(name, {}) for each in numbers]))
+                (family, dict(family.rows), [each.get(name, {}) for each in numbers])
                 for name, family in self._families.items()
             ]
             return await asyncio.to_thread(encode, whole, accept, pids)

@@ -361,6 +361,16 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
         assert number(text, sample) == expected
 
 
+async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
+    """Also where that worker has nothing to report of any store."""
+    supervisor, one, other = (Metrics([], has_fast_tier=False, version="1") for _ in range(3))
+    one(TierChanged("durable", up=True))
+    for workers, up in (([one, other], 0), ([one], 1)):
+        numbers = [worker.take() for worker in workers]
+        text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, []))).body.decode()
+        assert number(text, 'idempotency_store_up{tier="durable"}') == up
+
+
 async def test_processes_are_added_up() -> None:
     """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")

@@ -46,6 +46,12 @@ from gateway.observe.facts import (
 # `no_route_keyed`: nothing protects the request although its caller sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+# Calls of a store whose own names say little to operators.
+_CALLS: Final = {
+    "agree_recipes": "compare_configuration",
+    "look_epoch": "check_memory",
+    "strays": "count_without_route",
+}
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -264,9 +270,10 @@ class Metrics:
                 if fact.is_late:
                     self._late_writes.add(fact.route)
             case StoreCalled():
-                self._store_durations.observe(fact.duration_seconds, fact.tier, fact.verb)
+                call = _CALLS.get(fact.verb, fact.verb)
+                self._store_durations.observe(fact.duration_seconds, fact.tier, call)
                 if fact.error is not None:
-                    self._store_errors.add(fact.tier, fact.verb, fact.error)
+                    self._store_errors.add(fact.tier, call, fact.error)
             case ProbeMade():
                 self._probes.add(fact.route, fact.finding)
             case WriteRefused() | FlushRefused():

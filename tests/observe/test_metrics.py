@@ -149,6 +149,14 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             },
             id="store-call-failed",
         ),
+        pytest.param(
+            StoreCalled("durable", "look_epoch", 0.002),
+            {
+                ("idempotency_store_duration_seconds_count", "durable", "check_memory"): 1,
+                ("idempotency_store_duration_seconds_sum", "durable", "check_memory"): 0.002,
+            },
+            id="store-call-in-plain-words",
+        ),
         pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
         pytest.param(
             SweepDone(1, 2, 3, 0.5),

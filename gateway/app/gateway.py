@@ -43,9 +43,8 @@ from gateway.app.stores import (
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
-from gateway.http.listening import ListenError, listen_fault
-from gateway.http.server import Edge
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
+from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer

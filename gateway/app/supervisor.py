@@ -27,7 +27,7 @@ from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
 from gateway.config import Config
-from gateway.http.listening import listen_fault
+from gateway.http.server import listen_fault
 from gateway.observe.exposition import Exposition
 from gateway.observe.merging import Tables
 from gateway.observe.metrics import Metrics

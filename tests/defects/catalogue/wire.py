@@ -124,11 +124,23 @@ DEFECTS = (
         ("tests/http/test_forwarding.py::test_no_caller_speaks_as_the_gateway",),
     ),
     Defect(
+        "trailers-of-others",
+        "the trailer of one request is a field of the next one on its connection",
+        (Edit("http/exchange.py", "message.should_close or message.chunked or", "message.should_close or"),),
+        ("tests/http/gateway/test_hostile.py::test_the_trailer_of_a_request_is_in_no_other[whole-protected]",),
+    ),
+    Defect(
+        "bytes-lost-behind-an-upgrade",
+        "what follows bytes that the parser dropped is taken for a request",
+        (Edit("http/exchange.py", '[b"h2c"] and connection.dropped_nothing', '[b"h2c"]'),),
+        ("tests/http/gateway/test_hostile.py::test_what_follows_an_upgrade_is_never_torn[bodiless-h2c]",),
+    ),
+    Defect(
         "length-copied",
         "the length that the upstream declared is passed on beside our own",
         (
             Edit(
-                "http/writer.py",
+                "http/reply.py",
                 'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
                 'HOP_BY_HOP | {b"idempotency-status"}',
             ),
@@ -154,7 +166,7 @@ DEFECTS = (
     Defect(
         "slow-tls-reader-cut-off",
         "what a client over TLS has not read half a minute after the answer is thrown away",
-        (Edit("http/handshakes.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
+        (Edit("http/server.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
         (
             "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
             "[asyncio-to-be-closed]",
@@ -166,9 +178,9 @@ DEFECTS = (
         (
             Edit(
                 "http/server.py",
-                "        self._clients.discard(connection)\n",
-                "        self._clients.discard(connection)\n"
-                "        for task in self._handler._tasks:\n"
+                "        self._clients.pop(connection, None)\n",
+                "        self._clients.pop(connection, None)\n"
+                "        for task in self.handler._tasks:\n"
                 "            task.cancel()\n",
             ),
             Edit(

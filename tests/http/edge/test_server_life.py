@@ -12,10 +12,8 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Word
-from gateway.http.handshakes import Handshakes
-from gateway.http.listening import ListenError
-from gateway.http.server import Edge
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
+from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Herald
 from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving

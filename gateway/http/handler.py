@@ -4,9 +4,9 @@ What is asked of a request first is said by `examine`. What a protected one mean
 not protected goes to the passthrough; both are given from outside. Listening, and which connections there are, is the
 server's.
 
-Each request is one task and one coroutine, `_respond`. A client that goes cancels nothing here: what works on its
-request ends by itself when there is nobody left to write to, and an operation that was begun for it has a task of its
-own.
+Each connection has one task, which calls `handle` for one request after the other. A client that goes cancels nothing
+here: what works on its request ends by itself when there is nobody left to write to, and an operation that was begun
+for it has a task of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from typing import Final, Generic, Protocol, TypeVar, assert_never
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Word
-from gateway.http.body import ClientBody
-from gateway.http.connection import ClientConnection
-from gateway.http.examining import Fault, Protecting, examine
-from gateway.http.exchange import Client, ClientExchange, ClientGone, EdgeState
-from gateway.http.request_parser import ReceivedRequest
-from gateway.http.writer import framed
+from gateway.http.budget import MemoryBudget
+from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
+from gateway.http.exchange import ClientExchange
+from gateway.http.limits import EdgeSettings, Refusal
+from gateway.http.passthrough import Client
+from gateway.http.reply import DateClock, framed
+from gateway.http.request import Fault, Protecting, examine, too_big
 from gateway.observe.facts import Herald, RequestAnswered
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import Shaped, plain, refuse
@@ -38,7 +38,6 @@ _LOG = logging.getLogger("gateway.edge")
 _FAILED: Final = (
     "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
 )
-
 _FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
 
 
@@ -59,31 +58,35 @@ Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
 Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
 
 
-class RequestHandler(Generic[R]):
-    """Satisfies `Answerer`. `close` it in the end, when no connection is left. Lives on one event loop."""
+class Handler(Generic[R]):
+    """Answers requests. `close` it in the end, when no connection is left. Lives on one event loop."""
 
     def __init__(
-        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], herald: Herald, state: EdgeState
+        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], herald: Herald, settings: EdgeSettings
     ) -> None:
         self._routes = routes
         self._protect = protect
         self._forward = forward
         self._herald = herald
-        self._state = state
-        self._busy = 0
+        self._settings = settings
+        self._clock = DateClock()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._idle: asyncio.Future[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         # One thread, so that those who ask for much decoding wait for it, and nobody who asks for none.
         self._decoding = ThreadPoolExecutor(1, "decoding")
+        self.unread = MemoryBudget(settings.unread_bytes_max)
+        """Long responses that clients have yet to read."""
+        self.is_stopping = False
+        """Whether each request is the last one on its connection."""
 
     @property
     def in_flight(self) -> int:
         """Requests that are being worked on or written, tunnels included."""
-        return self._busy
+        return len(self._tasks)
 
     async def wait_idle(self, seconds: float) -> None:
         """Wait until nothing is in flight, but no longer than that."""
-        if self._busy:
+        if self._tasks:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=seconds)
@@ -99,56 +102,45 @@ class RequestHandler(Generic[R]):
         """Let the thread go that decodes."""
         self._decoding.shutdown(wait=False, cancel_futures=True)
 
-    # -- for connections: `Answerer` -----------------------------------------------------------------------------------
-
-    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
-        exchange = ClientExchange(connection, request, body, self._state)
-        self._busy += 1
-        task = asyncio.get_running_loop().create_task(self._serve(exchange, request))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._task_ended, exchange))
-
-    def refusal(self, status: int) -> bytes:
-        detail = "The request is not well-formed HTTP/1.1." if status == 400 else "The head of the request is too big."
-        reply = plain(status, detail)
-        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._state.clock.now())
+    def refusal_bytes(self, refusal: Refusal) -> bytes:
+        """The whole response to bytes that are no request."""
+        reply = plain(refusal.status, refusal.detail)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _serve(self, exchange: ClientExchange, request: ReceivedRequest) -> None:
+    async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
+        """Answer one request; whether its connection may serve another one. Raises nothing but cancellation."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+        exchange = ClientExchange(connection, parsed)
         try:
-            if not exchange.connection.gone.is_set():
-                await self._respond(exchange, request)
+            if not connection.gone.is_set():
+                await self._respond(exchange)
         except ClientGone:
-            exchange.keep_alive = False
+            return False
         except BaseException:
             exchange.abort()
             raise
-        # Here and not when the task has ended, which is a turn of the loop later: the next request may be waiting.
-        self._end(exchange)
+        finally:
+            if task is not None:
+                self._tasks.discard(task)
+            if self._idle is not None and not self._tasks and not self._idle.done():
+                self._idle.set_result(None)
+        return exchange.keep_alive
 
-    def _task_ended(self, exchange: ClientExchange, task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before its first step."""
-        self._tasks.discard(task)
-        self._end(exchange)
-
-    def _end(self, exchange: ClientExchange) -> None:
-        """Once for each exchange; more often it changes nothing."""
-        if exchange.has_ended:
-            return
-        exchange.has_ended = True
-        self._busy -= 1
-        if self._busy == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-        exchange.connection.exchange_ended(keep_alive=exchange.keep_alive)
-
-    async def _respond(self, exchange: ClientExchange, request: ReceivedRequest) -> None:
+    async def _respond(self, exchange: ClientExchange) -> None:
         """Respond in every case, but where the client is gone."""
         route: R | None = None
         detail = _FAILED_BEFORE
         try:
-            route, fault = examine(self._routes, request.head, request.host, request.fault)
+            fault: Fault | None = None
+            if exchange.connection.has_been_filled:
+                fault = too_big(exchange.head, self._settings.header_bytes_max)
+            if fault is None:
+                route, fault = examine(self._routes, exchange.head, exchange.version)
             if fault is not None:
                 await self._refuse(exchange, route, fault)
                 return
@@ -171,7 +163,7 @@ class RequestHandler(Generic[R]):
             if exchange.is_answered:
                 exchange.abort()
                 raise ClientGone from None
-            await exchange.write_last(plain(500, detail, route))
+            await self._write(exchange, None, plain(500, detail, route), is_last=True)
 
     async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
         """Forward a request that nothing protects."""
@@ -189,17 +181,31 @@ class RequestHandler(Generic[R]):
         finally:
             incoming.body.close()
 
-    async def _write(self, exchange: ClientExchange, route: R | None, reply: Reply) -> None:
+    async def _write(self, exchange: ClientExchange, route: R | None, reply: Reply, *, is_last: bool = False) -> None:
+        """Write the reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
-        await exchange.write(reply, shows_status=route is not None and route.shows_status)
+        body = reply.body
+        try:
+            out = framed(
+                reply,
+                method=exchange.head.method,
+                minor=1 if exchange.takes_interim else 0,
+                keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
+                shows_status=route is not None and route.shows_status,
+                date=self._clock.now(),
+            )
+            await exchange.write(out, body, self.unread)
+        finally:
+            if not isinstance(body, bytes):
+                body.abort()
 
     async def _decode(self, reply: Reply, connection: ClientConnection) -> Reply:
         """The reply in a coding that its request accepts. What waits for its turn is held as what is yet to be read."""
         if not isinstance(reply.body, bytes):
             return reply
-        until = time.monotonic() + self._state.settings.decoding_wait_seconds
-        with self._state.unread.held(connection, len(reply.body)):
+        until = time.monotonic() + self._settings.decoding_wait_seconds
+        with self.unread.held(connection, len(reply.body)):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._decoding, _decoded, reply, reply.body, connection.gone, until)
 
@@ -208,7 +214,7 @@ class RequestHandler(Generic[R]):
     async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
         if route is None or not fault.is_verdict:
-            await exchange.write_last(plain(fault.status, fault.detail, route))
+            await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
             return
         reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
         head = exchange.head
@@ -223,7 +229,7 @@ class RequestHandler(Generic[R]):
                 trace_id=head.text(b"traceparent"),
             )
         )
-        await exchange.write_last(reply, shows_status=route.shows_status)
+        await self._write(exchange, route, reply, is_last=True)
 
     async def _refuse_cut(
         self, exchange: ClientExchange, route: R | None, cut: RequestCut, *, is_verdict: bool = True

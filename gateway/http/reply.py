@@ -23,7 +23,6 @@ _LENGTH_DIGITS_MAX: Final = 18
 # What a field of a reply is to framing, by its name.
 _PLAIN, _DATE, _REPLACED = range(3)
 
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 

@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story test test-servers bench lint readme lock
+.PHONY: help run story test test-quick test-servers proof bench lint readme lock
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
+	@echo 'make test-quick                           run what of them needs no server and no process, in a minute'
+	@echo 'make proof                                run everything there is: hours of work for two cores, in one'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
@@ -35,6 +37,12 @@ story: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.run $(ARGS)
+
+test-quick: $(VENV)/.installed-test
+	@"$(VENV)/bin/python" -m tests.run --quick
+
+proof: $(VENV)/.installed-servers
+	"$(VENV)/bin/python" -m tests.proof $(ARGS)
 
 test-servers: $(VENV)/.installed-servers
 	"$(VENV)/bin/python" -m tests.servers $(ARGS)

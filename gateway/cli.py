@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
-from gateway.admin.arguments import NAMES as OPERATORS
-from gateway.admin.arguments import add_commands
 from gateway.admin.commands import CommandWrong, job_of
+from gateway.admin.console import NAMES as OPERATORS
+from gateway.admin.console import add_commands
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.serve import migrate, run, serve
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "check":
                 return _check(chosen.config, _Checks.of(chosen))
             case "migrate":
-                return _migrate(chosen.config)
+                return _migrate(chosen.config, chosen.grant)
             case name if name in OPERATORS:
                 return _operate(chosen)
             case _:
@@ -80,6 +80,11 @@ def parser() -> argparse.ArgumentParser:
         "--store", action="store_true", help="also ask the configured store what a start would refuse; changes nothing"
     )
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
+    migrate_.add_argument(
+        "--grant",
+        metavar="ROLE",
+        help="give this role of Postgres, which need own nothing, the rights of a gateway",
+    )
     for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
@@ -164,13 +169,15 @@ def _route_rows(config: Config) -> list[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
 
 
-def _migrate(path: Path) -> int:
-    applied = run(migrate(_load(path)))
+def _migrate(path: Path, grant_to: str | None) -> int:
+    applied = run(migrate(_load(path), grant_to))
     if not applied:
         print("The schema is up to date; nothing was changed.")
     for name in applied:
         number, _, what = name.partition("_")
         print(f"Brought the schema up to version {int(number)} ({what.replace('_', ' ')}).")
+    if grant_to is not None:
+        print(f"The role {grant_to} has the rights that a gateway needs.")
     return EXIT_OK
 
 

@@ -21,6 +21,8 @@ from tests.support.processes import descendants
 from tests.support.redis import Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
+# The fixtures that start, or use, a server.
+_SERVERS = frozenset(("postgres_server", "postgres_url", "own_postgres", "redis_server", "redis_url", "own_redis"))
 _numbers = itertools.count(1)
 # For each of setup, test and teardown. No test needs this long; the run is ended where this does not help.
 PATIENCE_SECONDS = float(os.environ.get("GATEWAY_TEST_PATIENCE", "100"))
@@ -138,11 +140,28 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only what needs no server and no process of its own")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the check first, so that it is torn down after everything else that the test used."""
+    if config.getoption("quick"):
+        left_out = [item for item in items if not _is_quick(item)]
+        items[:] = [item for item in items if _is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_task_is_left")
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell.
+
+    What runs on both event loops is run on the one that the product uses.
+    """
+    names = set(getattr(item, "fixturenames", ()))
+    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis", "[asyncio"))
 
 
 class _Hung(BaseException):

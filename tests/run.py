@@ -1,5 +1,7 @@
 """`make test`: the whole suite in two processes, because half of it waits for servers while the other half computes.
 
+`make test-quick` is what of it needs no server and no process of its own, for the minutes between two commits.
+
 Each process has a Postgres and a Redis of its own. Where one of them is given by the environment there is one for all,
 and then the halves run one after the other. What the second half prints is shown when the first is done.
 
@@ -7,6 +9,8 @@ Temporary files, the servers' data among them, are in memory where there is room
 killed here and the power is never cut, so a disk would keep no more than memory does and be waited for at every commit.
 `TMPDIR` names another place.
 
+    python -m tests.run                            the whole suite
+    python -m tests.run --quick                    what is quick of it
     python -m tests.run [what pytest takes]        with arguments: one process, as pytest runs them
 """
 
@@ -29,6 +33,9 @@ HALVES: Final = (
     ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
 )
 
+# Those of them with tests that need no server and no process, for `--quick`.
+QUICK: Final = (("core", "conformance", "docs", "config"), ("http", "observe", "protect", "store", "upkeep"))
+
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.
 BESIDE: Final = ("servers",)
 
@@ -45,6 +52,8 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
+    if arguments == ["--quick"]:
+        return _together(*[[*pytest, "-q", "--quick", *[f"tests/{name}" for name in half]] for half in QUICK])
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     commands = [[*pytest, *[f"tests/{name}" for name in half]] for half in HALVES]

@@ -17,52 +17,59 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Final
+from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from gateway.admin.documents import MANNER, Declined, problem, said
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import Operations
 from gateway.admin.request import (
-    audit_of,
-    body_of,
-    check_method,
-    check_names,
-    flag,
-    journal_query_of,
-    operation_id_of,
-    query_of,
-    ruling_of,
-    token_of,
+    Asked,
+    EraseAsked,
+    JournalQuery,
+    ListQuery,
+    Malformed,
+    ResolveAsked,
+    json_object,
+    parsed,
 )
 from gateway.admin.resolution import Changed, Refusal, Refused
-from gateway.admin.throttle import FAILURES_MAX, Throttle
 from gateway.admin.view import described
-from gateway.observe.side_port import SidePort
+from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld, boot_seconds
 
+_LOG = logging.getLogger("gateway")
+
+TYPE_PREFIX: Final = "urn:idempotency-gateway:admin:"
 # What overrules a refusal here, by its reason.
 _OVERRULE: Final[Mapping[Refusal, str]] = {
     Refusal.EARLY: ' To overrule this, add "force": true.',
     Refusal.ANSWER: ' To overrule this, add "force": true.',
     Refusal.UNSURE: ' To confirm it, add "yes": true.',
 }
-_LOG = logging.getLogger("gateway")
 
 _REQUESTS_MAX: Final = 16
 # Longer than the patience of one action.
-_ANSWER_SECONDS: Final = 60.0
+_RESPONSE_SECONDS: Final = 60.0
 # What a body has beside an answer.
 _FRAME_BYTES_MAX: Final = 1024 * 1024
 
-Action = Callable[[UUID, Mapping[str, Any]], Awaitable[Changed | Refused]]
+FAILURES_MAX: Final = 10
+WINDOW_SECONDS: Final = 60.0
+_ADDRESSES_MAX: Final = 1_000
+
+A = TypeVar("A", bound=Asked)
 
 
 class AdminApi:
@@ -78,11 +85,25 @@ class AdminApi:
     ) -> None:
         self._operations = operations
         self._token_digest = sha256(token.encode()).digest()
-        self._body_bytes_max = answer_bytes_max * 4 // 3 + _FRAME_BYTES_MAX
         self._throttle = Throttle(clock)
-        self._port = SidePort(self._handle, MANNER)
         self._under_way = 0
-        self._actions: Mapping[str, Action] = {"resolve": self._resolve, "purge": self._purge, "erase": self._erase}
+        app = web.Application(
+            middlewares=[self._bounded, _failures, self._authenticated],
+            client_max_size=answer_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
+        )
+        app.add_routes(
+            [
+                web.get("/operations", self._list, allow_head=False),
+                web.get("/operations/{id}", self._inspect, allow_head=False),
+                web.post("/operations/{id}/resolve", self._resolve),
+                web.post("/operations/{id}/purge", self._purge),
+                web.post("/operations/{id}/erase", self._erase),
+                web.get("/memory", self._memory, allow_head=False),
+                web.post("/memory/accept-loss", self._accept_loss),
+                web.get("/journal", self._journal, allow_head=False),
+            ]
+        )
+        self._port = SidePort("admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
@@ -92,133 +113,169 @@ class AdminApi:
         """Close the listener; what is under way gets a bounded time."""
         await self._port.stop()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    # -- whoever asks -------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """So many requests at once, each within its time."""
         if self._under_way >= _REQUESTS_MAX:
             return problem(503, "busy", "Too many requests at once.", {"Retry-After": "1"})
         self._under_way += 1
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                self._authenticate(request)
-                return await self._answer(request)
-        except Declined as declined:
-            return declined.response
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                return await handler(request)
         except TimeoutError:
             return _unavailable("It took too long: what was asked may have been done. Ask again to know.")
-        except Rejected as error:
-            return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
-        except NotApplied as error:
-            what = "nothing could be read" if request.method == "GET" else "nothing was changed"
-            return _unavailable(f"The store cannot be asked; {what}: {error}")
-        except Amnesic as error:
-            return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
-        except Withheld as error:
-            return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
-        except Indefinite as error:
-            return _unavailable(f"It is not known whether this was done: {error}")
-        except StartRefused as error:
-            return _unavailable(f"Nothing was changed: {error}.")
         finally:
             self._under_way -= 1
 
-    # -- who ----------------------------------------------------------------------------------------------------------
-
-    def _authenticate(self, request: web.BaseRequest) -> None:
-        """Let the request pass, or raise `Declined`."""
+    @web.middleware
+    async def _authenticated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whoever holds the token; before that nobody learns whether a path exists."""
         values = request.headers.getall("Authorization", [])
         if not values:
             # Not counted, not logged: any web page can have an operator's browser send it from the operator's address.
-            raise Declined(_unauthorized('Bearer realm="admin"'))
+            return _unauthorized('Bearer realm="admin"')
         wait_seconds = self._throttle.wait_seconds(request.remote)
         if wait_seconds:
             after = {"Retry-After": str(math.ceil(wait_seconds))}
-            raise Declined(problem(429, "throttled", "The token was wrong too often; wait.", after))
+            return problem(429, "throttled", "The token was wrong too often; wait.", after)
         scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
         digest = sha256(given.strip(" ").encode("utf-8", "surrogateescape")).digest()
         if compare_digest(digest, self._token_digest) and scheme.lower() == "bearer":
-            return
+            return await handler(request)
         failures = self._throttle.failed(request.remote)
         more = " too often: it has to wait now" if failures >= FAILURES_MAX else ""
         _LOG.warning("the admin port refused %s, whose token is wrong%s", request.remote, more)
-        raise Declined(_unauthorized('Bearer realm="admin", error="invalid_token"'))
+        return _unauthorized('Bearer realm="admin", error="invalid_token"')
 
-    # -- what ---------------------------------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        parts = request.path.split("/")[1:]
-        match parts:
-            case ["operations"]:
-                check_method("GET", request)
-                return await self._list(request)
-            case ["operations", text]:
-                check_method("GET", request)
-                return await self._inspect(operation_id_of(text))
-            case ["operations", text, verb] if verb in self._actions:
-                check_method("POST", request)
-                return await self._act(request, verb, operation_id_of(text))
-            case ["memory"]:
-                check_method("GET", request)
-                return _remembered(await self._operations.memory())
-            case ["memory", "accept-loss"]:
-                check_method("POST", request)
-                asked = await body_of(request, self._body_bytes_max)
-                check_names(asked, "why", "by")
-                return _remembered(await self._operations.accept_loss(audit_of(asked)))
-            case ["journal"]:
-                check_method("GET", request)
-                return await self._journal(request)
-            case _:
-                return problem(404, "no-such-path", "There is nothing here; see /operations.")
-
-    async def _list(self, request: web.BaseRequest) -> web.Response:
-        query = query_of(request.query_string)
+    async def _list(self, request: web.Request) -> web.Response:
+        query = parsed(ListQuery, _query(request)).query
         page = await self._operations.page(query)
         found = [described(snapshot, has_body=False) for snapshot in page]
         after = found[-1]["operation_id"] if len(found) == query.limit else None
-        return said(200, {"operations": found, "next": after})
+        return _json(200, {"operations": found, "next": after})
 
-    async def _journal(self, request: web.BaseRequest) -> web.Response:
-        is_refused, limit = journal_query_of(request.query_string)
-        return said(200, listed(await self._operations.journal(is_refused=is_refused, limit=limit)))
-
-    async def _inspect(self, operation_id: UUID) -> web.Response:
-        inspected = await self._operations.inspect(operation_id)
+    async def _inspect(self, request: web.Request) -> web.Response:
+        inspected = await self._operations.inspect(_operation_id(request))
         about = full_json(inspected)
         if inspected.snapshot.record is None:
             return problem(404, Refusal.UNKNOWN, about["next"], operation=about)
-        return said(200, about)
+        return _json(200, about)
 
-    async def _act(self, request: web.BaseRequest, verb: str, operation_id: UUID) -> web.Response:
-        asked = await body_of(request, self._body_bytes_max)
-        outcome = await self._actions[verb](operation_id, asked)
-        operation = {"operation_id": str(operation_id), **described(outcome.snapshot, has_body=True)}
-        if isinstance(outcome, Refused):
-            status = 404 if outcome.reason is Refusal.UNKNOWN else 409
-            return problem(
-                status, outcome.reason, outcome.text + _OVERRULE.get(outcome.reason, ""), operation=operation
-            )
-        audit = audit_of(asked)
-        _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
-        about = {"detail": outcome.text, "notes": list(outcome.notes), "drops_owed": outcome.drops_owed}
-        return said(200, {**about, "operation": operation})
+    async def _journal(self, request: web.Request) -> web.Response:
+        asked = parsed(JournalQuery, _query(request))
+        return _json(200, listed(await self._operations.journal(is_refused=asked.is_refused, limit=asked.limit)))
 
-    async def _resolve(self, operation_id: UUID, asked: Mapping[str, Any]) -> Changed | Refused:
-        check_names(asked, "completed", "never_happened", "why", "by", "force", "token")
-        token = token_of(asked)
-        return await self._operations.resolve(
-            operation_id, ruling_of(asked), audit_of(asked), is_forced=flag(asked, "force"), token=token
+    async def _memory(self, request: web.Request) -> web.Response:
+        return _memory_of(await self._operations.memory())
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    async def _accept_loss(self, request: web.Request) -> web.Response:
+        asked = await _asked(Asked, request)
+        return _memory_of(await self._operations.accept_loss(asked.audit))
+
+    async def _resolve(self, request: web.Request) -> web.Response:
+        operation_id, asked = _operation_id(request), await _asked(ResolveAsked, request)
+        outcome = await self._operations.resolve(
+            operation_id, asked.ruling, asked.audit, is_forced=asked.force, token=asked.token
         )
+        return _done("resolve", operation_id, asked, outcome)
 
-    async def _purge(self, operation_id: UUID, asked: Mapping[str, Any]) -> Changed | Refused:
-        check_names(asked, "why", "by")
-        return await self._operations.purge(operation_id, audit_of(asked))
+    async def _purge(self, request: web.Request) -> web.Response:
+        operation_id, asked = _operation_id(request), await _asked(Asked, request)
+        return _done("purge", operation_id, asked, await self._operations.purge(operation_id, asked.audit))
 
-    async def _erase(self, operation_id: UUID, asked: Mapping[str, Any]) -> Changed | Refused:
-        check_names(asked, "why", "by", "yes")
-        return await self._operations.erase(operation_id, audit_of(asked), is_sure=flag(asked, "yes"))
+    async def _erase(self, request: web.Request) -> web.Response:
+        operation_id, asked = _operation_id(request), await _asked(EraseAsked, request)
+        outcome = await self._operations.erase(operation_id, asked.audit, is_sure=asked.yes)
+        return _done("erase", operation_id, asked, outcome)
 
 
-def _remembered(state: MemoryState) -> web.Response:
-    return said(200, {"is_lost": state.is_lost, "detail": state.text})
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def _operation_id(request: web.Request) -> UUID:
+    try:
+        return UUID(request.match_info["id"])
+    except ValueError:
+        raise Malformed("expected the id of an operation") from None
+
+
+def _query(request: web.Request) -> dict[str, Any]:
+    return {name: request.query.getall(name) for name in request.query}
+
+
+async def _asked(model: type[A], request: web.Request) -> A:
+    """The body of the request. Raises `Malformed`, and `web.HTTPException` for one that is not read."""
+    is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
+    if request.content_type != "application/json" or not is_plain:
+        raise web.HTTPUnsupportedMediaType
+    return parsed(model, json_object(await request.read()))
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
+
+
+def _json(status: int, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    media_type = "application/json" if status < 400 else "application/problem+json"
+    return terse(status, orjson.dumps(document) + b"\n", media_type, headers)
+
+
+def problem(
+    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+) -> web.Response:
+    """A problem document (RFC 9457)."""
+    title = HTTPStatus(status).phrase
+    about = {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code}
+    return _json(status, {**about, **members}, headers)
+
+
+def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
+    """What aiohttp refuses: a path, a method, a body, or what is not HTTP at all."""
+    match status:
+        case 404:
+            return problem(404, "no-such-path", "There is nothing here; see /operations.")
+        case 405:
+            return problem(405, "method", f"Only {headers['Allow']} is answered here.", headers)
+        case 413:
+            response = problem(413, "too-large", "The body is longer than any that can be recorded.")
+            # What is left of it is not read.
+            response.force_close()
+            return response
+        case 415:
+            return problem(415, "unsupported", "Send application/json, without a content coding.")
+        case _:
+            return problem(status, "failed" if status >= 500 else "malformed", "This request cannot be answered.")
+
+
+@web.middleware
+async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What is wrong with a request, or with the store, as problems."""
+    try:
+        return await handler(request)
+    except Malformed as error:
+        return problem(400, "malformed", str(error))
+    except Rejected as error:
+        return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
+    except NotApplied as error:
+        what = "nothing could be read" if request.method == "GET" else "nothing was changed"
+        return _unavailable(f"The store cannot be asked; {what}: {error}")
+    except Amnesic as error:
+        return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
+    except Withheld as error:
+        return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
+    except Indefinite as error:
+        return _unavailable(f"It is not known whether this was done: {error}")
+    except StartRefused as error:
+        return _unavailable(f"Nothing was changed: {error}.")
+
+
+def _unavailable(detail: str) -> web.Response:
+    return problem(503, "store-unavailable", detail, {"Retry-After": "5"})
 
 
 def _unauthorized(challenge: str) -> web.Response:
@@ -230,5 +287,58 @@ def _unauthorized(challenge: str) -> web.Response:
     return response
 
 
-def _unavailable(detail: str) -> web.Response:
-    return problem(503, "store-unavailable", detail, {"Retry-After": "5"})
+def _memory_of(state: MemoryState) -> web.Response:
+    return _json(200, {"is_lost": state.is_lost, "detail": state.text})
+
+
+def _done(verb: str, operation_id: UUID, asked: Asked, outcome: Changed | Refused) -> web.Response:
+    operation = {"operation_id": str(operation_id), **described(outcome.snapshot, has_body=True)}
+    if isinstance(outcome, Refused):
+        status = 404 if outcome.reason is Refusal.UNKNOWN else 409
+        return problem(status, outcome.reason, outcome.text + _OVERRULE.get(outcome.reason, ""), operation=operation)
+    audit = asked.audit
+    _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
+    about = {"detail": outcome.text, "notes": outcome.notes, "purges_pending": outcome.purges_pending}
+    return _json(200, {**about, "operation": operation})
+
+
+# -- the token --------------------------------------------------------------------------------------------------------
+
+
+class Throttle:
+    """How often somebody may be wrong about the token. `clock` gives seconds that never go back.
+
+    Failures count by address, in windows that begin with the first one; whoever has used theirs up is refused without a
+    look at the token, so that guessing is slow and the log stays short. An address of IPv6 is its network of 64 bits,
+    which one host has to itself. The table is bounded: whoever failed longest ago is forgotten first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def wait_seconds(self, address: str | None) -> float:
+        """How long this address has to wait before its token is looked at; 0 when it need not."""
+        until, failures = self._windows.get(_place(address), (0.0, 0))
+        return max(0.0, until - self._clock()) if failures >= FAILURES_MAX else 0.0
+
+    def failed(self, address: str | None) -> int:
+        """Count a failure; returns how many there were in this window."""
+        place, now = _place(address), self._clock()
+        until, failures = self._windows.pop(place, (0.0, 0))
+        if until <= now:
+            until, failures = now + WINDOW_SECONDS, 0
+        self._windows[place] = (until, failures + 1)
+        while len(self._windows) > _ADDRESSES_MAX:
+            self._windows.popitem(last=False)
+        return failures + 1
+
+
+def _place(address: str | None) -> str:
+    try:
+        parsed_address = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(parsed_address, IPv6Address):
+        return str(parsed_address.ipv4_mapped or ip_network((parsed_address, 64), strict=False))
+    return str(parsed_address)

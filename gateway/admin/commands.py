@@ -1,6 +1,6 @@
 """The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do with what they are given.
 
-Owns which words go together, what the commands print and their exit codes; the words themselves are `arguments`'.
+Owns which words go together, what the commands print and their exit codes; the words themselves are `console`'s.
 
 A command line becomes a `Job` before any store is opened, so that what is wrong with it is said at once. Which store
 that is, and how it is opened, is not known here.
@@ -22,19 +22,17 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
-from gateway.admin.arguments import EVERY_STATE, STATES
-from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.inspection import full_json
-from gateway.admin.journal import REFUSED, kept, notes
+from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
-from gateway.admin.outcome import OutcomeRefused, acknowledge, export
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import described
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, State
-from gateway.store.base import Query
-from gateway.store.journal.base import JournalDesk
+from gateway.core.operation import Audit, Record, State
+from gateway.store.journal import JournalDesk
+from gateway.store.operations import Query
 
 # What a route may keep at most, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
@@ -242,9 +240,14 @@ def _journal(chosen: argparse.Namespace) -> Job:
     if chosen.why is None:
         raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
     audit = _audit(chosen)
-    return Job(
-        lambda operations, desk: _done(acknowledge(operations, desk, operation_id, chosen.token, audit)), changes=True
-    )
+
+    async def done(operations: Operations, desk: JournalDesk) -> int:
+        async def read(operation_id: UUID) -> Record | None:
+            return (await operations.inspect(operation_id)).snapshot.record
+
+        return await _done(acknowledge(desk, operation_id, chosen.token, audit, read))
+
+    return Job(done, changes=True)
 
 
 async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int:
@@ -281,7 +284,7 @@ def _tell(outcome: Changed | Refused) -> int:
     print(outcome.text)
     for note in outcome.notes:
         print(f"note: {note}", file=sys.stderr)
-    return EXIT_WORK_LEFT if outcome.drops_owed else EXIT_OK
+    return EXIT_WORK_LEFT if outcome.purges_pending else EXIT_OK
 
 
 def _fail(text: str) -> int:

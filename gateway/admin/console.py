@@ -1,21 +1,218 @@
-"""What operators see in a terminal: one operation in full, many as a table or as JSON lines, and the journal likewise.
+"""The terminal of operators: the words of their commands, and what is printed.
 
-Rendering only: values in, lines out. What comes from outside (a route's name, a field's value) is made of printable
-characters before it is shown.
+*Command lines.* Owns what can be read off one alone, the form of an id, a duration or a number included. What is asked
+for by it, and whether its words go together, is said by `commands`.
+
+*Output.* One operation in full, many as a table or as JSON lines, and the journal likewise: values in, lines out. What
+comes from outside (a route's name, a header's value) is made of printable characters before it is shown.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
-from gateway.admin.inspection import Inspected, next_step
-from gateway.admin.journal import sentence, since_us, state_of, why_of
-from gateway.admin.recovery import recovery_rows
+from gateway.admin.inspection import Inspected, next_step, recovery_rows
+from gateway.admin.journal import REFUSED, WAITING, sentence, since_us, state_of, why_of
 from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
-from gateway.core.operation import Record, RequestInfo, Snapshot
-from gateway.store.journal.base import JournalView
+from gateway.config.leaf import duration_seconds
+from gateway.core.operation import Record, RequestInfo, Snapshot, State, microseconds
+from gateway.store.journal import JournalView
+
+AddParser = Callable[..., argparse.ArgumentParser]
+
+NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
+
+STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
+EVERY_STATE: Final = "all"
+
+_JOURNAL_ROWS: Final = 1_000
+
+
+def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
+    """Add the parsers of all of them to the program's, with its `add_parser`, and return them."""
+    return [
+        _add_inspect(add),
+        _add_resolve(add),
+        _add_purge(add),
+        _add_memory(add),
+        _add_journal(add),
+    ]
+
+
+def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
+    inspect = add(
+        "inspect",
+        help="show what is known about an operation, or list operations",
+        description="Show all that is known about one operation and what to do about it, or list operations. "
+        "Changes nothing. Times are the store's.",
+    )
+    which = inspect.add_mutually_exclusive_group()
+    which.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID", help="the operation")
+    which.add_argument("--list", action="store_true", help="list operations; by default those in doubt")
+    inspect.add_argument(
+        "--route", action="append", default=[], metavar="NAME", help="the route; may be repeated with --list"
+    )
+    inspect.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header field of the request to look up (its key, its caller); may be repeated; @FILE reads the fields "
+        "from a file, which keeps credentials out of the shell's history",
+    )
+    inspect.add_argument("--body", metavar="FILE", help="the body of that request, if the key is in it")
+    inspect.add_argument(
+        "--state", action="append", default=[], choices=[*STATES, EVERY_STATE], help="list this state; may be repeated"
+    )
+    inspect.add_argument(
+        "--older-than",
+        type=_duration_us,
+        metavar="DURATION",
+        help="list what was first claimed at least this long ago: 5m, 12h",
+    )
+    inspect.add_argument("--limit", type=_count, metavar="N", help="list at most this many")
+    inspect.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
+    )
+    return inspect
+
+
+def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
+    resolve = add(
+        "resolve",
+        help="end the doubt about an operation",
+        description="Say what became of an operation in doubt. The same command given twice changes nothing more: "
+        "repeat it if you did not see its answer. With --from many are resolved by one command: each line of the file "
+        "is OPERATION_ID never-happened, or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused where "
+        "the token is another one. What is refused is listed, and the rest is done.",
+    )
+    resolve.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
+    ruling = resolve.add_mutually_exclusive_group(required=True)
+    ruling.add_argument(
+        "--completed",
+        metavar="FILE",
+        help="it happened, and this is the service's answer as curl -i prints it; - reads standard input",
+    )
+    ruling.add_argument("--never-happened", action="store_true", help="it had no effect, and no longer can")
+    ruling.add_argument(
+        "--from", dest="list", metavar="FILE", help="resolve what this file lists; - reads standard input"
+    )
+    _add_audit(resolve)
+    resolve.add_argument(
+        "--force",
+        action="store_true",
+        help="even though a request may still arrive, or the answer's status settles nothing",
+    )
+    resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    resolve.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    return resolve
+
+
+def _add_purge(add: AddParser) -> argparse.ArgumentParser:
+    purge = add(
+        "purge",
+        help="drop the recorded answer of an operation, but remember its key",
+        description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
+        "run again, unless it is erased.",
+    )
+    purge.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    purge.add_argument(
+        "--erase",
+        action="store_true",
+        help="forget the key of an operation without an answer, so that it can run again",
+    )
+    purge.add_argument("--yes", action="store_true", help="confirm --erase: no caller will repeat this key")
+    _add_audit(purge)
+    return purge
+
+
+def _add_memory(add: AddParser) -> argparse.ArgumentParser:
+    memory = add(
+        "memory",
+        help="show whether the durable store lost its memory, or accept the loss",
+        description="Show whether the durable store is known to have lost its memory in a failover or a restore. For "
+        "some time after that, first requests with a key that it does not have are refused.",
+    )
+    memory.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="trust the store again: keys that it lost run again if they are repeated",
+    )
+    _add_audit(memory, is_required=False)
+    return memory
+
+
+def _add_journal(add: AddParser) -> argparse.ArgumentParser:
+    journal = add(
+        "journal",
+        help="list the outcomes that the durable store has not taken yet, or has refused",
+        description="List what is in the journal of this host, where outcomes go while the durable store is away: "
+        "those that wait for it, and those that it refused. Listing needs no store and changes nothing; gateways may "
+        "be running, or dead. Times are this host's. --export writes the answer of an outcome to a file; "
+        "--acknowledge takes a refused outcome that was dealt with out of the journal, and keeps it beside it.",
+    )
+    journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="only this operation")
+    journal.add_argument("--state", choices=(WAITING, REFUSED), help="list only these")
+    journal.add_argument(
+        "--limit", type=_limit, default=_JOURNAL_ROWS, metavar="N", help="list at most this many; default: %(default)s"
+    )
+    journal.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
+    )
+    action = journal.add_mutually_exclusive_group()
+    action.add_argument(
+        "--export", type=Path, metavar="FILE", help="write its answer to this new file, for resolve --completed"
+    )
+    action.add_argument(
+        "--acknowledge",
+        action="store_true",
+        help="take a refused outcome that was dealt with out of the journal; it is kept beside it. Needs the store",
+    )
+    journal.add_argument("--why", metavar="TEXT", help="why it is acknowledged; written down with the outcome")
+    journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: your user name")
+    journal.add_argument("--token", type=_count, metavar="N", help="only the attempt with this token")
+    return journal
+
+
+def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
+    command.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
+
+
+def _operation_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            "expected the id of an operation, as its problem document or inspect --list shows it"
+        ) from None
+
+
+def _duration_us(text: str) -> int:
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError("expected a duration such as 30s, 5m, 12h or 7d")
+    return microseconds(seconds)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number from 1 to 999999")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number above 0")
+    return int(text)
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
 
 Columns = tuple[tuple[str, int], ...]
 # Columns of a table that is written while it is read: widths cannot depend on what comes later.
@@ -100,7 +297,7 @@ def _row(columns: Columns, cells: tuple[str, ...], last: str) -> str:
 
 
 def json_line(about: dict[str, Any]) -> str:
-    """One value as one line, in ASCII."""
+    """One value as one line, in ASCII: any terminal can print it, and obeys none of it. orjson would write UTF-8."""
     return json.dumps(about, ensure_ascii=True, separators=(",", ":"))
 
 

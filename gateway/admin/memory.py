@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from gateway.admin.view import moment, span
 from gateway.core.operation import Audit, Record
-from gateway.store.base import Store
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
+from gateway.store.operations import ManagedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class MemoryState:
         return "Nothing is known to be lost."
 
 
-async def look(store: Store) -> MemoryState:
+async def look(store: ManagedStore) -> MemoryState:
     """What the store says of its memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
     epoch = await store.look_epoch()
     return MemoryState(amnesia_of(epoch), epoch.now_us)
 
 
-async def accept_loss(store: Store, audit: Audit) -> MemoryState:
+async def accept_loss(store: ManagedStore, audit: Audit) -> MemoryState:
     """Believe the store again. Repeatable; where nothing is refused it changes nothing. Raises as `look`."""
     state = await look(store)
     if not state.is_lost:

@@ -23,10 +23,10 @@ from uuid import UUID
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
-from gateway.admin.policy import Policies, without_peer
 from gateway.admin.resolution import (
     Changed,
     NothingHappened,
+    Policies,
     Refusal,
     Refused,
     Ruling,
@@ -39,6 +39,7 @@ from gateway.admin.resolution import (
     resolved,
     unknown,
     when,
+    without_peer,
     would_resolve,
 )
 from gateway.admin.view import foreign, moment
@@ -60,8 +61,9 @@ from gateway.core.operation import (
     State,
 )
 from gateway.protect.structured_fields import unquote
-from gateway.store.base import Indefinite, NotApplied, Query, Store, Withheld
-from gateway.store.journal.base import OF_ONE_MAX, JournalView
+from gateway.store.base import Indefinite, NotApplied, Withheld
+from gateway.store.journal import OF_ONE_MAX, JournalView
+from gateway.store.operations import ManagedStore, Query
 
 T = TypeVar("T")
 
@@ -82,24 +84,24 @@ class CannotIdentify(ValueError):
 class Operations:
     """What operators do, on one store.
 
-    `store` has what stands before the durable record, so that purges reach the copies; `drops_owed` counts those that
-    did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where it
-    hears at once. `journal` looks into the journals of this host.
+    `store` has what stands before the durable record, so that purges reach the copies; `purges_pending` counts those
+    that did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where
+    it hears at once. `journal` looks into the journals of this host.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         policies: Policies,
         *,
-        drops_owed: Callable[[], int] = lambda: 0,
+        purges_pending: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
         journal: Look = no_journal,
     ) -> None:
         self._store = store
         self.policies = policies
-        self._drops_owed = drops_owed
+        self._purges_pending = purges_pending
         self._cache_seconds = cache_seconds
         self._patience_seconds = patience_seconds
         self._journal = journal
@@ -310,11 +312,12 @@ class Operations:
         return Refused(Refusal.STATE, text, snapshot)
 
     def _dropped(self, text: str, snapshot: Snapshot) -> Changed:
-        notes, owed = [], self._drops_owed()
+        notes, owed = [], self._purges_pending()
         if owed:
             notes.append(
-                f"The fast tier could not be reached: copies are still to be dropped there ({owed}). Until they are, "
-                "gateways may answer from them. Give the same command again when it is back."
+                "The fast tier could not be told. A gateway that reaches it may answer from a copy there until it has "
+                "heard of this from the durable store, within seconds; give the same command again if there may be one "
+                "that does not reach the durable store."
             )
         elif self._cache_seconds:
             notes.append(f"Running gateways may answer from their memory for {self._cache_seconds:g} s more.")

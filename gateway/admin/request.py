@@ -1,7 +1,6 @@
-"""What is asked of the admin port: query strings and JSON bodies as values.
+"""What is asked of the admin port: query strings and JSON bodies as models, and what follows from them as values.
 
-Whatever the port does not know ends the request with a problem that says what it does know. Every function here may
-raise `Declined`, which carries that problem.
+Whatever a model does not know is refused. What is wrong is `Malformed`, whose text quotes nothing of what was sent.
 """
 
 from __future__ import annotations
@@ -9,186 +8,191 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
-from urllib.parse import parse_qsl
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from uuid import UUID
 
-from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.admin.answer import AnswerRefused, answer_of
-from gateway.admin.documents import Declined, problem
+from gateway.admin.answer import answer_of
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
-from gateway.config.unit import duration_seconds
+from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Audit, State, microseconds
-from gateway.store.base import Query
+from gateway.store.operations import Query
 
 _PAGE_SIZE: Final = 100
+_FAULTS_MAX: Final = 5
+_STATES: Final = {state.value: frozenset((state,)) for state in State if state is not State.ABSENT}
+_ALL_STATES: Final = {**_STATES, "all": frozenset().union(*_STATES.values())}
+
+M = TypeVar("M", bound=BaseModel)
 
 
-def check_method(method: str, request: web.BaseRequest) -> None:
-    """Only this method is answered on the path of the request."""
-    if request.method != method:
-        raise Declined(problem(405, "method", f"Only {method} is answered here.", {"Allow": method}))
+class Malformed(Exception):
+    """What was asked is no valid request. The text says why."""
 
 
-def operation_id_of(text: str) -> UUID:
-    """The id of an operation, from the path or from a query."""
+def parsed(model: type[M], given: dict[str, Any]) -> M:
+    """The model of what was given. Raises `Malformed`."""
     try:
-        return UUID(text)
-    except ValueError:
-        _malformed("expected the id of an operation")
+        return model.model_validate(given)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)[:_FAULTS_MAX]
+        texts = [_fault(model, fault["type"], fault["loc"], fault["msg"]) for fault in faults]
+        raise Malformed("; ".join(texts)) from None
 
 
-# -- query strings ----------------------------------------------------------------------------------------------------
+def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text: str) -> str:
+    if kind == "extra_forbidden":
+        # Not repeated: it may be anything.
+        place = place[:-1]
+        text = "an unknown name" if place else f"an unknown name; known here: {', '.join(model.model_fields)}"
+    where = ".".join(map(str, place))
+    text = "Input should be an object" if kind == "model_type" else text.removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text
 
 
-def query_of(text: str) -> Query:
-    """The query of a list; the states in doubt if none is asked for."""
-    asked = _asked(text, "state", "route", "older_than", "after", "limit")
-    age_seconds = duration_seconds(asked["older_than"][0]) if "older_than" in asked else 0.0
-    if age_seconds is None:
-        _malformed("older_than is a duration such as 30s, 5m, 12h or 7d")
-    return Query(
-        states=_states_of(asked.get("state", [State.IN_DOUBT.value])),
-        routes=frozenset(asked["route"]) if "route" in asked else None,
-        age_us=microseconds(age_seconds),
-        after=operation_id_of(asked["after"][0]) if "after" in asked else None,
-        limit=_limit_of(asked),
-    )
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body. Raises `Malformed`.
 
-
-def journal_query_of(text: str) -> tuple[bool | None, int]:
-    """Of the journal: whether only refused outcomes are asked for, or only waiting ones; and how many at most."""
-    asked = _asked(text, "state", "limit")
-    states = set(asked.get("state", ()))
-    if not states <= {WAITING, REFUSED}:
-        _malformed(f"state is {WAITING} or {REFUSED}")
-    return (states == {REFUSED} if len(states) == 1 else None), _limit_of(asked)
-
-
-def _asked(text: str, *names: str) -> dict[str, list[str]]:
-    """The members of a query, of which only these are known."""
-    asked: dict[str, list[str]] = {}
+    A name that is given twice is refused: of two instructions it must not be guessed which one is meant. orjson would
+    take the last.
+    """
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
-    except ValueError:
-        _malformed("the query string is malformed")
-    for name, value in pairs:
-        asked.setdefault(name, []).append(value)
-    check_names(asked, *names)
-    for name in ("older_than", "after", "limit"):
-        if len(asked.get(name, ())) > 1:
-            _malformed(f"{name} is given more than once")
-    return asked
-
-
-def _limit_of(asked: Mapping[str, list[str]]) -> int:
-    limit = asked.get("limit", [str(_PAGE_SIZE)])[0]
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 4 and 1 <= int(limit) <= PAGE_SIZE_MAX):
-        _malformed(f"limit is a whole number from 1 to {PAGE_SIZE_MAX}")
-    return int(limit)
-
-
-def _states_of(names: list[str]) -> frozenset[State]:
-    states = {state.value: state for state in State if state is not State.ABSENT}
-    if names == ["all"]:
-        return frozenset(states.values())
-    if not set(names) <= set(states):
-        _malformed(f"state is one of {', '.join(states)}, or all")
-    return frozenset(states[name] for name in names)
-
-
-# -- bodies -----------------------------------------------------------------------------------------------------------
-
-
-async def body_of(request: web.BaseRequest, bytes_max: int) -> Mapping[str, Any]:
-    """The body, which is a JSON object."""
-    is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
-    if request.content_type != "application/json" or not is_plain:
-        raise Declined(problem(415, "unsupported", "Send application/json, without a content coding."))
-    parts, size = [], 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > bytes_max:
-            response = problem(413, "too-large", f"The limit is {bytes_max} bytes.")
-            response.force_close()
-            raise Declined(response)
-        parts.append(part)
-    try:
-        asked = json.loads(b"".join(parts), object_pairs_hook=_object)
+        given = json.loads(body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        _malformed("the body is not JSON, or names a member twice")
-    if not isinstance(asked, dict):
-        _malformed("the body is not a JSON object")
-    return asked
+        raise Malformed("the body is not JSON, or names a member twice") from None
+    if not isinstance(given, dict):
+        raise Malformed("the body is not a JSON object")
+    return given
 
 
-def ruling_of(asked: Mapping[str, Any]) -> Ruling:
-    """What the operator says became of the operation."""
-    completed, never = asked.get("completed"), flag(asked, "never_happened")
-    if (completed is not None) == never:
-        _malformed("say either completed, with the answer, or never_happened: true")
-    if never:
-        return NothingHappened()
-    if not isinstance(completed, dict):
-        _malformed("completed is an object with status, headers and body_base64")
-    check_names(completed, "status", "headers", "body_base64")
-    status, headers, body = completed.get("status"), completed.get("headers", []), completed.get("body_base64", "")
-    is_list = isinstance(headers, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in headers
-    )
-    if not isinstance(status, int) or isinstance(status, bool) or not is_list or not isinstance(body, str):
-        _malformed("completed has a status, headers as a list of [name, value], and the body in base64")
-    try:
-        return Happened(*answer_of(status, [(name, value) for name, value in headers], b64decode(body, validate=True)))
-    except (binascii.Error, ValueError) as error:
-        _malformed(str(error) if isinstance(error, AnswerRefused) else "body_base64 is not base64")
-
-
-def audit_of(asked: Mapping[str, Any]) -> Audit:
-    """Who asks, and why."""
-    who, why = asked.get("by", "the admin API"), asked.get("why", "")
-    if not isinstance(who, str) or not isinstance(why, str):
-        _malformed("by and why are text")
-    try:
-        return audit_by(who, why)
-    except ValueError as error:
-        _malformed(str(error))
-
-
-def token_of(asked: Mapping[str, Any]) -> int | None:
-    """The token, where one is given."""
-    token = asked.get("token")
-    if token is not None and (not isinstance(token, int) or isinstance(token, bool) or token < 1):
-        _malformed("token is a whole number")
-    return token
-
-
-def flag(asked: Mapping[str, Any], name: str) -> bool:
-    """`true` or `false`; false where it is not given."""
-    value = asked.get(name, False)
-    if not isinstance(value, bool):
-        _malformed(f"{name} is true or false")
-    return value
-
-
-def check_names(asked: Mapping[str, Any], *names: str) -> None:
-    """No other member is given than these."""
-    for name in asked:
-        if name not in names:
-            # Not repeated: it may be anything.
-            _malformed(f"an unknown name; known here: {', '.join(names)}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a member is named twice")
     return members
 
 
-def _malformed(detail: str) -> NoReturn:
-    raise Declined(problem(400, "malformed", detail))
+# -- query strings ----------------------------------------------------------------------------------------------------
+
+
+def _only(values: list[str]) -> str:
+    """The value of a name that may be given once."""
+    if len(values) > 1:
+        raise ValueError("it is given more than once")
+    return values[0]
+
+
+def _microseconds(text: str) -> int:
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise ValueError("it is a duration such as 30s, 5m, 12h or 7d")
+    return microseconds(seconds)
+
+
+def _states(names: list[str]) -> frozenset[State]:
+    if not _ALL_STATES.keys() >= set(names):
+        raise ValueError(f"it is one of {', '.join(_ALL_STATES)}")
+    return frozenset().union(*(_ALL_STATES[name] for name in names))
+
+
+_Once = BeforeValidator(_only)
+
+
+class _Query(BaseModel):
+    """A query string as lists of values by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Annotated[int, Field(ge=1, le=PAGE_SIZE_MAX), _Once] = _PAGE_SIZE
+
+
+class ListQuery(_Query):
+    """Which operations are listed; those in doubt if no state is asked for."""
+
+    state: Annotated[frozenset[State], BeforeValidator(_states)] = frozenset((State.IN_DOUBT,))
+    route: frozenset[str] | None = None
+    older_than: Annotated[int, BeforeValidator(_microseconds), _Once] = 0
+    after: Annotated[UUID | None, _Once] = None
+
+    @property
+    def query(self) -> Query:
+        return Query(states=self.state, routes=self.route, age_us=self.older_than, after=self.after, limit=self.limit)
+
+
+class JournalQuery(_Query):
+    """Which outcomes in the journals are listed."""
+
+    state: frozenset[Literal["waiting", "refused"]] = frozenset((WAITING, REFUSED))
+
+    @property
+    def is_refused(self) -> bool | None:
+        """Whether only refused outcomes are asked for, or only waiting ones."""
+        return None if len(self.state) > 1 else REFUSED in self.state
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class Asked(BaseModel):
+    """Who asks, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    why: str = ""
+    by: str = "the admin API"
+
+    @cached_property
+    def audit(self) -> Audit:
+        return audit_by(self.by, self.why)
+
+    @model_validator(mode="after")
+    def _can_be_audited(self) -> Self:
+        _ = self.audit
+        return self
+
+
+class EraseAsked(Asked):
+    """`yes` confirms that the key may run again."""
+
+    yes: bool = False
+
+
+class _Completed(BaseModel):
+    """A response of the service."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    status: int
+    headers: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
+    body_base64: str = ""
+
+
+class ResolveAsked(Asked):
+    """What became of an operation in doubt. `token`, `force`: see `Operations.resolve`."""
+
+    completed: _Completed | None = None
+    never_happened: bool = False
+    force: bool = False
+    token: int | None = Field(None, ge=1)
+
+    @cached_property
+    def ruling(self) -> Ruling:
+        if (self.completed is not None) == self.never_happened:
+            raise ValueError("say either completed, with the answer, or never_happened: true")
+        if self.completed is None:
+            return NothingHappened()
+        try:
+            body = b64decode(self.completed.body_base64, validate=True)
+        except binascii.Error:
+            raise ValueError("completed.body_base64: it is not base64") from None
+        headers = [(name, value) for name, value in self.completed.headers]
+        return Happened(*answer_of(self.completed.status, headers, body))
+
+    @model_validator(mode="after")
+    def _can_be_ruled(self) -> Self:
+        _ = self.ruling
+        return self

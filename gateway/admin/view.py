@@ -15,7 +15,7 @@ from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import StoredResponse, field_values
 from gateway.core.operation import MICROSECONDS, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import doubted_status
-from gateway.store.base import AuditEntry
+from gateway.store.operations import AuditEntry
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
 

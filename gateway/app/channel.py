@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from gateway.config import Config
-from gateway.observe.merging import Tables
+from gateway.observe.exposition import Counted
 from gateway.observe.status import Health
 
 _LENGTH: Final = struct.Struct("!I")
@@ -52,7 +52,7 @@ class Serving:
 class Reported:
     """From a worker: the answer to `Report`, and its last word when it ends in order."""
 
-    tables: Tables
+    numbers: Counted
     health: Health
 
 

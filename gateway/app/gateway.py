@@ -43,9 +43,8 @@ from gateway.app.stores import (
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
-from gateway.http.listening import ListenError, listen_fault
-from gateway.http.server import Edge
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
+from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Herald, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
@@ -172,10 +171,9 @@ class Gateway:
                 waiting,
                 drained.unsaid,
             )
-        owed = self._store.drops_owed
-        if owed:
-            _LOG.warning("stopped with purged answers that Redis may still have (%d): purge them again", owed)
-        return EXIT_WORK_LEFT if drained.unsaid or waiting or owed else EXIT_OK
+        if pending := self._store.purges_pending:
+            _LOG.warning("stopped before Redis could be told of %d purges: the next gateway to start tells it", pending)
+        return EXIT_WORK_LEFT if drained.unsaid or waiting or pending else EXIT_OK
 
     async def _close(self, grace_seconds: float = 0.0) -> None:
         """Give everything back, in the reverse order, whatever fails in between."""
@@ -211,8 +209,8 @@ class Gateway:
             fast_hits=stats.fast_hits,
             fast_misses=stats.fast_misses,
             fast_failures=stats.fast_failures,
-            copies_shed=stats.shed,
-            drops_owed=self._store.drops_owed,
+            fast_writes_dropped=stats.shed,
+            purges_pending=self._store.purges_pending,
             log_lines_dropped=self._lines_dropped(),
             journal_waiting=kept.waiting,
             journal_refused=kept.refused,

@@ -14,7 +14,7 @@ from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
-from gateway.admin.policy import Policies, RoutePolicy, Treatment
+from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.routes import (
     keep_policy,
     key_spec,
@@ -28,8 +28,9 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, make_
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald
-from gateway.store.base import Indefinite, StartRefused, Store, StoreError
+from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
+from gateway.store.operations import ManagedStore
 from gateway.store.recipes import beside, what_would_be_lost, without_route
 from gateway.store.tiered import Tiered
 
@@ -67,7 +68,7 @@ def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
     return Operations(
         store,
         policies_of(config),
-        drops_owed=lambda: store.drops_owed,
+        purges_pending=lambda: store.purges_pending,
         cache_seconds=unheard_seconds,
         journal=journal,
     )
@@ -92,7 +93,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command with what it needs; returns its exit code. Raises `OperatingError`."""
     desk = Desk(journal_directory(config), name_of(config))
-    store: Store = bare_store(config)
+    store: ManagedStore = bare_store(config)
     operations = Operations(store, policies_of(config), journal=journal_look(config))
     try:
         if job.needs is Needs.JOURNAL:
@@ -110,7 +111,8 @@ async def operate(config: Config, job: Job) -> int:
         try:
             await store.start()
             if fast_tier is not None:
-                fast_tier.bind((await store.look_epoch()).identity)
+                epoch = await store.look_epoch()
+                fast_tier.bind(epoch.identity, epoch.generation)
             return await job.run(operations, desk)
         finally:
             await store.close()

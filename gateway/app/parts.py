@@ -19,6 +19,7 @@ from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_fields
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Herald
+from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.identification import Identifying
@@ -26,11 +27,11 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
-from gateway.protect.spool import Spool
 from gateway.protect.waiting import Waiting
-from gateway.store.base import FastTier, Indefinite, NotApplied, Store, StoreError, boot_seconds
+from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import ManagedStore
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
@@ -56,7 +57,7 @@ class Environment:
     """
 
     holder: str
-    durable: Store
+    durable: ManagedStore
     fast: FastTier | None
     seen_file: SeenFile
     shared_note: SharedNote | None
@@ -112,7 +113,10 @@ class Parts:
         )
         self.coordinator = Coordinator(
             identifying=Identifying(
-                config.service, Spool(config.state_dir / "spool"), keeps_clear_keys=config.store.clear_keys
+                config.service,
+                Spool(config.state_dir / "spool"),
+                UploadSlots(config.limits.max_in_flight),
+                keeps_clear_keys=config.store.clear_keys,
             ),
             store=store,
             journaling=journaling,

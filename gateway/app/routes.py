@@ -30,7 +30,7 @@ from gateway.core.succession import ServedRoute
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
 from gateway.protect.route import InFlightPolicy, Retention, Route, Target
-from gateway.store.base import Serving
+from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
 

@@ -31,10 +31,10 @@ async def serve(config: Config) -> int:
     return await live(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
 
 
-async def migrate(config: Config) -> list[str]:
+async def migrate(config: Config, grant_to: str | None = None) -> list[str]:
     """Bring the durable store's schema up to date; returns what was done. Raises `StartError`."""
     try:
-        return await migrate_store(config)
+        return await migrate_store(config, grant_to)
     except StoreError as error:
         raise StartError(f"the durable store could not be migrated: {error}") from error
 

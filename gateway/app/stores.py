@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Herald, TierChanged
-from gateway.store.base import FastTier, Serving, Store, boot_seconds
+from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
-from gateway.store.front import Front
+from gateway.store.guard import EpochGuard
+from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.seen import RedisSeen
@@ -26,18 +27,18 @@ from gateway.store.witness_files import WitnessFiles
 
 def durable_store(
     config: Config,
-    store: Store,
+    store: ManagedStore,
     herald: Herald,
     serving: Serving,
     seen_file: SeenFile,
     shared_note: SharedNote | None,
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
-) -> Store:
-    """The durable record, behind its front, which tells the fast tier whose copies it keeps."""
+) -> ManagedStore:
+    """The durable record, behind its guard, which tells the fast tier whose copies it keeps."""
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
-    return Front(
+    return EpochGuard(
         store,
         herald,
         serving,
@@ -45,13 +46,13 @@ def durable_store(
         amnesia_window_us=microseconds(window_seconds),
         shared_note=shared_note,
         witness_files=witness_files,
-        on_met=(lambda _identity: None) if fast is None else fast.bind,
+        on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
     )
 
 
 def tiered_store(
     config: Config,
-    durable: Store,
+    durable: ManagedStore,
     fast: FastTier | None,
     herald: Herald,
     clock: Callable[[], float] = boot_seconds,
@@ -109,7 +110,7 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Store:
+def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> ManagedStore:
     """The durable record itself, which notes in these files what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
@@ -136,15 +137,18 @@ async def is_migrated(config: Config) -> bool:
             assert_never(url)
 
 
-async def migrate_store(config: Config) -> list[str]:
-    """Bring the schema up to date; returns what was done. Raises as `Store.start` does."""
+async def migrate_store(config: Config, grant_to: str | None = None) -> list[str]:
+    """Bring the schema up to date, for the role `grant_to` as well; returns what was done. Raises as `Store.start`."""
     match config.store.durable:
         case SqliteUrl(path):
+            if grant_to is not None:
+                raise StartRefused("SQLite has no roles; leave --grant away")
             store = SqliteStore(path)
             await store.start()
             await store.close()
             return []
         case PostgresUrl(dsn):
-            return await postgres.migrate(dsn.get_secret_value(), config.store.accept_server_settings)
+            accepted = config.store.accept_server_settings
+            return await postgres.migrate(dsn.get_secret_value(), accepted, grant_to=grant_to)
         case url:
             assert_never(url)

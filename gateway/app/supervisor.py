@@ -27,10 +27,9 @@ from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
 from gateway.config import Config
-from gateway.http.listening import listen_fault
-from gateway.observe.exposition import Exposition
-from gateway.observe.merging import Tables
-from gateway.observe.metrics import Metrics
+from gateway.http.server import listen_fault
+from gateway.observe.exposition import Counted, Exposition
+from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 
 _LOG = logging.getLogger("gateway")
@@ -54,12 +53,12 @@ class Supervisor:
         """Must be called with the event loop running; opens nothing yet."""
         self._config = config
         self._count = count
-        self._lines_dropped = lines_dropped
         self._journal = journal_look(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
+        self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = StatusServer(self._health, self._render, self._look)
         self._seats: dict[int, Seat] = {}
@@ -198,7 +197,7 @@ class Supervisor:
         code = await worker.attend(self._note_change)
         del self._workers[number]
         # What it has counted stays counted.
-        self._metrics.absorb(worker.tables)
+        self._metrics.absorb(worker.numbers)
         worker.answered.set()
         self._note_change()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
@@ -295,10 +294,9 @@ class Supervisor:
         self._metrics.count_workers(
             serving=len(answered), silent=len(serving) - len(answered), absent=self._count - len(serving)
         )
-        self._metrics.count_lines_dropped(self._lines_dropped())
-        return await self._metrics.render_merged(accept, self._counted)
+        return await self._metrics.render(accept, self._counted)
 
-    def _counted(self) -> tuple[list[Tables], list[int]]:
+    def _counted(self) -> tuple[list[Counted], list[int]]:
         workers = self._workers.values()
         # Of one that is leaving, too: it was not absorbed yet.
-        return [worker.tables for worker in workers if worker.has_served], [worker.pid for worker in workers]
+        return [worker.numbers for worker in workers if worker.has_served], [worker.pid for worker in workers]

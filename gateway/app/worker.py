@@ -21,7 +21,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, live
 from gateway.app.seats import Handed
 from gateway.app.serve import run
-from gateway.http.listening import ListenError
+from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.channel import Channel, Failed, Report, Reported, Serving
-from gateway.observe.merging import Tables
+from gateway.observe.exposition import Counted
 from gateway.observe.status import Health
 
 _SILENT_SECONDS: Final = 10.0
@@ -32,7 +32,7 @@ _EXIT_SECONDS: Final = 10.0
 class WorkerProcess:
     """`start` one, then `attend` it until it is gone.
 
-    `tables` and `health` are what it reported last. `answered` is set when it has reported since it was asked, or will
+    `numbers` and `health` are what it reported last. `answered` is set when it has reported since it was asked, or will
     say nothing more.
     """
 
@@ -41,7 +41,7 @@ class WorkerProcess:
         self.channel = channel
         self.has_served = False
         self.why_failed: str | None = None
-        self.tables: Tables = {}
+        self.numbers: Counted = {}
         self.health = Health()
         self.answered = asyncio.Event()
         self._process = process
@@ -105,8 +105,8 @@ class WorkerProcess:
                 case Serving():
                     self.has_served = True
                     note_change()
-                case Reported(tables, health):
-                    self.tables, self.health = tables, health
+                case Reported(numbers, health):
+                    self.numbers, self.health = numbers, health
                     self._asked_seconds = None
                     self.answered.set()
                 case Failed(text):

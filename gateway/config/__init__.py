@@ -3,13 +3,12 @@
 load() reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
 no YAML, no environment, no positions.
 
-*The file as values.* `model` is the whole of it and `route` a protected route, with its `identity` (key and scope), its
-`recovery` and its `upstream`. `section` is what mappings have in common, `leaf` what single values have: `unit` reads
-durations, sizes, counts and names, `address` hosts, networks, files and URLs, `message` the parts of HTTP messages.
+*The file as values.* `models` is the whole of it, `route` a protected route, `upstream` the service and what it is
+asked. `section` is what mappings have in common, `leaf` reads single values, `address` those that are hosts, networks,
+files and URLs.
 
-*From text to mistakes.* `document` reads YAML and knows where everything stands. `explanation` turns what pydantic says
-into mistakes, `agreement` finds those that lie between keys, `report` prints them. `notice` remarks on what is allowed
-and still worth a second look. `placeholder` stands for secrets that are not there.
+*From text to mistakes.* `document` reads YAML and knows where everything stands. pydantic finds what is wrong with a
+section, `checks` what is wrong between sections, and `explanation` turns what pydantic says into mistakes.
 
 *For editors.* `schema` writes the JSON Schema of the file.
 """
@@ -22,29 +21,47 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
-from gateway.config.agreement import disagreements
-from gateway.config.document import FILE_BYTES_MAX, StandIn, read_document
+from gateway.config.checks import disagreements, notices
+from gateway.config.document import (
+    FILE_BYTES_MAX,
+    ConfigError,
+    Mistake,
+    StandIn,
+    read_document,
+)
 from gateway.config.explanation import empty_values, explain
-from gateway.config.identity import (
+from gateway.config.models import (
+    PLACEHOLDER_DIRECTORY,
+    WORKERS_MAX,
+    Admin,
+    Config,
+    Placeholders,
+    Secrets,
+    ServerTls,
+)
+from gateway.config.route import (
     ApiKeyScope,
     BodyKey,
     ComposedKey,
     ComposedScope,
+    Fingerprint,
     HeaderKey,
     HeaderPart,
     HeaderScope,
     HeadersKey,
     Key,
+    Route,
     Scope,
 )
-from gateway.config.model import WORKERS_MAX, Admin, Config, Secrets, ServerTls
-from gateway.config.notice import notices
-from gateway.config.placeholder import DIRECTORY as PLACEHOLDER_DIRECTORY
-from gateway.config.placeholder import Placeholders
-from gateway.config.recovery import AnswerRule, ProbeRecovery
-from gateway.config.report import ConfigError, Mistake
-from gateway.config.route import Fingerprint, Route
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
+from gateway.config.section import RightValues
+from gateway.config.upstream import (
+    TCP_USER_TIMEOUT_SECONDS,
+    AnswerRule,
+    ProbeRecovery,
+    RouteUpstream,
+    Upstream,
+    UpstreamTls,
+)
 
 __all__ = [
     "PLACEHOLDER_DIRECTORY",
@@ -111,12 +128,13 @@ def parse(
     mistakes = list(document.mistakes)
     config = None
     if isinstance(document.tree, dict):
+        right = RightValues()
         try:
-            config = Config.model_validate(document.tree)
+            config = Config.model_validate(document.tree, context=right)
         except ValidationError as error:
             mistakes.extend(explain(error, document))
         mistakes.extend(empty_values(document))
-        mistakes.extend(disagreements(document))
+        mistakes.extend(disagreements(document, right))
     if mistakes or config is None:
         raise ConfigError(mistakes)
     return config

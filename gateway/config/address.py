@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
+from gateway.config.document import alternatives
 from gateway.config.leaf import SUBSTITUTED, Leaf
-from gateway.config.report import alternatives
 from gateway.core.message import bracketed
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

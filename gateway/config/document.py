@@ -1,23 +1,27 @@
-"""From the text of a YAML file to a plain tree, with the position of everything in it.
+"""From the text of a YAML file to a plain tree, with the position of everything in it, and the mistakes that it has.
 
-Owns syntax, positions, duplicate keys and the substitution of `${NAME}` and `${file:/path}`; refuses to know any key.
-A leaf is the text as written, or None where nothing is written: whether `on`, `22:22` or `0o17` is a word, a time or a
-number is decided by the key that it belongs to, never by YAML's guess. Everything is bounded (bytes, depth, values),
-so that an alias that names itself or multiplies is a mistake like any other.
+Owns syntax, positions, duplicate keys, the substitution of `${NAME}` and `${file:/path}`, and how a mistake is named
+and printed; refuses to know what any key means. A leaf is the text as written, or None where nothing is written:
+whether `on`, `22:22` or `0o17` is a word, a time or a number is decided by the key that it belongs to, never by YAML's
+guess. Everything is bounded (bytes, depth, values), so that an alias that names itself or multiplies is a mistake like
+any other.
+
+Invariant: no text that came from the environment or from a secret file, and no value of a secret key, is ever part of
+a mistake.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 
-from gateway.config.report import Mistake, Path, path_text
-
+Path = tuple[str | int, ...]
 Tree = None | str | list["Tree"] | dict[str, "Tree"]
 
 FILE_BYTES_MAX = 1024 * 1024
@@ -290,3 +294,70 @@ class _Reader:
 
 def _start(node: yaml.Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+_MISTAKES_MAX = 200
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z")
+
+
+def path_text(path: Path) -> str:
+    """A path as it is written in the documentation: `routes[0].key.header`.
+
+    What does not look like a key may be a value, and a secret, that slipped into the place of one; it is not shown.
+    """
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _KEY.match(part) else "…")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing to correct. `line` and `column` count from 1; they are None when the file as a whole is meant.
+
+    `message` says what was expected, `hint`, if there is one, what to write.
+    """
+
+    file: str
+    line: int | None
+    column: int | None
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
+        what = f"{self.message}; {self.hint}" if self.hint else self.message
+        return ": ".join(part for part in (where, self.path, what) if part)
+
+
+class ConfigError(Exception):
+    """The file cannot be used. `mistakes` are all that were found, in the order of the file."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(sorted(dict.fromkeys(mistakes), key=lambda m: (m.line or 0, m.column or 0, m.path)))
+        super().__init__(self.mistakes)
+
+    def __str__(self) -> str:
+        lines = [str(mistake) for mistake in self.mistakes[:_MISTAKES_MAX]]
+        if len(self.mistakes) > _MISTAKES_MAX:
+            lines.append(f"and {len(self.mistakes) - _MISTAKES_MAX} more")
+        return "\n".join(lines)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that `word` was probably meant to be."""
+    by_spelling = {name.lower().replace("-", "_"): name for name in known}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_spelling, n=1, cutoff=0.6)
+    return by_spelling[close[0]] if close else None
+
+
+def alternatives(words: Iterable[object]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    names = [str(word) for word in words]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

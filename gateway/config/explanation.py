@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.document import Document, Tree
-from gateway.config.model import Config
-from gateway.config.report import Mistake, Path, alternatives, nearest
-from gateway.config.section import FORM_ERROR, INSTEAD, form_tag
+from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest
+from gateway.config.models import Config
+from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form_tag
 
 _SHOWN_CHARS_MAX = 60
 # Sections that secrets are written into.
@@ -89,6 +88,9 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
         match details["type"]:
             case "default_factory_not_called":
                 pass
+            case kind if kind == DISAGREEMENT_ERROR:
+                for disagreement in details["ctx"]["disagreements"]:
+                    yield document.mistake((*place.path, *disagreement.keys), disagreement.message)
             case "extra_forbidden":
                 yield _unknown_key(place, details["loc"], document)
             case "missing" if place.path not in meant:

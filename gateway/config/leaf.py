@@ -1,4 +1,4 @@
-"""What every kind of single value in the file has in common.
+"""How single values of the file are written: durations, sizes, counts and names, and the parts of HTTP messages.
 
 A Leaf stands in the annotation of a field (`Annotated[float, Duration("1s", "1h")]`), reads the text of a scalar, and
 says the same in the JSON Schema. What is wrong is said by `wrong`, which never repeats the value: whether a value may
@@ -7,12 +7,19 @@ be shown is known only where the report is made.
 
 from __future__ import annotations
 
+import difflib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from gateway.config.document import alternatives
+from gateway.core.identity.fingerprint import may_be_fingerprinted
+from gateway.core.message import HOP_BY_HOP
+from gateway.core.routing import PathPattern, PatternError
 
 # In a JSON Schema pattern: a value that is filled in when the file is read.
 SUBSTITUTED = r"|.*\$\{.*"
@@ -58,3 +65,327 @@ class Leaf(ABC):
         if not isinstance(value, str):
             raise self.unexpected()
         return self.read(value)
+
+
+# -- durations, sizes, counts, names -----------------------------------------------------------------------------------
+
+_DURATION = re.compile(r"(0|[1-9][0-9]{0,9})(ms|s|m|h|d)\Z")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(0|[1-9][0-9]{0,12})(KiB|MiB|GiB)?\Z")
+_BYTES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,12})\Z")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+
+
+def duration_seconds(text: str) -> float | None:
+    """`300ms`, `5s`, `2m`, `24h`, `7d` in seconds, or None."""
+    found = _DURATION.match(text)
+    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+
+
+def duration_text(seconds: float) -> str:
+    """How a duration is usually written (a day is 24h); `duration_seconds` reads it."""
+    milliseconds = round(seconds * 1000)
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % factor == 0 and (unit, milliseconds) != ("d", factor):
+            return f"{milliseconds // factor}{unit}"
+    return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def size_bytes(text: str) -> int | None:
+    """`4096`, `64KiB`, `1MiB`, `2GiB` in bytes, or None."""
+    found = _SIZE.match(text)
+    return None if found is None else int(found[1]) * _BYTES[found[2] or ""]
+
+
+def size_text(size: int) -> str:
+    """The shortest way to write a size; `size_bytes` reads it."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return str(size)
+
+
+@dataclass(frozen=True)
+class Duration(Leaf):
+    """A duration within bounds that are written like it; the value is in seconds."""
+
+    least: str
+    most: str
+
+    expected = "a duration such as 300ms, 5s, 2m, 24h or 7d"
+
+    def read(self, text: str) -> float:
+        seconds = duration_seconds(text)
+        if seconds is None:
+            raise self.unexpected(_duration_hint(text))
+        if seconds < (duration_seconds(self.least) or 0) or seconds > (duration_seconds(self.most) or 0):
+            raise wrong(f"expected a duration from {self.least} to {self.most}")
+        return seconds
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^((0|[1-9][0-9]*)(ms|s|m|h|d){SUBSTITUTED})$"}
+
+
+def _duration_hint(text: str) -> str:
+    if _NUMBER.match(text):
+        return f"write {text}s"
+    found = re.match(r"([0-9]{1,9})\s*(ms|milli|s|m|h|d)[a-z]*\Z", text.strip().lower())
+    return f"write {int(found[1])}{'ms' if found[2] == 'milli' else found[2]}" if found else ""
+
+
+@dataclass(frozen=True)
+class Size(Leaf):
+    """A size within bounds that are written like it; the value is in bytes."""
+
+    least: str
+    most: str
+
+    expected = "a size such as 64KiB, 1MiB or a number of bytes"
+
+    def read(self, text: str) -> int:
+        size = size_bytes(text)
+        if size is None:
+            found = re.match(r"([0-9]{1,12})\s*([kmg])i?b?\Z", text.strip().lower())
+            raise self.unexpected(f"write {int(found[1])}{found[2].upper()}iB" if found else "")
+        if size < (size_bytes(self.least) or 0) or size > (size_bytes(self.most) or 0):
+            raise wrong(f"expected a size from {self.least} to {self.most}")
+        return size
+
+    def json_schema(self) -> dict[str, Any]:
+        pattern = rf"^((0|[1-9][0-9]*)(KiB|MiB|GiB)?{SUBSTITUTED})$"
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]}
+
+
+@dataclass(frozen=True)
+class Count(Leaf):
+    """A whole number within bounds. Where it `may_be_auto`, the value is the word then."""
+
+    least: int
+    most: int
+    may_be_auto: bool = False
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.least} to {self.most}" + (", or auto" if self.may_be_auto else "")
+
+    def read(self, text: str) -> int | str:
+        if self.may_be_auto and text == "auto":
+            return text
+        if not _NUMBER.match(text) or not self.least <= int(text) <= self.most:
+            raise self.unexpected()
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": self.least, "maximum": self.most}
+        return {"anyOf": [number, {"enum": ["auto"]}]} if self.may_be_auto else number
+
+
+class Flag(Leaf):
+    """`true` or `false`, and no other spelling."""
+
+    expected = "true or false"
+
+    def read(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise self.unexpected()
+        return text == "true"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+class Name(Leaf):
+    """A name that can stand in a metric label, a log line and a digest's input."""
+
+    expected = "a name of 1 to 64 letters, digits, '_', '-' and '.'"
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(_NAME, text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^({_NAME}{SUBSTITUTED})$"}
+
+
+# -- parts of HTTP messages --------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2
+_POINTER = r"(/([^~/]|~[01])*)+"  # RFC 6901 section 3, without the whole document
+_POINTER_CHARS_MAX = 256
+_PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
+# The registered methods (RFC 9110 section 16.1.1, and what WebDAV and its kind use): one that is not is a slip.
+_METHODS = (
+    "ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "M-SEARCH", "MERGE",
+    "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH",
+    "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK",
+    "UNLOCK", "UNSUBSCRIBE",
+)  # fmt: skip
+_NEVER_PROTECTED = ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT")
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
+
+# Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
+_RESERVED = frozenset(
+    (
+        "idempotency-status",
+        "idempotency-expires",
+        "idempotency-operation",
+        "idempotency-fencing-token",
+        "idempotency-outcome",
+        "idempotency-retention",
+        "idempotent-replayed",
+    )
+)
+
+
+@dataclass(frozen=True)
+class StatusChoice(Leaf):
+    """One of a few status codes."""
+
+    codes: tuple[int, ...]
+
+    @property
+    def expected(self) -> str:
+        return alternatives(self.codes)
+
+    def read(self, text: str) -> int:
+        if text not in map(str, self.codes):
+            raise self.unexpected()
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"enum": list(self.codes)}
+
+
+class StatusSet(Leaf):
+    """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
+
+    expected = "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
+
+    def read(self, text: str) -> int | str:
+        if re.match(r"[2-5]xx\Z", text):
+            return text
+        if not re.match(r"[2-5][0-9][0-9]\Z", text):
+            raise self.unexpected()
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
+
+
+class Method(Leaf):
+    """A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
+
+    expected = "a method such as POST or PATCH"
+
+    def read(self, text: str) -> str:
+        if not _TOKEN.match(text) or text != text.upper():
+            raise self.unexpected(f"write {text.upper()}" if _TOKEN.match(text) else "")
+        if text in _NEVER_PROTECTED:
+            raise self.unexpected("a safe method has no effect to protect")
+        if text not in _METHODS:
+            close = difflib.get_close_matches(text, _METHODS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "this one is not registered"
+            raise self.unexpected(hint)
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "not": {"enum": list(_NEVER_PROTECTED)}}
+
+
+@dataclass(frozen=True)
+class HeaderName(Leaf):
+    """The name of a header field, in the spelling of the file.
+
+    `refused` maps names in lower case to the reason; `is_trusted`: who calls or with which key is read from it;
+    `is_compared`: it is part of the fingerprint.
+    """
+
+    refused: tuple[tuple[str, str], ...] = ()
+    is_trusted: bool = False
+    is_compared: bool = False
+
+    expected = "the name of a header field"
+
+    def read(self, text: str) -> str:
+        name = text.lower()
+        if not _TOKEN.match(text):
+            raise self.unexpected()
+        if name.encode() in HOP_BY_HOP or name.replace("_", "-") in _RESERVED:
+            raise wrong("this field belongs to the connection or to the gateway, not to the request")
+        if self.is_trusted and "_" in name:
+            raise wrong("services may confuse '_' with '-' in the name of a field", f"write {text.replace('_', '-')}")
+        if self.is_compared and not may_be_fingerprinted(text.encode()):
+            raise wrong("this field may change from one retry to the next")
+        for prefix, reason in self.refused:
+            if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
+                raise wrong(reason)
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
+
+
+class JsonPointer(Leaf):
+    """A JSON pointer to a part of the body (RFC 6901); the whole body is not one."""
+
+    expected = "a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
+
+    def read(self, text: str) -> str:
+        if not _is_pointer(text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_POINTER}$"}
+
+
+def _is_pointer(text: str) -> bool:
+    return len(text) <= _POINTER_CHARS_MAX and re.fullmatch(_POINTER, text) is not None
+
+
+class RoutePath(Leaf):
+    """A path pattern; the value is compiled."""
+
+    expected = "a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
+
+    def read(self, text: str) -> PathPattern:
+        try:
+            return PathPattern.parse(text)
+        except PatternError as error:
+            raise self.unexpected(str(error)) from None
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^/"}
+
+
+class ProbePath(Leaf):
+    """What a probe asks: a path, perhaps with a query, and placeholders in it."""
+
+    expected = "a path such as /v1/payments?operation={operation_id}"
+
+    def read(self, text: str) -> str:
+        if not _PROBE_PATH.match(text) or text.startswith("//"):
+            raise self.unexpected()
+        outside = _PLACEHOLDER.sub("", text)
+        if "{" in outside or "}" in outside:
+            raise wrong("a brace is not closed or not opened", "write {operation_id}, {key} or {name}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^/"}
+
+
+class ProbeFollow(Leaf):
+    """Where an answer names another one: its `Location`, or a place in its body."""
+
+    expected = "location, or a JSON pointer such as /data/url"
+
+    def read(self, text: str) -> str:
+        if text != "location" and not _is_pointer(text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^(location|{_POINTER})$"}

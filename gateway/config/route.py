@@ -1,26 +1,204 @@
-"""A protected route, as the file says it.
+"""A protected route, as the file says it: its key and scope, and all else below `routes[]`.
 
-Owns the keys below `routes[]`, their forms and defaults. What of them must agree with each other is in `agreement`.
 A default may be slow or annoying, never unsafe: whatever can run something twice, forget it or show it to the wrong
-caller has no default here.
+caller has no default here. What a route's sections must agree on is in `checks`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
-from gateway.config.address import HostName
-from gateway.config.identity import KEY_FORMS, SCOPE_FORMS, Key, Scope
-from gateway.config.message import HeaderName, JsonPointer, Method, RoutePath, StatusChoice, StatusSet
-from gateway.config.recovery import RECOVERY_FORMS, ProbeRecovery, Recovery
-from gateway.config.section import Section, written
-from gateway.config.unit import Count, Duration, Flag, Name, Size
-from gateway.config.upstream import RouteUpstream
+from gateway.config.address import HostName, Network, NetworkRange
+from gateway.config.leaf import (
+    Count,
+    Duration,
+    Flag,
+    HeaderName,
+    JsonPointer,
+    Method,
+    Name,
+    RoutePath,
+    Size,
+    StatusChoice,
+    StatusSet,
+    size_text,
+)
+from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, only, word_or_list, written
+from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
+from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
+# -- where the key is, and whose it is. Neither has a default: under another one a request is another operation --------
+
+_CREDENTIAL = "a credential is not a key: it stays the same over many requests"
+_FRAMING = "this field describes the connection or the body, not the intent"
+_KEY_REFUSED = (
+    ("authorization", _CREDENTIAL),
+    ("cookie", _CREDENTIAL),
+    ("host", _FRAMING),
+    ("content-", _FRAMING),
+    ("date", "this field changes with every retry"),
+    ("user-agent", _FRAMING),
+)
+_API_KEY_REFUSED = (
+    ("cookie", "cookies change while the caller stays the same"),
+    ("host", _FRAMING),
+    ("content-", _FRAMING),
+)
+_SCOPE_REFUSED = (
+    ("authorization", "this field holds a credential: write {api_key: Authorization}"),
+    *_API_KEY_REFUSED,
+)
+_KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
+_ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
 _Pointer = Annotated[str, JsonPointer()]
+
+
+class _KeySettings(Section):
+    required: Annotated[bool, Flag()] = False
+    """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The header fields that the key, or a part of it, is read from, in order, in the spelling of the file."""
+        return ()
+
+
+class _HeaderKeySettings(_KeySettings):
+    format: Literal["any", "structured", "uuid"] = "any"
+    """How a key must be written: bare or quoted, quoted only (a Structured Field string), or laid out as a UUID."""
+
+
+class HeaderKey(_HeaderKeySettings):
+    """The key is the value of one header field."""
+
+    header: _KeyHeader
+    """The header field that holds the key."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        return (self.header,)
+
+
+class HeadersKey(_HeaderKeySettings):
+    """The key is the value of the first of these header fields that is present."""
+
+    headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16)]
+    """The header fields that may hold the key; the first that is present does."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from listed_twice(("headers",), self.headers)
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        return self.headers
+
+
+class BodyKey(_KeySettings):
+    """The key is a value of the JSON body."""
+
+    body: _Pointer
+    """A JSON pointer to the value that is the key."""
+
+
+class HeaderPart(Section):
+    """A part of a composed key that is the value of a header field."""
+
+    header: _KeyHeader
+    """The header field that holds this part."""
+
+
+class BodyPart(Section):
+    """A part of a composed key that is a value of the JSON body."""
+
+    body: _Pointer
+    """A JSON pointer to the value that is this part."""
+
+
+_PART_FORMS = "{header: NAME} or {body: /pointer}"
+KeyPart = Annotated[
+    Annotated[HeaderPart, Tag("<header>")] | Annotated[BodyPart, Tag("<body>")],
+    one_of("header", "body", expected=_PART_FORMS),
+]
+
+
+class ComposedKey(_KeySettings):
+    """The key is made of several parts, all of which must be present."""
+
+    compose: Annotated[tuple[KeyPart, ...], Field(min_length=2, max_length=16)]
+    """The parts of the key, in order."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        return tuple(part.header for part in self.compose if isinstance(part, HeaderPart))
+
+
+KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
+Key = Annotated[
+    Annotated[HeaderKey, Tag("<header>")]
+    | Annotated[HeadersKey, Tag("<headers>")]
+    | Annotated[BodyKey, Tag("<body>")]
+    | Annotated[ComposedKey, Tag("<compose>")],
+    one_of("header", "headers", "body", "compose", expected=KEY_FORMS),
+]
+
+
+_SOURCES = "a list of networks such as [10.0.0.0/8], or any"
+Sources = Annotated[
+    Annotated[Literal["any"], only("any", expected=_SOURCES), Tag("<word>")]
+    | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
+    word_or_list(_SOURCES),
+]
+
+
+class HeaderScope(Section):
+    """The caller is named by a header field that a trusted hop sets."""
+
+    header: _ScopeHeader
+    """The header field that names the caller."""
+    from_: Annotated[Sources, Field(alias="from")]
+    """The networks of the hops that may set it, or `any` if nobody else can reach the gateway."""
+
+
+class ApiKeyScope(Section):
+    """The caller is whoever holds a fixed credential; only its digest is kept."""
+
+    api_key: _ApiKeyHeader
+    """The header field that holds the credential."""
+
+
+ScopePart = Annotated[
+    Annotated[HeaderScope, Tag("<header>")] | Annotated[ApiKeyScope, Tag("<api_key>")],
+    one_of("header", "api_key", expected="{header: NAME, from: [...]} or {api_key: HEADER}"),
+]
+
+
+class ComposedScope(Section):
+    """The caller is named by several parts together, all of which must be present."""
+
+    compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
+    """The parts of the scope, in order."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        names = [part.header if isinstance(part, HeaderScope) else part.api_key for part in self.compose]
+        yield from listed_twice(("compose",), names)
+
+
+SCOPE_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
+Scope = Annotated[
+    Annotated[Literal["shared"], only("shared", expected=SCOPE_FORMS), Tag("<word>")]
+    | Annotated[HeaderScope, Tag("<header>")]
+    | Annotated[ApiKeyScope, Tag("<api_key>")]
+    | Annotated[ComposedScope, Tag("<compose>")],
+    one_of("header", "api_key", "compose", expected=SCOPE_FORMS, word=True),
+]
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
 
 
 class Match(Section):
@@ -32,6 +210,9 @@ class Match(Section):
     """The path: exact, with {name} for a segment, {name:.*} for the rest. Upper and lower case differ."""
     host: Annotated[str, HostName()] | None = None
     """The host that the request names, or is forwarded with if it names none; without a port. Any host if left out."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from listed_twice(("methods",), self.methods)
 
 
 class Fingerprint(Section):
@@ -47,6 +228,14 @@ class Fingerprint(Section):
     """Header fields that are compared too. Those that override method or target always are."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings than these may be replayed to a request that differs from it."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.ignore and self.only:
+            yield Disagreement(("ignore",), "ignore and only cannot be used together")
+        for key in ("ignore", "only"):
+            if getattr(self, key) and self.body not in (None, "json"):
+                yield Disagreement((key,), f"{key} is for JSON bodies, but body is {self.body}")
+        yield from listed_twice(("headers",), self.headers)
 
 
 class InFlight(Section):
@@ -90,6 +279,14 @@ class Outcome(Section):
         """What the route says of classes, by their first digit."""
         return {int(status[0]): meaning for status, meaning in self._selected() if isinstance(status, str)}
 
+    def disagreements(self) -> Iterator[Disagreement]:
+        first: dict[int | str, str] = {}
+        for name in ("final", "retryable", "in_doubt"):
+            for index, status in enumerate(getattr(self, name)):
+                if status in first:
+                    yield Disagreement((name, index), f"{status} is listed already, under {first[status]}")
+                first.setdefault(status, name)
+
     def _selected(self) -> list[tuple[int | str, Meaning]]:
         listed: tuple[tuple[Meaning, tuple[int | str, ...]], ...] = (
             ("final", self.final),
@@ -108,6 +305,15 @@ class ResponsePolicy(Section):
     """Header fields that are not kept."""
     keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not kept otherwise."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        stripped = {header.lower() for header in self.strip}
+        for index, header in enumerate(self.keep):
+            if header.lower().encode() not in PERSONAL:
+                yield Disagreement(("keep", index), "expected Set-Cookie or WWW-Authenticate; others are kept")
+            if header.lower() in stripped:
+                yield Disagreement(("keep", index), "this field is listed under strip too")
+        yield from listed_twice(("strip",), self.strip)
 
 
 class Retention(Section):
@@ -131,8 +337,13 @@ class Body(Section):
     spool_over: Annotated[int, Size("0", "16GiB")] = written("256KiB")
     """Longer bodies are held in a file while they are compared."""
 
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.spool_over > self.max_bytes and {"spool_over", "max_bytes"} <= self.model_fields_set:
+            limits = f"{size_text(self.spool_over)} is more than {size_text(self.max_bytes)}"
+            yield Disagreement(("spool_over",), f"spool_over must be at most max_bytes; {limits}")
 
-class Route(Section):
+
+class Route(Holder):
     """One kind of operation that is protected."""
 
     name: Annotated[str, Name()]

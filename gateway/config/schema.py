@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from gateway.config.model import Config
+from gateway.config.models import Config
 
 
 def schema_text() -> str:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, TypeAdapter, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from gateway.config.leaf import wrong
-from gateway.config.report import nearest
+from gateway.config.document import Path, nearest
+from gateway.config.leaf import duration_text, wrong
 
 # What to write instead of forms that other programs have, by their key. None of them is a misspelling.
 INSTEAD = {
@@ -19,6 +34,16 @@ INSTEAD = {
 }
 FORM_ERROR = "config_form"
 """The type of the error when no form fits; its text is ready to be shown."""
+DISAGREEMENT_ERROR = "config_disagreement"
+"""The type of the error when keys of one section contradict each other; its context has all `disagreements`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """What is wrong with the value at `keys`, as seen from its section, although each key is right by itself."""
+
+    keys: Path
+    message: str
 
 
 class Section(BaseModel):
@@ -38,9 +63,71 @@ class Section(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _follow(self) -> Self:
+    def _agree(self) -> Self:
         follow(self, {})
+        if found := tuple(self.disagreements()):
+            raise PydanticCustomError(DISAGREEMENT_ERROR, "keys disagree", {"disagreements": found})
         return self
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        """All in which the keys of this section contradict each other."""
+        yield from too_long(self, self.model_fields_set)
+
+
+class RightValues(defaultdict[type[Section], list[dict[str, Any]]]):
+    """What is right by itself in each `Holder`, by attribute, in the order of the file: the context of validation."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+
+class Holder(Section):
+    """A section whose values `checks` compares with those of others, also where some of them are wrong."""
+
+    # So that defaults are among the right values, too.
+    model_config = ConfigDict(validate_default=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _begin(cls, given: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if isinstance(info.context, RightValues):
+            info.context[cls].append({})
+        return validate(given)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _keep(cls, given: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+        value: object = validate(given)
+        if isinstance(info.context, RightValues) and info.field_name is not None:
+            info.context[cls][-1][info.field_name] = value
+        return value
+
+
+def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreement]:
+    """Durations of `ORDERED` that are longer than what bounds them, where one of the two is `written`."""
+    for short, long in type(section).ORDERED:
+        value, bound = getattr(section, short), getattr(section, long)
+        keys = [key for key in (short, long) if key in written]
+        if value > bound and keys:
+            limits = f"{duration_text(value)} is longer than {duration_text(bound)}"
+            yield Disagreement((keys[0],), f"{short} must be at most {long}; {limits}")
+
+
+def repeated(items: Iterable[object]) -> list[int]:
+    """The positions of items that were there before."""
+    seen: set[object] = set()
+    found = []
+    for index, item in enumerate(items):
+        if item in seen:
+            found.append(index)
+        seen.add(item)
+    return found
+
+
+def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
+    """Names of a list that are there before, in whatever case."""
+    for index in repeated(name.lower() for name in names):
+        yield Disagreement((*keys, index), "this is listed already")
 
 
 def follow(section: Section, longest: Mapping[str, float]) -> None:
@@ -61,16 +148,10 @@ def follow(section: Section, longest: Mapping[str, float]) -> None:
 
 @cache
 def _default(model: type[Section], name: str) -> float:
-    value: float = adapter(model, name).validate_python(model.model_fields[name].default)
-    return value
-
-
-@cache
-def adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
-    """What reads one field of a model by itself."""
     field = model.model_fields[name]
     kind: Any = field.annotation
-    return TypeAdapter(Annotated[kind, *field.metadata] if field.metadata else kind)
+    value: float = TypeAdapter(Annotated[kind, *field.metadata]).validate_python(field.default)
+    return value
 
 
 def written(text: str) -> Any:

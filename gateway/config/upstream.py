@@ -1,13 +1,19 @@
-"""The service behind the gateway, as the file says it: once for all, and what a route changes of it."""
+"""The service behind the gateway, as the file says it: once for all, what a route changes of it, and what it is asked.
+
+What is done about operations in doubt is here, because the service alone knows what became of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import BeforeValidator, Field, SecretStr, Tag
+
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
-from gateway.config.section import Section, follow, written
-from gateway.config.unit import Count, Duration
+from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet, wrong
+from gateway.config.section import Disagreement, Section, follow, one_of, only, written
 
 # How long bytes that were sent may stay unacknowledged: after it, nothing of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0
@@ -24,6 +30,10 @@ class UpstreamTls(Section):
     """The private key of that certificate."""
     server_name: Annotated[str, HostName()] | None = None
     """The name that the service's certificate must hold, if it is not the host of the URL."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.cert is None) != (self.key is None):
+            yield Disagreement((), "cert and key must be given together")
 
 
 class _UpstreamSettings(Section):
@@ -75,3 +85,75 @@ class RouteUpstream(_UpstreamSettings):
         whole = upstream.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
         follow(whole, {} if settle is None else {"response_timeout": settle - TCP_USER_TIMEOUT_SECONDS})
         return whole
+
+
+# -- what is done about operations in doubt ----------------------------------------------------------------------------
+
+_PROBE_REFUSED = (
+    ("host", "a probe names the host that the request named"),
+    ("content-", "a probe has no body"),
+)
+_Value = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _field_value(value: object) -> object:
+    # A line break ends the field, so it could never be sent; white space at the end is what an empty variable leaves.
+    if isinstance(value, str) and (not value.isprintable() or value != value.strip()):
+        raise wrong("expected one line, without white space at its ends", is_secret=True)
+    return value
+
+
+_FieldValue = Annotated[SecretStr, BeforeValidator(_field_value)]
+
+
+class AnswerRule(Section):
+    """An answer of a probe: its status and, where that does not tell, what stands in its JSON body."""
+
+    status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
+    """Codes and classes of which the answer's status is one."""
+    where: Annotated[
+        dict[Annotated[str, JsonPointer()], Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
+        Field(max_length=16),
+    ] = {}  # noqa: RUF012  copied by the model
+    """JSON pointers into the answer's body, and the values of which one has to stand there."""
+
+    @property
+    def statuses(self) -> frozenset[int]:
+        """Every status that is meant."""
+        selected = self.status
+        return frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
+
+
+class Probe(Section):
+    """A safe request that finds out what became of an operation."""
+
+    path: Annotated[str, ProbePath()]
+    """What to ask: a path with {operation_id}, {key} and the variables of the route's path."""
+    method: Literal["GET", "HEAD"] = "GET"
+    """The method."""
+    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], _FieldValue], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
+    """Fields to send, such as credentials. The caller's are never sent."""
+    done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
+    """Answers that say that it happened; the answer is recorded as the response."""
+    never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
+    """Answers that say that nothing happened, once `settle` is over. After any other answer it asks again."""
+    settle: Annotated[float, Duration("31s", "7d")] | None = None
+    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.
+    Where no response_timeout is written, its default becomes 30s less than this."""
+    follow: Annotated[str, ProbeFollow()] | None = None
+    """Where an answer that says it happened names the one to record: `location`, or a JSON pointer into its body."""
+
+
+class ProbeRecovery(Section):
+    """Ask the upstream what became of it."""
+
+    probe: Probe
+    """What to ask, and what its answers mean."""
+
+
+RECOVERY_FORMS = "hold, resend or {probe: {path, done, ...}}"
+Recovery = Annotated[
+    Annotated[Literal["hold", "resend"], only("hold", "resend", expected=RECOVERY_FORMS), Tag("<word>")]
+    | Annotated[ProbeRecovery, Tag("<probe>")],
+    one_of("probe", expected=RECOVERY_FORMS, word=True),
+]

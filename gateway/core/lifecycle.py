@@ -1,8 +1,9 @@
 """The life of an operation, as one table.
 
-Every change of state in the product is a row of `TABLE`; nothing else may write one. The stores say the same rows in
-their own language and are tested against this file, case by case; the in-memory model *executes* it; the picture in the
-README is drawn from it. This file knows neither stores nor HTTP: who says an event, and why, is decided elsewhere.
+Every change of state in the product is a row of `TABLE`; nothing else may write one. The stores *execute* it under
+their locks; what one says in its own language, because it is hot, is tested against this file, case by case; the
+picture in the README is drawn from it. This file knows neither stores nor HTTP: who says an event, and why, is decided
+elsewhere.
 
 Theory of operation
 -------------------
@@ -69,8 +70,7 @@ FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
 # The longest lease that a configuration may ask for.
 LEASE_US_MAX: Final = 600 * MICROSECONDS
 
-# Why a record is in doubt whose holder has not said so. Recovery goes by it, so no holder may say this word; and the
-# statements of Postgres write the same.
+# Why a record is in doubt whose holder has not said so. Recovery goes by it, so no holder may say this word.
 LAPSED_DOUBT: Final = "lapsed"
 
 

@@ -25,7 +25,7 @@ from gateway.demo import setting
 from gateway.demo.client import Caller
 from gateway.demo.story import NotAsTold, Story
 from gateway.demo.upstream import CardService
-from gateway.http.listening import ListenError, listen_fault
+from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
 
 _LOOPBACK: Final = "127.0.0.1"

@@ -1,8 +1,8 @@
-"""The wire to callers: bytes become requests, and replies become bytes.
+"""The wire to callers: aiohttp parses their requests, and replies become bytes.
 
-`server` listens, `listening` says why it cannot, `handshakes` are those of TLS, and `settings` has the limits.
-`connection` is one connection from a client. It reads with `request_parser`, and `body` is a request body that still
-arrives. `request_handler` gives each request to the part that answers it, once `examining` has looked whether it is
-ambiguous. `exchange` writes the reply, which `writer` turns into bytes; `delivery` and `unread` bound what slow readers
-hold. `passthrough` forwards what no route protects, as a `tunnel` after an upgrade.
+`server` listens, shakes hands over TLS, and has the connections. `connection` is one connection from a client, a
+subclass of aiohttp's, with the `limits` of the edge; `budget` bounds what waits in memory for all clients together.
+`handler` answers each request by one coroutine, once `request` has looked whether it is ambiguous. `exchange` is one
+request and the writing of its reply, which `reply` frames. `passthrough` forwards what no route protects, as a `tunnel`
+after an upgrade.
 """

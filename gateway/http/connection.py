@@ -1,49 +1,62 @@
-"""One connection from a client: the socket's events on one side, one request at a time on the other.
+"""One connection from a client: aiohttp's, with the limits and the endings that it lacks.
 
-Owns the order of requests on it, the client's address, the news that it went, how long it may be idle, input that waits
-or is thrown away, and the two ways to stop being HTTP: a tunnel, and bytes that are no request. It knows nothing of
-routes or replies.
+aiohttp reads the bytes and parses them in C. Owned here is what happens to what it has parsed: one request after the
+other is given to the handler, in the order in which they came. Owned, too, are the client's address, the news that it
+went, how long each side may be silent, how much may wait, and how a connection ends: by a FIN that lets the client read
+its response first, or by an RST, so that what it got cannot be taken for whole. Nothing is known here of routes or
+replies.
 
-Theory of operation. A request is read as it comes and handed on as soon as its head is here; of a short one all is here
-by then. What follows it on the connection waits unread, and beyond a limit in the kernel, until its exchange has ended.
-So a pipelined request is read only after the answer before it was written, and bytes that follow a handshake are still
-there for the tunnel or for the next request, whichever it becomes.
+Theory of operation. aiohttp parses requests ahead of the one that is being answered, and the next one is begun in a
+later turn of the loop than the one in which it was parsed. So what is counted is counted where the bytes come in
+(`data_received`), and a connection is busy as soon as a request is parsed. There is no timer for each wait: a wait
+writes down when it has lasted too long, and a sweep of the server calls `look`.
 
 Invariant: after bytes that are no request, or a request whose end is not certain, nothing that follows is looked at.
+
+What aiohttp has for itself and is used here all the same, each with its reason; `tests/http/edge/test_aiohttp.py`
+notices when it changes:
+- `_messages`, `_waiter`, `_request_count`, `_loop`: what was parsed, by the last bytes and before. aiohttp's own loop
+  over the requests (`start`) makes a task, a writer and a URL for each of them, and closes the connection under what
+  the client has yet to read.
+- `_parser`, `_upgraded`, `_message_tail`: what came behind a request for an upgrade that is declined, and letting all
+  of it go when the connection only lingers.
+- `_buffer_paused`, `_resume_reading_if_drained`, `_reading_paused`, `_resume_transport_reading`: to read on as there is
+  room for it, or to throw away.
+- `_drain_helper`: to wait for a slow reader. `_task_handler`: the task of `start`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
-from collections.abc import Callable
-from typing import Final, Protocol, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-from gateway.http.body import ClientBody
-from gateway.http.delivery import Delivery, delivery_of
-from gateway.http.request_parser import ReceivedRequest, RequestInvalid, RequestParser
-from gateway.http.settings import EdgeSettings
-from gateway.protect.hop import hop_from
-from gateway.protect.reply import Cut
-from gateway.upstream.keepalive import keep_alive
+from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from gateway.http.budget import MemoryBudget
+from gateway.http.limits import HEAD_TOO_BIG, Delivery, EdgeSettings, Refusal, delivery_of, refusal_of
+from gateway.protect.hop import Hop, hop_from
+from gateway.protect.reply import Cut, RequestCut
+from gateway.upstream import keep_alive
+
+# The body of a request as it comes.
+Payload: TypeAlias = StreamReader
+# A request as aiohttp parsed it: its head, and its body.
+ParsedRequest: TypeAlias = tuple[RawRequestMessage, Payload]
 
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-# The connection stops reading when so much waits behind the request that is being answered.
-_WAITING_BYTES_MAX: Final = 64 * 1024
+# What of a body is read before anybody asked for it is twice as much, and may be held on every connection.
+_READ_BYTES: Final = 8 * 1024
 # Less of a request than this is not told of: it is as little as a connection takes without one.
 _SMALL_BYTES: Final = 4 * 1024
 # Whoever writes waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
-
-
-class Input(Protocol):
-    """Who takes a connection's bytes once it is no longer HTTP."""
-
-    def feed_data(self, data: bytes) -> None: ...
-    def feed_eof(self) -> None: ...
-    def half_closed(self) -> None: ...
 
 
 class ConnectionOwner(Protocol):
@@ -51,124 +64,224 @@ class ConnectionOwner(Protocol):
 
     @property
     def settings(self) -> EdgeSettings: ...
+    @property
+    def begun(self) -> MemoryBudget:
+        """What is held of requests that are here in part, or wait for their turn."""
+
+    def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
+        """Answer one request; whether the connection may serve another one."""
 
     def connection_opened(self, connection: ClientConnection) -> None: ...
-    def input_held(self, connection: ClientConnection, size_bytes: int) -> None:
-        """So much of what came waits for the rest of its head, or for its turn."""
-
     def connection_closed(self, connection: ClientConnection) -> None: ...
-
-
-class Answerer(Protocol):
-    """Who answers what comes on them."""
-
-    def request_arrived(self, connection: ClientConnection, request: ReceivedRequest, body: ClientBody) -> None:
-        """Answer it, and say `exchange_ended` on the connection when all was written."""
-
-    def refusal(self, status: int) -> bytes:
+    def refusal_bytes(self, refusal: Refusal) -> bytes:
         """The whole response to bytes that are no request."""
 
 
-class ClientConnection(asyncio.Protocol):
+class TunnelInput(Protocol):
+    """Who takes a connection's bytes once it is no longer HTTP."""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Always False and nothing: a tunnel has no end of its own."""
+
+    def feed_eof(self) -> None: ...
+    def half_closed(self) -> None: ...
+
+
+class ClientGone(Exception):
+    """There is nobody to respond to: the client went, or does not read."""
+
+
+class ClientConnection(web.RequestHandler):
     """See the module. `on_gone` is called when the client went; `gone` is set from then on.
 
-    `idle_since`: when the last request was answered, or the connection made, on the loop's clock.
+    `idle_since`: when the last request was answered, or the connection made, on the loop's clock. `has_ended`: the
+    client sends nothing more, and may still read. `has_been_filled`: not each head has come alone and in a short piece,
+    so that one may be longer than it may be.
     """
 
     __slots__ = (
-        "_answerer",
-        "_body",
-        "_delivery_before",
-        "_drained",
-        "_input",
-        "_is_deaf",
-        "_is_input_paused",
-        "_is_input_told",
-        "_is_reading_paused",
-        "_loop",
+        "_body_due",
+        "_delivery",
+        "_head_bytes",
+        "_held_bytes",
+        "_is_closing",
+        "_is_held_told",
+        "_look_due",
+        "_newest",
+        "_newest_bytes",
         "_owner",
-        "_parser",
-        "_request",
-        "_settings",
-        "_timer",
-        "_waiting",
+        "_served",
+        "_tunnel",
+        "_upgrade_left",
+        "_write_due",
+        "_written_before",
         "gone",
+        "has_been_filled",
+        "has_ended",
         "hop",
         "idle_since",
-        "is_busy",
-        "is_writing_paused",
+        "is_deaf",
         "on_gone",
-        "transport",
+        "settings",
+        "task",
     )
 
-    def __init__(self, owner: ConnectionOwner, answerer: Answerer) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._owner = owner
-        self._answerer = answerer
-        self._settings = settings = owner.settings
-        self._parser = RequestParser(
-            self, header_bytes_max=settings.header_bytes_max, header_fields_max=settings.header_fields_max
+    def __init__(self, server: web.Server, owner: ConnectionOwner) -> None:
+        settings = owner.settings
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            # A sweep of the server looks how long each is idle.
+            keepalive_timeout=0.0,
+            tcp_keepalive=False,
+            access_log=cast(Any, None),
+            max_line_size=settings.header_bytes_max,
+            max_field_size=settings.header_bytes_max,
+            max_headers=settings.header_fields_max,
+            read_bufsize=_READ_BYTES,
+            auto_decompress=False,
         )
-        self._request: ReceivedRequest | None = None
-        self._body: ClientBody | None = None
-        self._waiting = b""
-        self._input: Input | None = None
-        self._is_deaf = False
-        self._is_input_paused = False
-        self._is_input_told = False
-        self._is_reading_paused = False
-        self._drained: asyncio.Future[None] | None = None
+        self._owner = owner
+        self.settings = settings
+        self._tunnel: TunnelInput | None = None
+        # The body of the request that was parsed last, where it is not whole, and how much of it had come.
+        self._newest: Payload | None = None
+        self._newest_bytes = 0
+        # Bytes that came since anything was whole: of a head, or around the chunks of a body.
+        self._head_bytes = 0
+        # The same, and all that waits for its turn.
+        self._held_bytes = 0
+        self._is_held_told = False
+        # What has yet to come of a request for an upgrade; negative from when something may have come behind one.
+        self._upgrade_left = 0
+        self._is_closing = False
+        self._delivery: Delivery | None = None
+        self._look_due = self._body_due = self._write_due = math.inf
+        self._written_before = 0
+        self.task: asyncio.Task[None] | None = None
+        # The body of the request that is being answered.
+        self._served: Payload | None = None
+        self.is_deaf = False
+        self.has_been_filled = False
+        self.has_ended = False
         self.idle_since = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._delivery_before: Delivery | None = None
-        self.transport: asyncio.Transport | None = None
         self.gone = asyncio.Event()
         self.on_gone: Callable[[], object] | None = None
-        self.is_busy = False
-        self.is_writing_paused = False
-        self.hop = hop_from(None, is_secure=False)
+        self.hop: Hop = hop_from(None, is_secure=False)
 
-    # -- for the exchange ---------------------------------------------------------------------------------------------
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered, or about to be; also a tunnel."""
+        return self._served is not None or bool(self._messages)
 
-    def exchange_ended(self, *, keep_alive: bool) -> None:
-        """All that there is to say to the request was written: go on with what follows it, or close."""
-        self.is_busy = False
-        self._body = None
+    async def start(self) -> None:
+        """Have one request after the other answered, until the connection ends. The task that aiohttp makes of it."""
+        while not self._is_closing:
+            if not self._messages:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            message, payload = self._messages.popleft()
+            if self._parser is not None:
+                self._parser.message_consumed()
+            if self._buffer_paused:
+                self._resume_reading_if_drained()
+            if not isinstance(message, RawRequestMessage):
+                self._refuse(refusal_of(message.exc))
+                return
+            self._served = payload
+            if self._held_bytes and not self._messages:
+                self._hold(self._head_bytes + len(self._message_tail))
+            try:
+                goes_on = await self._owner.serve(self, (message, payload))
+            finally:
+                self._served = None
+            if self._tunnel is not None or self.gone.is_set():
+                return
+            if not goes_on or self.is_last:
+                self.linger()
+                return
+            self.idle_since = self._loop.time()
+            if self._upgraded:
+                self._go_on_with_http()
+            if self._messages:
+                # In a turn of its own, so that a long line of requests holds nobody else up.
+                await asyncio.sleep(0)
+
+    # -- for whoever answers ------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be written."""
+        return self.transport is not None and not self.transport.is_closing()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more can come: the client has ended its direction, or is not listened to."""
+        return self.is_deaf or (self.has_ended and not self._messages)
+
+    @property
+    def dropped_nothing(self) -> bool:
+        """Whether nothing came behind a request for an upgrade.
+
+        What comes in the same piece as a request for an upgrade other than to a WebSocket, aiohttp throws away: the
+        rest of what was begun there would be taken for a request.
+        """
+        return self._upgrade_left == 0
+
+    def write(self, data: bytes) -> None:
+        """Raises `ClientGone`."""
         transport = self.transport
-        if transport is None or self._input is not None:
-            return
-        if not keep_alive:
-            self._is_deaf = True
-            transport.close()
-            return
-        if self._is_reading_paused:
-            # The body is here whole, was too much to hold, and was not taken by anybody.
-            self.resume_reading()
-        self._parser.begin()
-        self.idle_since = self._loop.time()
-        if self._waiting:
-            # In a turn of its own, so that a long line of requests holds nobody else up.
-            self._loop.call_soon(self._go_on)
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        transport.write(data)
 
-    def discard_input(self) -> None:
-        """Throw away whatever still comes: the answer was given without it."""
-        self._is_deaf = True
-        self._waiting = b""
-        self._tell_input()
-        if self._body is not None:
-            self._body.give_up()
-        self._resume_transport()
+    async def drain(self) -> None:
+        """Wait while the client is slow to read; one that does not read is broken off. Raises `ClientGone`."""
+        if self.writing_paused and not self.gone.is_set():
+            self._watch_writing()
+            try:
+                await self._drain_helper()
+            except ConnectionError:
+                raise ClientGone from None
+            finally:
+                self._write_due = math.inf
+        if self.gone.is_set():
+            raise ClientGone
 
-    def open_tunnel(self, taker: Input) -> None:
+    async def read_body(self, payload: Payload, seconds: float) -> bytes:
+        """The next bytes of a body, empty at its end. Raises `RequestCut`, also after so long without a byte."""
+        self._body_due = self._loop.time() + seconds
+        try:
+            return await payload.readany()
+        finally:
+            self._body_due = math.inf
+
+    def cut_body(self, cut: Cut) -> bool:
+        """Whoever reads the body that is on its way is told that the rest of it does not come, and nothing more is read
+        of it. False where all of it is here, or it was cut before.
+        """
+        body, self._newest = self._newest, None
+        if body is None or body.is_eof():
+            return False
+        self.is_deaf = True
+        error = RequestCut(cut)
+        body.set_exception(error)
+        # Whoever was woken by what came just before goes on to wait, without a look at this.
+        self._loop.call_soon(body.set_exception, error)
+        return True
+
+    def open_tunnel(self, taker: TunnelInput) -> None:
         """Hand on every byte from now on, and those that came too early."""
-        self._input = taker
-        waiting, self._waiting = self._waiting, b""
-        self._tell_input()
-        if waiting:
-            taker.feed_data(waiting)
-        self._is_input_paused = False
-        if not self._is_reading_paused:
-            self._resume_transport()
+        self._tunnel = taker
+        self._hold(0)
+        self.set_parser(cast(Any, taker))
+        if self.has_ended:
+            taker.half_closed()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def abort(self) -> None:
         """End the connection so that the client cannot take what it got for whole: by RST, never by FIN."""
@@ -181,12 +294,32 @@ class ClientConnection(asyncio.Protocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         transport.abort()
 
+    def linger(self) -> None:
+        """End the connection, and let the client read what was written for it: what it still sends is thrown away.
+
+        Closing with input unread would send an RST, which may overtake the response (RFC 9112 section 9.6).
+        """
+        transport = self.transport
+        self._end_requests()
+        if transport is None or transport.is_closing():
+            return
+        self._resume_transport_reading()
+        if transport.can_write_eof() and not self.has_ended:
+            transport.write_eof()
+            self._await_reader(self.settings.linger_seconds)
+            if self._delivery is not None and not self._delivery.is_all:
+                # This is too short a time to judge its pace by.
+                self._delivery = None
+        else:
+            self._close_transport(transport)
+
     def close(self) -> None:
         """Take no further request, and close as soon as what was written has left."""
-        self._is_deaf = True
+        transport = self.transport
+        self._end_requests()
         # Closed twice over TLS, a transport of asyncio forgets what it is closing, and cannot be aborted any more.
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.close()
+        if transport is not None and not transport.is_closing():
+            self._close_transport(transport)
 
     def end_if_read(self) -> None:
         """End a connection that is being closed where its client has everything, and only does not go.
@@ -195,50 +328,32 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.transport is None:
             return
-        before, now = self._delivery_before, delivery_of(self.transport)
-        self._delivery_before = now
+        before, now = self._delivery, delivery_of(self.transport)
+        self._delivery = now
         if now.is_all and now == before:
             # An RST might overtake what it has yet to look at.
             self.transport.abort()
 
-    def pause_reading(self) -> None:
-        """Whoever takes the input has enough for now."""
-        if not self._is_reading_paused:
-            self._is_reading_paused = True
-            self._pause_transport()
-
-    def resume_reading(self) -> None:
-        """Undo `pause_reading`."""
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            if not self._is_input_paused:
-                self._resume_transport()
-
-    @property
-    def taken_bytes(self) -> int:
-        """What the client has taken, counted from anywhere; see `Delivery`."""
-        return 0 if self.transport is None else delivery_of(self.transport).taken_bytes
-
-    async def wait_writable(self) -> None:
-        """Wait while too much is unsent, or until the connection is gone. One caller at a time."""
-        if self.is_writing_paused and self.transport is not None:
-            self._drained = self._loop.create_future()
-            await self._drained
-
-    # -- events of the parser: `RequestSink` --------------------------------------------------------------------------
-
-    def head_arrived(self, request: ReceivedRequest) -> ClientBody:
-        self._request = request
-        settings = self._settings
-        body = self._body = ClientBody(self, request.length, settings.silence_seconds, settings.bytes_per_second_min)
-        return body
+    def look(self, now: float) -> None:
+        """See whether anybody was waited for too long. Called a few times a second."""
+        if now >= self._body_due:
+            self._body_due = math.inf
+            self.cut_body(Cut.SLOW)
+        if now >= self._write_due:
+            self._look_at_writing()
+        if self._is_closing:
+            if now >= self._look_due and self.transport is not None:
+                self._look_at_reader(self.transport)
+        elif now - self.idle_since > self.settings.keepalive_seconds and not self.is_busy and self._tunnel is None:
+            self.close()
 
     # -- events of the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
+        self.task = self._task_handler
         # Over TLS the loops would take over eight times as much before anybody is made to wait.
-        self.transport.set_write_buffer_limits(high=_WRITTEN_BYTES_MAX)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=_WRITTEN_BYTES_MAX)
         address = transport.get_extra_info("peername")
         self.hop = hop_from(
             str(address[0]) if isinstance(address, tuple) else None,
@@ -250,187 +365,190 @@ class ClientConnection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 keep_alive(sock)
         self.idle_since = self._loop.time()
-        self._set_timer(self._settings.keepalive_seconds)
         self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._input is not None:
-            self._input.feed_data(data)
-        elif self._is_deaf:
+        if self.is_deaf:
             return
-        elif self._waiting or self._is_request_whole:
-            # What came before this and waits for its turn is read before it.
-            self._wait_with(data)
-        else:
-            self._read(data)
+        count = self._request_count
+        super().data_received(data)
+        if self._request_count != count:
+            self._requests_parsed(self._request_count - count, data)
+        elif self._tunnel is None and data:
+            self._part_arrived(data)
 
-    def eof_received(self) -> bool:
-        """A client that ends its direction is taken for gone, because most that do so are; not so in a tunnel."""
-        if self._input is None:
-            return False
-        self._input.half_closed()
-        # TLS knows no half-closed connection.
-        return self.hop.scheme == b"http"
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that ends its direction after a whole request gets its response, but over TLS, which knows no
+        half-closed connection."""
+        is_plain = self.hop.scheme == b"http"
+        self.has_ended = True
+        if self._tunnel is not None:
+            self._tunnel.half_closed()
+            return is_plain
+        self.cut_body(Cut.GONE)
+        return is_plain and self.is_busy and not self._is_closing
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        # At once, for connection and parser know each other, and are collected much later.
-        self._waiting = b""
-        self._parser.forget()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._body is not None:
-            self._body.cut_short(Cut.GONE)
-        if self._input is not None:
-            self._input.feed_eof()
-        self.resume_writing()
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """aiohttp asks for it with each piece of a body, and would call its parser for nothing."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.cut_body(Cut.GONE)
+        self._hold(0)
         self.gone.set()
         if self.on_gone is not None:
             self.on_gone()
         self._owner.connection_closed(self)
 
-    def pause_writing(self) -> None:
-        self.is_writing_paused = True
-
-    def resume_writing(self) -> None:
-        self.is_writing_paused = False
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
-
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_request_whole(self) -> bool:
-        """Whether what comes belongs behind the request that is being answered."""
-        return self.is_busy and (self._body is None or self._body.is_received)
+    def _go_on_with_http(self) -> None:
+        """An upgrade was declined: what came behind the request for it is HTTP."""
+        self._upgraded = False
+        if self._parser is not None:
+            self._parser.set_upgraded(False)
+        tail, self._message_tail = self._message_tail, b""
+        self._hold(0)
+        self.data_received(tail)
+        if self._buffer_paused:
+            self._resume_reading_if_drained()
 
-    def _read(self, data: bytes) -> None:
-        """Read until the end of one request, or as much of it as a turn may take; the rest waits."""
-        is_at_beginning = self._parser.is_at_beginning
-        try:
-            data = self._parser.feed(data)
-        except RequestInvalid as problem:
-            self._is_deaf = True
-            data = b""
-            if self._body is None:
-                self._refuse(problem.status)
-                return
-            self._body.cut_short(Cut.MALFORMED)
-        request, self._request = self._request, None
-        if request is not None and self._body is not None:
-            if request.fault is not None:
-                self._is_deaf = True
-            self.is_busy = True
-            if data or not is_at_beginning or not self._body.is_received:
-                self._tell_input()
-            self._answerer.request_arrived(self, request, self._body)
-        elif not self.is_busy:
-            self._tell_input()
-        if data and not self._is_deaf:
-            self._wait_with(data)
-            if not self._is_request_whole:
-                # In a turn of its own, so that a long line of requests or of small chunks holds nobody else up.
-                self._loop.call_soon(self._go_on)
-
-    def _wait_with(self, data: bytes) -> None:
-        """Keep what follows the request that is being answered, or is of it and not yet its turn."""
-        self._waiting += data
-        self._tell_input()
-        if len(self._waiting) > _WAITING_BYTES_MAX and not self._is_input_paused:
-            self._is_input_paused = True
-            self._pause_transport()
-
-    def _go_on(self) -> None:
-        transport = self.transport
-        if self._is_request_whole or self._is_deaf or self._input is not None:
+    def _requests_parsed(self, number: int, data: bytes) -> None:
+        """So many requests were parsed by the last bytes; the last of them may be an error."""
+        message, payload = self._messages[-1]
+        if not isinstance(message, RawRequestMessage):
+            self._parsing_failed()
             return
-        if transport is None or transport.is_closing():
+        is_alone = number == len(self._messages) == 1 and self._served is None and not self._head_bytes
+        self._newest = None if payload.is_eof() else payload
+        self._newest_bytes = payload.total_bytes
+        # Its first bytes may have come behind the request before it, in one piece with that.
+        if is_alone and not message.upgrade and 2 * len(data) <= self.settings.header_bytes_max:
             return
-        waiting, self._waiting = self._waiting, b""
-        self._tell_input()
-        if self._is_input_paused:
-            self._is_input_paused = False
-            if not self._is_reading_paused:
-                self._resume_transport()
-        if waiting:
-            self._read(waiting)
+        self.has_been_filled = True
+        self._head_bytes = 0
+        if message.upgrade:
+            self._upgrade_parsed(message, data, is_alone=is_alone)
+        elif not is_alone:
+            has_to_wait = self._served is not None or len(self._messages) > 1
+            self._hold(self._held_bytes + len(data) if has_to_wait else 0)
 
-    def _tell_input(self) -> None:
-        size_bytes = len(self._waiting) + self._parser.held_bytes
+    def _parsing_failed(self) -> None:
+        """Nothing that follows is looked at. Where it is a body that is malformed, whoever reads it is told."""
+        self.is_deaf = True
+        if self.cut_body(Cut.MALFORMED):
+            self._messages.pop()
+
+    def _part_arrived(self, data: bytes) -> None:
+        """These bytes brought no whole head: they are of one, or of a body."""
+        if self._upgrade_left > 0:
+            self._upgrade_left -= len(data)
+        if self._upgraded:
+            self._hold(len(self._message_tail))
+            return
+        body = self._newest
+        if body is not None:
+            if body.is_eof():
+                self._newest = None
+                self._head_bytes = 0
+            elif body.total_bytes == self._newest_bytes:
+                self._head_bytes += len(data)
+            else:
+                self._newest_bytes = body.total_bytes
+                self._head_bytes = 0
+            if self._served is not None and body is not self._served:
+                self._hold(self._held_bytes + len(data))
+        else:
+            self._head_bytes += len(data)
+            self._hold(self._held_bytes + len(data))
+        if self._head_bytes > self.settings.header_bytes_max:
+            self._head_too_big()
+
+    def _head_too_big(self) -> None:
+        """More came of a head, or of what stands around the chunks of a body, than there may be."""
+        if self.cut_body(Cut.MALFORMED):
+            return
+        if self.is_busy:
+            self.is_deaf = True
+        else:
+            self._refuse(HEAD_TOO_BIG)
+
+    def _upgrade_parsed(self, message: RawRequestMessage, data: bytes, *, is_alone: bool) -> None:
+        """Count whether anything came behind it, in a piece that had nothing before it."""
+        if self._upgraded:
+            self._hold(len(self._message_tail))
+            return
+        if self._upgrade_left < 0:
+            return
+        lengths = [value for name, value in message.raw_headers if name.lower() == b"content-length"]
+        end = data.find(b"\r\n\r\n") + 4
+        self._upgrade_left = end + int(lengths[0] if lengths else 0) - len(data) if is_alone and end > 3 else -1
+
+    def _end_requests(self) -> None:
+        """Parse nothing more, and let go of what came of a body that nobody took."""
+        self.is_deaf = True
+        self._is_closing = True
+        self._messages.clear()
+        if self._waiter is not None:
+            self._waiter.cancel()
+        self.cut_body(Cut.GONE)
+        # And with it what it holds: the connection may last for as long as the client reads.
+        self._parser = None
+        self._message_tail = b""
+        self._hold(0)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self.is_open:
+            self.write(self._owner.refusal_bytes(refusal))
+        self.linger()
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes = size_bytes
         is_worth_it = size_bytes > _SMALL_BYTES
-        if is_worth_it or self._is_input_told:
-            self._is_input_told = is_worth_it
-            self._owner.input_held(self, size_bytes if is_worth_it else 0)
+        if is_worth_it or self._is_held_told:
+            self._is_held_told = is_worth_it
+            self._owner.begun.hold(self, size_bytes if is_worth_it else 0)
 
-    def _refuse(self, status: int) -> None:
-        """Answer bytes that are no request, and let the client read that before the connection is closed.
+    @property
+    def taken_bytes(self) -> int:
+        """What the client has taken, counted from anywhere; see `Delivery`."""
+        return 0 if self.transport is None else delivery_of(self.transport).taken_bytes
 
-        Closing with input unread would send an RST, which may overtake the answer (RFC 9112 section 9.6).
-        """
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        transport.write(self._answerer.refusal(status))
-        if transport.can_write_eof():
-            transport.write_eof()
-            self._delivery_before = delivery_of(transport)
-            self._set_timer(self._settings.linger_seconds)
+    def _watch_writing(self) -> None:
+        self._write_due = self._loop.time() + self.settings.silence_seconds
+        self._written_before = self.taken_bytes
+
+    def _look_at_writing(self) -> None:
+        """A long response may take longer than any silence, as long as it is being read."""
+        taken_min = self.settings.bytes_per_second_min * self.settings.silence_seconds
+        if self.taken_bytes - self._written_before < taken_min:
+            self._write_due = math.inf
+            self.abort()
         else:
-            transport.close()
+            self._watch_writing()
 
-    def _set_timer(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._look_at_time)
+    def _close_transport(self, transport: asyncio.Transport) -> None:
+        transport.close()
+        self._await_reader(self.settings.silence_seconds)
 
-    def _look_at_time(self) -> None:
-        """Close a connection that has been idle for too long.
-
-        The timer is set anew when it fires too early: requests cost none.
-        """
-        self._timer = None
-        transport = self.transport
-        if transport is None:
-            return
-        if transport.is_closing() or (self._is_deaf and not self.is_busy):
-            self._look_at_reader(transport)
-            return
-        limit = self._settings.keepalive_seconds
-        left = limit if self.is_busy or self._input is not None else self.idle_since + limit - self._loop.time()
-        if left > 0:
-            self._set_timer(left)
-        else:
-            self._is_deaf = True
-            self._delivery_before = delivery_of(transport)
-            self._set_timer(self._settings.silence_seconds)
-            transport.close()
+    def _await_reader(self, seconds: float) -> None:
+        self._is_closing = True
+        self._look_due = self._loop.time() + seconds
+        if self.transport is not None:
+            self._delivery = delivery_of(self.transport)
 
     def _look_at_reader(self, transport: asyncio.Transport) -> None:
         """Let a client have what was written for it as long as it reads at a pace, and break off one that does not.
 
         Closing alone waits for it, for ever if need be.
         """
-        seconds = self._settings.silence_seconds
-        before, now = self._delivery_before, delivery_of(transport)
-        self._delivery_before = now
-        if before is not None and now.is_all and now == before:
+        before, now = self._delivery, delivery_of(transport)
+        self._await_reader(self.settings.silence_seconds)
+        taken_min = self.settings.bytes_per_second_min * self.settings.silence_seconds
+        if now.is_all and now == before:
             # It has everything, and does not go. An RST might overtake what it has yet to look at.
             transport.abort()
-        elif (
-            before is None
-            or now.is_all
-            or now.taken_bytes - before.taken_bytes >= self._settings.bytes_per_second_min * seconds
-        ):
-            self._set_timer(seconds)
-        else:
+        elif before is not None and not now.is_all and now.taken_bytes - before.taken_bytes < taken_min:
             self.abort()
-
-    def _pause_transport(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def _resume_transport(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()

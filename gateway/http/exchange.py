@@ -1,4 +1,4 @@
-"""One request at the edge: read as a value, and its answer written to the client's connection.
+"""One request at the edge: read as a value, and its reply written to the client's connection.
 
 Owns what has been written so far, whether the connection may serve another request, and the waiting for a client that
 is slow to read. It decides nothing about a request.
@@ -9,125 +9,83 @@ a reply as if it were whole.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
-from gateway.http.body import ClientBody
-from gateway.http.connection import ClientConnection
-from gateway.http.request_parser import ReceivedRequest
-from gateway.http.settings import EdgeSettings
+from gateway.http.budget import MemoryBudget
+from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
+from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
+from gateway.http.request import ClientBody
 from gateway.http.tunnel import ClientTunnel, Tunnel
-from gateway.http.unread import Unread
-from gateway.http.writer import CONTINUE, LAST_CHUNK, DateClock, Framed, bare_head, chunk, framed
-from gateway.protect.reply import BodyCut, Incoming, Reply, ResponseStream
+from gateway.protect.reply import BodyCut, Incoming, ResponseStream
 
 # Up to this size head and body leave in one write.
-ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+_ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 # What is written of a still longer one before the client is waited for. With TLS the first two parts make nobody wait,
 # read or not: they are short, so that not much is held for clients beside what is counted.
 _PART_BYTES: Final = 64 * 1024
 
 
-def pieces_of(out: Framed, body: bytes) -> tuple[bytes, ...]:
-    """A whole reply as what is to be written: in one piece where that copies little."""
-    if not out.sends_body or not body:
-        return (out.head,)
-    return (out.head + body,) if len(body) <= ONE_WRITE_BYTES_MAX else (out.head, body)
-
-
-class ClientGone(Exception):
-    """There is nobody to answer: the client went, or does not read."""
-
-
-class Client(Protocol):
-    """What can be said to a client beside the reply, for a request that is passed through."""
-
-    @property
-    def takes_interim(self) -> bool:
-        """Whether it knows interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
-
-    def send_interim(self, head: ResponseHead) -> None:
-        """Pass an interim response on. Harmless when the client went."""
-
-    def on_gone(self, callback: Callable[[], object] | None) -> None:
-        """Call this once the client is gone, at once if it is. None: no longer."""
-
-    def switch(self, head: ResponseHead) -> Tunnel:
-        """Write the 101, after which the connection is bytes both ways."""
-
-
-@dataclass(slots=True)
-class EdgeState:
-    """What the exchanges of an edge share. Once it `is_stopping`, each is the last on its connection."""
-
-    settings: EdgeSettings
-    clock: DateClock
-    unread: Unread
-    is_stopping: bool = False
-
-
 class ClientExchange:
-    """See the module and `Client`. Lives as long as one request is worked on.
+    """See the module, and `passthrough.Client`. Lives as long as one request is worked on.
 
-    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request. `has_ended` is
-    set by the request handler.
+    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request after it.
     """
 
-    __slots__ = (
-        "_edge",
-        "_is_last",
-        "_request",
-        "body",
-        "connection",
-        "has_ended",
-        "head",
-        "is_answered",
-        "keep_alive",
-    )
+    __slots__ = ("_message", "_payload", "body", "connection", "head", "is_answered", "keep_alive", "version")
 
-    def __init__(
-        self,
-        connection: ClientConnection,
-        request: ReceivedRequest,
-        body: ClientBody,
-        edge: EdgeState,
-    ) -> None:
+    def __init__(self, connection: ClientConnection, parsed: ParsedRequest) -> None:
+        message, payload = parsed
+        headers = IndexedHeaders(message.raw_headers)
         self.connection = connection
-        self._request = request
-        self._edge = edge
-        self._is_last = False
+        self._message = message
+        self._payload = payload
+        self.version: tuple[int, int] = message.version
+        target = message.path.encode("utf-8", "surrogateescape")
+        self.head = RequestHead(message.method.encode(), target, headers)
+        lengths = headers.by_name.get(b"content-length")
+        length = None if message.chunked else int(lengths[0]) if lengths else 0
+        self.body = ClientBody(connection, payload, length)
         self.is_answered = False
-        self.has_ended = False
         self.keep_alive = False
-        self.head = request.head
-        self.body = body
-        if not body.is_received and request.version == (1, 1):
-            expectations = field_values(self.head.headers, b"expect")
-            if any(value.lower() == b"100-continue" for value in expectations):
-                body.ask = self._send_continue
+        if b"expect" in headers.by_name and self.takes_interim and not payload.is_eof():
+            expectations = headers.by_name[b"expect"]
+            self.body.expects_continue = any(value.lower() == b"100-continue" for value in expectations)
 
     # -- the request --------------------------------------------------------------------------------------------------
 
     def incoming(self, *, may_upgrade: bool) -> Incoming:
         """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
         head, upgrades = self.head, False
-        if self._request.asks_upgrade:
+        if self._message.upgrade:
             upgrades = may_upgrade and self._is_switchable()
             if not upgrades:
                 kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
                 head = RequestHead(head.method, head.target, IndexedHeaders(kept))
         return Incoming(head, self.body, self.connection.hop, upgrades)
 
+    def may_keep_alive(self) -> bool:
+        """Whether what follows the request can be taken for a request.
+
+        A body that did not arrive whole is followed by its rest. Behind chunks, aiohttp's parser takes the last trailer
+        for the first field of the next request. The bytes behind a request for an upgrade that is not known may be of
+        that protocol; a client that offers HTTP/2 begins with it after a 101 only (RFC 7540 section 3.2), and Java's
+        offers it always.
+        """
+        message, connection = self._message, self.connection
+        if message.should_close or message.chunked or connection.is_last or not self._payload.is_eof():
+            return False
+        if not message.upgrade or self._is_switchable():
+            return True
+        return self._protocols() == [b"h2c"] and connection.dropped_nothing
+
     def _is_switchable(self) -> bool:
         """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route.
 
         A handshake has no body: the rest of one would be torn between the request and the tunnel.
         """
-        request = self._request
-        return self._protocols() == [b"websocket"] and request.version == (1, 1) and request.length == 0
+        return self._protocols() == [b"websocket"] and self.takes_interim and self.body.length == 0
 
     def _protocols(self) -> list[bytes]:
         """What the request offers to go on with."""
@@ -135,71 +93,43 @@ class ClientExchange:
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 
-    async def write(self, reply: Reply, *, shows_status: bool = True) -> None:
-        """Write the whole reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
-        body = reply.body
-        try:
-            out = self._framed(reply, shows_status)
-            if isinstance(body, bytes):
-                await self._write_whole(out, body)
-            else:
-                await self._write_stream(out, body)
-        finally:
-            if not isinstance(body, bytes):
-                body.abort()
+    async def write(self, out: Framed, body: bytes | ResponseStream, unread: MemoryBudget) -> None:
+        """Write the whole reply; a long one is held in `unread` meanwhile. Raises `ClientGone`."""
+        self.is_answered = True
+        self.body.expects_continue = False
+        if not isinstance(body, bytes):
+            await self._write_stream(out, body)
+        elif not out.sends_body or not body:
+            self.connection.write(out.head)
+        elif len(body) <= _ONE_WRITE_BYTES_MAX:
+            self.connection.write(out.head + body)
+        else:
+            await self._write_long(out, body, unread)
+        if self.connection.writing_paused:
+            await self.connection.drain()
         self.keep_alive = out.keep_alive
-        if not self.body.is_received:
-            await self._linger()
-
-    async def write_last(self, reply: Reply, *, shows_status: bool = True) -> None:
-        """Write the reply, and serve nothing more on this connection."""
-        self._is_last = True
-        await self.write(reply, shows_status=shows_status)
 
     def abort(self) -> None:
         """Break the connection off, visibly."""
         self.keep_alive = False
         self.connection.abort()
 
-    def _framed(self, reply: Reply, shows_status: bool) -> Framed:
-        return framed(
-            reply,
-            method=self.head.method,
-            minor=self._request.version[1],
-            keep_alive=self._may_keep_alive(),
-            shows_status=shows_status,
-            date=self._edge.clock.now(),
-        )
-
-    def _may_keep_alive(self) -> bool:
-        """A request whose body did not arrive whole is followed by its rest, which nobody must take for a request.
-
-        Nor does another one follow a request for an upgrade that is not known: its bytes may be of that protocol. A
-        client that offers HTTP/2 begins with it after a 101 only (RFC 7540 section 3.2), and Java's offers it always.
-        """
-        request = self._request
-        if self._is_last or not request.keep_alive or self._edge.is_stopping or not self.body.is_received:
-            return False
-        return not request.asks_upgrade or self._protocols() == [b"h2c"] or self._is_switchable()
-
-    async def _write_whole(self, out: Framed, body: bytes) -> None:
+    async def _write_long(self, out: Framed, body: bytes, unread: MemoryBudget) -> None:
         """In parts: of what the transport took over, nobody can say with TLS how much it holds."""
-        if not out.sends_body or len(body) <= ONE_WRITE_BYTES_MAX:
-            self._send(*pieces_of(out, body))
-            await self._drain()
-            return
-        with self._edge.unread.held(self.connection, len(body)):
-            self._send(out.head)
+        connection = self.connection
+        with unread.held(connection, len(body)):
+            connection.write(out.head)
             try:
                 for start in range(0, len(body), _PART_BYTES):
-                    self._send(body[start : start + _PART_BYTES])
-                    await self._drain()
+                    connection.write(body[start : start + _PART_BYTES])
+                    await connection.drain()
             except BaseException:
                 self.abort()
                 raise
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
-        self._send(out.head)
+        connection = self.connection
+        connection.write(out.head)
         if not out.sends_body:
             return
         self.on_gone(stream.abort)
@@ -210,12 +140,12 @@ class ClientExchange:
                     left -= len(data)
                     if left < 0:
                         raise BodyCut("longer than announced")
-                self._send(chunk(data) if out.is_chunked else data)
-                await self._drain()
+                connection.write(chunk(data) if out.is_chunked else data)
+                await connection.drain()
             if left:
                 raise BodyCut("shorter than announced")
             if out.is_chunked:
-                self._send(LAST_CHUNK)
+                connection.write(LAST_CHUNK)
         except BodyCut:
             self.abort()
             raise ClientGone from None
@@ -225,65 +155,15 @@ class ClientExchange:
         finally:
             self.on_gone(None)
 
-    def _send(self, *pieces: bytes) -> None:
-        transport = self.connection.transport
-        for data in pieces:
-            if transport is None or transport.is_closing():
-                raise ClientGone
-            self.is_answered = True
-            transport.write(data)
-
-    async def _drain(self) -> None:
-        """Wait while the client is slow to read, and break off when it does not read at all."""
-        connection = self.connection
-        while connection.is_writing_paused:
-            seconds = self._edge.settings.silence_seconds
-            before = connection.taken_bytes
-            try:
-                async with asyncio.timeout(seconds):
-                    await connection.wait_writable()
-            except TimeoutError:
-                # A long answer may take longer than any silence, as long as it is being read.
-                if connection.taken_bytes - before < self._edge.settings.bytes_per_second_min * seconds:
-                    self.abort()
-                    raise ClientGone from None
-        if connection.gone.is_set():
-            raise ClientGone
-
-    async def _linger(self) -> None:
-        """The answer is out although the request is not in: let the client read it before the connection is closed.
-
-        Closing with input unread would send an RST, which may overtake the answer (RFC 9112 section 9.6).
-        """
-        connection = self.connection
-        transport = connection.transport
-        if transport is None:
-            return
-        connection.discard_input()
-        if transport.can_write_eof():
-            transport.write_eof()
-        try:
-            async with asyncio.timeout(self._edge.settings.linger_seconds):
-                await connection.gone.wait()
-        except TimeoutError:
-            self.abort()
-
-    # -- beside the reply: `Client` -----------------------------------------------------------------------------------
+    # -- beside the reply: `passthrough.Client` -----------------------------------------------------------------------
 
     @property
     def takes_interim(self) -> bool:
-        return self._request.version == (1, 1)
+        return self.version == (1, 1)
 
     def send_interim(self, head: ResponseHead) -> None:
-        self._send_beside(bare_head(head))
-
-    def _send_continue(self) -> None:
-        self._send_beside(CONTINUE)
-
-    def _send_beside(self, data: bytes) -> None:
-        transport = self.connection.transport
-        if transport is not None and not transport.is_closing() and not self.is_answered:
-            transport.write(data)
+        if self.connection.is_open and not self.is_answered:
+            self.connection.write(bare_head(head))
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         self.connection.on_gone = callback
@@ -291,12 +171,6 @@ class ClientExchange:
             callback()
 
     def switch(self, head: ResponseHead) -> Tunnel:
-        self._send(bare_head(head))
-        return ClientTunnel(self.connection, self._drain_tunnel)
-
-    async def _drain_tunnel(self) -> bool:
-        try:
-            await self._drain()
-        except ClientGone:
-            return False
-        return True
+        self.connection.write(bare_head(head))
+        self.is_answered = True
+        return ClientTunnel(self.connection)

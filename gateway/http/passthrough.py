@@ -8,15 +8,15 @@ client that goes takes its request with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Word
-from gateway.http.exchange import Client, ClientGone
-from gateway.http.tunnel import relay
+from gateway.http.connection import ClientGone
+from gateway.http.tunnel import Tunnel, relay
 from gateway.observe.facts import Herald, RequestPassed
 from gateway.protect.answer_stream import AnswerStream
 from gateway.protect.forwarding import response_fields, unprotected_request
@@ -24,17 +24,26 @@ from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.stopwatch import Stopwatch
-from gateway.upstream import (
-    Answer,
-    Duplex,
-    Framing,
-    Lost,
-    NotSent,
-    StreamBody,
-    status_of,
-)
+from gateway.upstream import Answer, Duplex, Framing, Lost, NotSent, StreamBody, status_of
 
 Result = Answer | NotSent | Lost
+
+
+class Client(Protocol):
+    """What can be said to a client beside the reply."""
+
+    @property
+    def takes_interim(self) -> bool:
+        """Whether it knows interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
+
+    def send_interim(self, head: ResponseHead) -> None:
+        """Pass an interim response on. Harmless when the client went."""
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        """Call this once the client is gone, at once if it is. None: no longer."""
+
+    def switch(self, head: ResponseHead) -> Tunnel:
+        """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
 
 
 class Passthrough:
@@ -146,7 +155,7 @@ def _always() -> bool:
 
 
 async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
-    """The chunks; what cuts them short is noted, stopwatch the upstream client tells only that something did."""
+    """The chunks; what cuts them short is noted, since the upstream client tells only that something did."""
     try:
         async for data in chunks:
             yield data

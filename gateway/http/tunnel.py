@@ -7,10 +7,10 @@ passed on as an end, a breaking off as a breaking off. It knows nothing of the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
-from gateway.http.connection import ClientConnection
+from gateway.http.connection import ClientConnection, ClientGone
 from gateway.upstream import Answer, BodyLost, Duplex
 
 # The connection stops reading above this, until the upstream takes what is there.
@@ -33,11 +33,10 @@ class Tunnel(Protocol):
 
 
 class ClientTunnel:
-    """A client's connection as two directions of bytes. `drain` waits while the client is slow, False when it went."""
+    """A client's connection as two directions of bytes."""
 
-    def __init__(self, connection: ClientConnection, drain: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
-        self._drain = drain
         self._buffer = bytearray()
         self._has_ended = False
         self._is_broken = False
@@ -47,12 +46,14 @@ class ClientTunnel:
 
     # -- put in, by the connection ------------------------------------------------------------------------------------
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """In the words of aiohttp: not at an end, and nothing left over."""
         self._buffer += data
         if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
             self._is_paused = True
             self._connection.pause_reading()
         self._news.set()
+        return False, b""
 
     def feed_eof(self) -> None:
         """The connection is lost; after a half-close that is its ordinary end."""
@@ -82,11 +83,12 @@ class ClientTunnel:
             await self._news.wait()
 
     async def write(self, data: bytes) -> bool:
-        transport = self._connection.transport
-        if transport is None or transport.is_closing():
+        try:
+            self._connection.write(data)
+            await self._connection.drain()
+        except ClientGone:
             return False
-        transport.write(data)
-        return await self._drain()
+        return True
 
     def write_eof(self) -> None:
         transport = self._connection.transport
@@ -95,7 +97,7 @@ class ClientTunnel:
         if transport.can_write_eof():
             transport.write_eof()
         else:
-            transport.close()
+            self._connection.close()
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         self._connection.on_gone = callback
@@ -104,9 +106,7 @@ class ClientTunnel:
         self._connection.abort()
 
     def close(self) -> None:
-        transport = self._connection.transport
-        if transport is not None:
-            transport.close()
+        self._connection.close()
 
 
 async def relay(client: Tunnel, answer: Answer, upstream: Duplex) -> None:

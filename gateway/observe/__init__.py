@@ -1,13 +1,11 @@
-"""What is told: metrics, lines of the log, and the status port.
+"""What is reported: metrics, the log, and the status port.
 
-*Facts.* `facts` are what happened, as values. Their observers: `metrics` counts, `logs` writes lines, and `status` says
-whether the gateway is ready.
+*Facts.* `facts` are what happened, as values. Their observers: `metrics` counts them, `logs` logs them, and `status`
+keeps whether the gateway is ready.
 
-*Numbers.* `catalogue` has the metrics, as tables of `series`. `exposition` writes them for a scrape, and `merging`
-makes those of several workers one.
+*Numbers.* `exposition` keeps them in families, makes those of several workers one and writes them for a scrape.
 
-*Lines.* `lines` has their shape, `outages` decides which of those about what cannot be reached are worth saying, and
-`pipe` carries them to a descriptor.
+*Lines.* `writer` formats log records and writes them in a thread of its own.
 
 *Ports.* `side_port` is what those beside the traffic have in common.
 """

@@ -3,17 +3,18 @@
 Owns which facts become lines, at which level and in which words. One request on a protected route is one line. A line
 never holds a body, a key, a credential, a scope or a query: facts carry none, and nothing else is asked.
 
-The lines of everybody else come through the root logger, in the same shape. Below `warning` only our own are let
-through: what a library says of its inner life may hold what callers sent.
+The lines of everybody else come through the root logger, in the same form. Below `warning` only our own are let
+through: what a library logs of its inner life may hold what callers sent.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Final, Literal, assert_never
 
 from gateway import PROGRAM
@@ -41,18 +42,19 @@ from gateway.observe.facts import (
     UpstreamChanged,
     WriteRefused,
 )
-from gateway.observe.lines import Entry, Shape, json_line, text_line
-from gateway.observe.outages import Outages
-from gateway.observe.pipe import LinePipe
+from gateway.observe.writer import JsonFormatter, Line, LogWriter, Message, TextFormatter, Value
 
 Level = Literal["debug", "info", "warning", "error"]
 
-_RANKS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OURS: Final = "gateway"
 # Paths that were warned about; more are counted by the metrics alone.
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
+# Causes of one outage that are logged.
+_CAUSES_MAX: Final = 10
+# What was up for less than this was not well in between.
+_STEADY_SECONDS: Final = 60.0
 
 
 class Logs:
@@ -72,28 +74,25 @@ class Logs:
         is_shared: bool = False,
         fd: int = 2,
         clock: Callable[[], float] = time.time,
-        pipe: Callable[[int, Callable[[int], bytes]], LinePipe] | None = None,
     ) -> None:
-        self._rank = _RANKS[level]
+        self._level = logging.getLevelNamesMapping()[level.upper()]
         self._requests = requests
         self._clock = clock
-        shape: Shape = json_line if format == "json" else text_line
-        self._shape = shape if worker is None else _numbered(shape, worker)
-        self._pipe = (pipe or partial(LinePipe, is_shared=is_shared))(fd, self._tell_dropped)
+        formatter = (JsonFormatter if format == "json" else TextFormatter)({"worker": worker})
+        self._writer = LogWriter(fd, formatter, is_shared=is_shared)
         self._warned_paths: set[str] = set()
         self._outages = Outages(clock)
-        self._handler = _Handler(self._write)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
         self._before = (root.handlers, root.level, ours.level)
-        root.handlers = [self._handler]
-        root.setLevel(max(self._rank, logging.WARNING))
-        ours.setLevel(self._rank)
+        root.handlers = [self._writer]
+        root.setLevel(max(self._level, WARNING))
+        ours.setLevel(self._level)
         logging.captureWarnings(True)
 
     @property
     def dropped(self) -> int:
         """Lines that were lost."""
-        return self._pipe.dropped
+        return self._writer.dropped
 
     def close(self) -> None:
         """Write what is left, if that is possible in time, and give the loggers back."""
@@ -102,90 +101,92 @@ class Logs:
         root.handlers, level, ours = self._before
         root.setLevel(level)
         logging.getLogger(_OURS).setLevel(ours)
-        self._pipe.close()
+        self._writer.stop()
+        self._writer.close()
 
     def wants(self, kind: type[Fact]) -> bool:
         if kind is RequestAnswered or kind is EndedUnanswered:
-            return self._requests != "none" and self._rank <= _RANKS["info"]
-        return kind not in (OperationClaimed, StoreCalled) or self._rank <= _RANKS["debug"]
+            return self._requests != "none" and self._level <= INFO
+        return kind not in (OperationClaimed, StoreCalled) or self._level <= DEBUG
 
     def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact
         if not self.wants(type(fact)):
             return
         match fact:
             case RequestAnswered():
-                self._write(self._clock(), _answered(fact))
+                self._log(INFO, partial(_answered, fact))
             case RequestPassed():
                 if self._requests == "all":
-                    self._say("info", f"{fact.method} {fact.status} unprotected", **_passed(fact))
+                    self._line(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
                 if fact.key_field is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
-                self._say("debug", "claimed", **_claim(fact), attempt=fact.attempt)
+                self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
                 text = "in doubt, and sent again"
-                self._say("info", text, **_claim(fact), attempt=fact.attempt, **ids)
+                self._line(INFO, text, **_claim(fact), attempt=fact.attempt, **ids)
             case EndedUnanswered():
-                self._write(self._clock(), _ended(fact))
+                self._log(INFO, partial(_ended, fact))
             case OperationSettled():
                 self._settled(fact)
             case ProbeMade(route, operation_id, finding, why):
                 which = {"route": route, "operation_id": str(operation_id)}
-                self._say("info", "probed", **which, finding=finding, why=why or None)
+                self._line(INFO, "probed", **which, finding=finding, why=why or None)
             case StoreCalled():
                 if fact.error is not None:
-                    self._say("debug", "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
+                    self._line(DEBUG, "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
             case WriteRefused():
                 text = f"the outcome of an attempt was refused: the record is {fact.state} without it"
-                self._say("error", text, **_claim(fact), event=fact.event)
+                self._line(ERROR, text, **_claim(fact), event=fact.event)
             case OutcomeJournaled():
                 text = "journaled: the durable store has yet to take the outcome"
-                self._say("warning", text, **_claim(fact), event=fact.event, detail=fact.detail)
+                self._line(WARNING, text, **_claim(fact), event=fact.event, detail=fact.detail)
             case JournalFailed(detail, is_first):
                 text = "neither the durable store nor the journal takes an outcome"
-                self._say("error" if is_first else "debug", text, detail=detail)
+                self._line(ERROR if is_first else DEBUG, text, detail=detail)
             case FlushRefused():
                 text = "the durable store refused a journaled outcome, which is kept in the journal"
-                self._say("error", text, **_claim(fact), event=fact.event, detail=fact.detail)
+                self._line(ERROR, text, **_claim(fact), event=fact.event, detail=fact.detail)
             case LeaseLost(operation_id, token, detail):
                 text = "the lease of a running attempt is lost"
-                self._say("warning", text, operation_id=str(operation_id), token=token, detail=detail)
+                self._line(WARNING, text, operation_id=str(operation_id), token=token, detail=detail)
             case MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
                     text = "the durable store lost its memory: keys that it does not have are refused"
-                    self._say("error", f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
+                    self._line(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
-                    self._say("warning", "the durable store is believed again", why=why, by=by or None)
+                    self._line(WARNING, "the durable store is believed again", why=why, by=by or None)
             case TierChanged() | UpstreamChanged():
-                self._tell(self._outages.line(fact))
+                for level, line in self._outages.changed(fact):
+                    self._log(level, line)
             case SweepDone():
                 self._swept(fact)
             case TallyTaken(in_doubt, oldest_seconds):
                 # It comes every few seconds while the durable store answers.
-                for entry in self._outages.lasting():
-                    self._tell(entry)
+                for level, line in self._outages.ended():
+                    self._log(level, line)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
-                    self._say("debug", "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
+                    self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
             case LoopStalled():
-                self._say("warning", f"the event loop was held up for {fact.lag_seconds:.1f} s")
+                self._line(WARNING, f"the event loop was held up for {fact.lag_seconds:.1f} s")
             case _:
                 assert_never(fact)
 
     def _swept(self, fact: SweepDone) -> None:
         for route, operation_id in fact.named:
-            self._say(
-                "warning",
+            self._line(
+                WARNING,
                 "in doubt",
                 route=route,
                 operation_id=str(operation_id),
                 event=Event.LAPSE,
                 detail="its lease lapsed: its gateway died, or was cut off from the store",
             )
-        # Leases lapse when a gateway dies: whoever looks into that wants to find it.
-        self._say(
-            "info" if fact.lapsed else "debug",
+        # Leases lapse when a gateway dies: this is found by those who look into that.
+        self._line(
+            INFO if fact.lapsed else DEBUG,
             "swept",
             lapsed=fact.lapsed,
             retired=fact.retired,
@@ -195,11 +196,11 @@ class Logs:
 
     def _settled(self, fact: OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON
-        if not is_in_doubt and not fact.is_late and self._rank > _RANKS["debug"]:
+        if not is_in_doubt and not fact.is_late and self._level > DEBUG:
             return
         message = "in doubt" if is_in_doubt else "settled"
-        self._say(
-            "warning" if is_in_doubt or fact.is_late else "debug",
+        self._line(
+            WARNING if is_in_doubt or fact.is_late else DEBUG,
             f"{message}, recorded late" if fact.is_late else message,
             **_claim(fact),
             event=fact.event,
@@ -212,42 +213,28 @@ class Logs:
             return
         self._warned_paths.add(path)
         if len(self._warned_paths) > _PATHS_MAX:
-            self._say("warning", "more requests with a key match no route; their paths are no longer listed")
+            self._line(WARNING, "more requests with a key match no route; their paths are no longer listed")
             return
-        self._say(
-            "warning",
+        self._line(
+            WARNING,
             "a request with a key matches no route: it is not protected",
             method=fact.method,
             path=path,
             key_field=fact.key_field,
         )
 
-    def _say(self, level: Level, message: str, **fields: str | float | None) -> None:
-        self._tell(Entry(level, message, fields))
+    def _line(self, level: int, message: str, **fields: Value) -> None:
+        self._log(level, Line(message, fields))
 
-    def _tell(self, entry: Entry | None) -> None:
-        if entry is not None and self._rank <= _RANKS[entry.level]:
-            self._write(self._clock(), entry)
-
-    def _write(self, seconds: float, entry: Entry) -> None:
-        self._pipe.write(self._shape(seconds, entry), urgent=entry.level not in ("debug", "info"))
-
-    def _tell_dropped(self, count: int) -> bytes:
-        return self._shape(self._clock(), Entry("warning", "lines of the log were dropped", {"dropped": count}))
+    def _log(self, level: int, message: Message) -> None:
+        if level >= self._level:
+            record = logging.LogRecord(_OURS, level, "", 0, message, None, None)
+            record.created = self._clock()
+            self._writer.handle(record)
 
 
-def _numbered(shape: Shape, worker: int) -> Shape:
-    """The shape with the number of the worker in each line."""
-
-    def numbered(seconds: float, entry: Entry) -> bytes:
-        return shape(seconds, replace(entry, fields={**entry.fields, "worker": worker}))
-
-    return numbered
-
-
-def _answered(fact: RequestAnswered) -> Entry:
-    return Entry(
-        "info",
+def _answered(fact: RequestAnswered) -> Line:
+    return Line(
         f"{fact.method} {fact.route} {fact.status} {fact.word}",
         {
             "upstream_status": fact.upstream_status,
@@ -262,10 +249,9 @@ def _answered(fact: RequestAnswered) -> Entry:
     )
 
 
-def _ended(fact: EndedUnanswered) -> Entry:
+def _ended(fact: EndedUnanswered) -> Line:
     request = fact.request
-    return Entry(
-        "info",
+    return Line(
         f"{request.method} {fact.route} {fact.status} {fact.word}, when its caller waited no longer",
         {
             "upstream_status": fact.upstream_status,
@@ -281,12 +267,12 @@ def _ended(fact: EndedUnanswered) -> Entry:
 
 def _claim(
     fact: OperationClaimed | OperationTakenOver | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
-) -> dict[str, str | float | None]:
+) -> dict[str, Value]:
     """Which claim a fact is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
 
 
-def _passed(fact: RequestPassed) -> dict[str, str | float | None]:
+def _passed(fact: RequestPassed) -> dict[str, Value]:
     return {
         "reason": fact.reason,
         "route": fact.route,
@@ -299,21 +285,68 @@ def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-class _Handler(logging.Handler):
-    """From the loggers of Python to entries."""
+@dataclass(slots=True)
+class _Outage:
+    """What was logged of an outage, and since when it is over, None while it is not."""
 
-    _formatter = logging.Formatter()
+    causes: set[str] = field(default_factory=set)
+    over_seconds: float | None = None
+    comes_and_goes: bool = False
 
-    def __init__(self, write: Callable[[float, Entry], None]) -> None:
-        super().__init__()
-        self._write = write
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            message = record.getMessage()
-            traceback = self._formatter.formatException(record.exc_info) if record.exc_info else None
-        except Exception as error:  # noqa: BLE001 -- a message that cannot be made is no reason to fail whoever logs it
-            message, traceback = f"a message could not be made: {type(error).__name__}", None
-        logger = None if record.name == _OURS else record.name
-        level = record.levelname.lower()
-        self._write(record.created, Entry(level, message, {"logger": logger}, traceback=traceback))
+class Outages:
+    """Which changes of stores and upstreams that cannot be reached are worth a line. `clock` gives seconds.
+
+    An outage is logged once with each of its causes, for as long as it lasts and only so many of them, and its end
+    once. What comes and goes (a store on a full disk, which can be read and takes no writes; an upstream with a dead
+    address among others) is said to do that, and then nothing until it has stayed up for a while.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # Of what is down, or has not been up for long since.
+        self._outages: dict[str, _Outage] = {}
+
+    def changed(self, fact: TierChanged | UpstreamChanged) -> Iterator[tuple[int, Line]]:
+        """What to log of it, at which level."""
+        match fact:
+            case TierChanged(tier, up, detail):
+                name, cause, fields = f"the {tier} store", detail, {"detail": detail or None}
+            case UpstreamChanged(name, cause, detail):
+                up, fields = not cause, {"reason": cause or None, "detail": detail or None}
+            case _:
+                assert_never(fact)
+        if not up:
+            yield from self._down(name, cause, fields)
+        elif (outage := self._outages.get(name)) is not None:
+            if outage.over_seconds is None:
+                outage.over_seconds = self._clock()
+                if not outage.comes_and_goes:
+                    yield INFO, Line(f"{name} is up")
+        elif isinstance(fact, TierChanged):
+            yield INFO, Line(f"{name} is up")
+
+    def ended(self) -> Iterator[tuple[int, Line]]:
+        """What to log of what came and went, and stays up. To be asked from time to time."""
+        for name in [name for name, outage in self._outages.items() if self._is_over(outage)]:
+            if self._outages.pop(name).comes_and_goes:
+                yield INFO, Line(f"{name} stays up")
+
+    def _down(self, name: str, cause: str, fields: Mapping[str, Value]) -> Iterator[tuple[int, Line]]:
+        outage = self._outages.get(name)
+        is_new = outage is None or self._is_over(outage)
+        if outage is None or is_new:
+            outage = self._outages[name] = _Outage()
+        was_up, outage.over_seconds = outage.over_seconds is not None, None
+        if was_up and not outage.comes_and_goes:
+            outage.comes_and_goes = True
+            outage.causes.add(cause)
+            yield WARNING, Line(f"{name} comes and goes; the log will say when it stays up", fields)
+        # Causes may take turns for as long as the outage lasts.
+        elif cause not in outage.causes and len(outage.causes) < _CAUSES_MAX:
+            outage.causes.add(cause)
+            yield WARNING, Line(f"{name} is {'down' if is_new else 'still down'}", fields)
+
+    def _is_over(self, outage: _Outage) -> bool:
+        """Whether it has been up for long enough; also where the clock was set back, for nobody knows then."""
+        return outage.over_seconds is not None and not 0 <= self._clock() - outage.over_seconds < _STEADY_SECONDS

@@ -1,22 +1,24 @@
-"""What is counted: facts as Prometheus metrics.
+"""What is counted: which metrics there are, and which fact changes which of them.
 
-Owns which fact changes which metric; the metrics themselves are `catalogue`'s, and how they are written `exposition`'s.
-Nothing is global: each `Metrics` has tables of its own, and several may live in one process.
+Labels are route names and words of the program, never keys, scopes or paths, so the number of series is known at the
+start; those that an alert needs exist from the start, at 0, because a rate cannot be taken of what is not there yet.
 
-With several workers each counts for itself (`take`), and their supervisor writes one exposition of all. Each gauge says
-by which rule; whatever only grows is added up, and what a dead worker had counted stays (`absorb`).
+Nothing is global: each `Metrics` has families of its own, and several may live in one process. Several workers count
+each for itself and hand their numbers to their supervisor (`take`), which writes them as one gateway's; what a worker
+that ended had counted stays (`absorb`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import assert_never
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.operation import Event
-from gateway.observe.catalogue import Catalogue
-from gateway.observe.exposition import Exposition, encode
+from gateway.core.verdict import Word
+from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
     EndedUnanswered,
     Fact,
@@ -29,6 +31,7 @@ from gateway.observe.facts import (
     OperationSettled,
     OperationTakenOver,
     OutcomeJournaled,
+    ProbeFinding,
     ProbeMade,
     RequestAnswered,
     RequestPassed,
@@ -39,185 +42,350 @@ from gateway.observe.facts import (
     UpstreamChanged,
     WriteRefused,
 )
-from gateway.observe.merging import Tables
+
+# `no_route_keyed`: nothing protects the request although its caller sent a key.
+_REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
+_ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+# Calls of a store whose own names say little to operators.
+_CALLS: Final = {
+    "agree_recipes": "compare_configuration",
+    "look_epoch": "check_memory",
+    "strays": "count_without_route",
+}
+_SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
+
+_SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+# What the gateway and its stores take; a call of a store is given up after some ten seconds.
+_OWN_BUCKETS: Final = (*_SMALL, 2.5, 5.0, 15.0)
+# What callers see, from a replay out of memory to an upstream that is given up on.
+_WHOLE_BUCKETS: Final = (*_SMALL[1:], 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# Of what is noticed once it takes seconds.
+_STALL_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_SWEEP_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
+
+F = TypeVar("F", bound=Family)
+
+
+def _reading(name: str, text: str, rule: Rule | None = None, **labels: str) -> Any:
+    """A field of `Readings` and the series that it is exported as: a gauge with a rule, or a counter."""
+    return field(default=0, metadata={"name": name, "text": text, "rule": rule, "labels": labels})
+
+
+_LOOKUPS: Final = ("idempotency_copy_lookups_total", "Lookups of a recorded response outside the durable store")
+_EXCHANGES: Final = (
+    "idempotency_upstream_exchanges_total",
+    "Requests to upstreams, passed through and probes included, by whether a response began to arrive",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What is not told as facts but read at each scrape.
+    """What is no fact but read at each scrape. Counts are since the start of the process."""
 
-    Counts since the start are those of the tiered store and, from `connections` on, of the clients of all upstreams.
-    """
-
-    in_flight: int = 0
-    oldest_in_flight_seconds: float = 0.0
-    cache_hits: int = 0
-    fast_hits: int = 0
-    fast_misses: int = 0
-    fast_failures: int = 0
-    copies_shed: int = 0
-    drops_owed: int = 0
-    log_lines_dropped: int = 0
-    journal_waiting: int = 0
-    journal_refused: int = 0
-    journal_bytes: int = 0
-    journal_oldest_seconds: float = 0.0
-    connections: int = 0
-    connections_opened: int = 0
-    connections_reused: int = 0
-    died_on_reuse: int = 0
-    exchanges_answered: int = 0
-    exchanges_lost: int = 0
-    exchanges_not_sent: int = 0
+    in_flight: int = _reading("idempotency_in_flight", "Operations that this gateway works on", Rule.SUM)
+    oldest_in_flight_seconds: float = _reading(
+        "idempotency_oldest_in_flight_seconds",
+        "How long the oldest of them has been worked on, 0 without one",
+        Rule.MAX,
+    )
+    cache_hits: int = _reading(*_LOOKUPS, source="cache", result="hit")
+    fast_hits: int = _reading(*_LOOKUPS, source="fast", result="hit")
+    fast_misses: int = _reading(*_LOOKUPS, source="fast", result="miss")
+    fast_failures: int = _reading(*_LOOKUPS, source="fast", result="failure")
+    fast_writes_dropped: int = _reading(
+        "idempotency_fast_writes_dropped_total", "Writes to the fast tier that were given up for lack of room"
+    )
+    purges_pending: int = _reading(
+        "idempotency_purges_pending", "Purged operations of which the fast tier may still hold a copy", Rule.SUM
+    )
+    log_lines_dropped: int = _reading(
+        "idempotency_log_lines_dropped_total", "Lines that the log could not write in time"
+    )
+    journal_waiting: int = _reading(
+        "idempotency_journal_waiting", "Outcomes in the journal that wait for the durable store", Rule.SUM
+    )
+    journal_refused: int = _reading(
+        "idempotency_journal_refused", "Outcomes in the journal that the durable store refused", Rule.SUM
+    )
+    journal_bytes: int = _reading("idempotency_journal_bytes", "What the journal holds on the disk", Rule.SUM)
+    journal_oldest_seconds: float = _reading(
+        "idempotency_journal_oldest_seconds", "How long the oldest of those that wait has waited, 0 without", Rule.MAX
+    )
+    connections: int = _reading("idempotency_upstream_connections", "Open connections to upstreams", Rule.SUM)
+    connections_opened: int = _reading(
+        "idempotency_upstream_connections_opened_total", "Connections to upstreams that were opened"
+    )
+    connections_reused: int = _reading(
+        "idempotency_upstream_connections_reused_total", "Idle connections that were taken for another request"
+    )
+    died_on_reuse: int = _reading(
+        "idempotency_upstream_connections_died_on_reuse_total",
+        "Of those, the ones that ended before a byte of a response came",
+    )
+    exchanges_answered: int = _reading(*_EXCHANGES, result="answered")
+    exchanges_lost: int = _reading(*_EXCHANGES, result="lost")
+    exchanges_not_sent: int = _reading(*_EXCHANGES, result="not_sent")
 
 
 class Metrics:
     """An observer of facts, and what a scrape gets of them. Belongs to one event loop."""
 
     def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str) -> None:
-        self._catalogue = Catalogue(tuple(routes), has_fast_tier=has_fast_tier, version=version)
+        """`routes` have their series from the start; others come with their first fact."""
+        routes = tuple(routes)
+        self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
+        self._readings = Readings()
         self._rendering = asyncio.Lock()
-        self._lines_dropped = 0
+
+        self._requests = self._counter(
+            "idempotency_requests_total", "Requests on protected routes, by verdict", route=routes, verdict=Word
+        )
+        self._unprotected_requests = self._counter(
+            "idempotency_unprotected_requests_total",
+            "Requests that were passed through without protection",
+            reason=_REASONS,
+        )
+        self._request_durations = self._histogram(
+            "idempotency_request_duration_seconds",
+            "From the arrival of a request on a protected route to the head of its response, waiting included",
+            _WHOLE_BUCKETS,
+            route=routes,
+        )
+        self._overheads = self._histogram(
+            "idempotency_overhead_seconds",
+            "The same without the upstream's part, of the requests that were executed",
+            _OWN_BUCKETS,
+            route=routes,
+        )
+        self._upstream_durations = self._histogram(
+            "idempotency_upstream_duration_seconds",
+            "How long the upstream took for an attempt",
+            _WHOLE_BUCKETS,
+            route=routes,
+        )
+        self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
+        self._takeovers = self._counter(
+            "idempotency_takeovers_total", "Operations in doubt that were sent again", route=routes
+        )
+        self._probes = self._counter(
+            "idempotency_probes_total",
+            "Probes of upstreams about operations in doubt, by finding",
+            route=routes,
+            finding=ProbeFinding,
+        )
+        self._settlements = self._counter(
+            "idempotency_settlements_total", "Attempts whose end was recorded, by event", route=routes, event=_ENDINGS
+        )
+        self._late_writes = self._counter(
+            "idempotency_late_writes_total", "Attempts whose outcome had to be written more than once", route=routes
+        )
+        self._refused_writes = self._counter(
+            "idempotency_refused_writes_total",
+            "Attempts whose outcome the store refused, because the record had gone on without them",
+            route=routes,
+        )
+        self._journaled = self._counter(
+            "idempotency_journaled_total",
+            "Attempts whose outcome went to the journal, because the durable store did not take it",
+            route=routes,
+        )
+        self._journal_failures = self._counter(
+            "idempotency_journal_failures_total", "Outcomes that neither the durable store nor the journal took"
+        )
+        self._lost_leases = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
+        # Every worker counts the whole store.
+        self._in_doubt = self._gauge(
+            "idempotency_in_doubt", "Operations in doubt in the whole store", Rule.MAX, route=routes
+        )
+        self._oldest_in_doubt = self._gauge(
+            "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
+        )
+        self._store_up = self._gauge(
+            "idempotency_store_up",
+            "Whether a store can be reached",
+            Rule.MIN,
+            tier=("durable", "fast") if has_fast_tier else ("durable",),
+        )
+        self._store_amnesia = self._gauge(
+            "idempotency_store_amnesia",
+            "Whether the durable store lost its memory, so that absent keys are refused",
+            Rule.MAX,
+        )
+        self._store_durations = self._histogram(
+            "idempotency_store_duration_seconds", "How long a call of a store took, failed ones included", _OWN_BUCKETS,
+            tier=(), verb=(),
+        )  # fmt: skip
+        self._store_errors = self._counter(
+            "idempotency_store_errors_total",
+            "Calls of a store that failed, by what is known after it",
+            tier=(),
+            verb=(),
+            error=(),
+        )
+        self._swept = self._counter(
+            "idempotency_swept_total", "Records that a sweep of this gateway moved on", event=_SWEPT
+        )
+        self._sweep_durations = self._histogram(
+            "idempotency_sweep_duration_seconds", "How long a sweep took", _SWEEP_BUCKETS
+        )
+        self._loop_stalls = self._histogram(
+            "idempotency_loop_stall_seconds", "How long the event loop was held up, when it was", _STALL_BUCKETS
+        )
+        self._workers = self._gauge(
+            "idempotency_workers",
+            "Processes of this gateway; of a silent one, which does not answer, the numbers are the last known",
+            Rule.OWN,
+            state=("serving", "silent", "absent"),
+        )
+        self._worker_restarts = self._counter(
+            "idempotency_worker_restarts_total", "Workers that were started because one had died"
+        )
+        build = self._gauge(
+            "idempotency_build_info", "The program that runs; always 1", Rule.OWN, version=(), python=()
+        )
+        self.count_workers(serving=1, silent=0, absent=0)
+        build.put(1, version, platform.python_version())
+        self._read_families = tuple(self._families_of_readings())
 
     def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
-        metric = self._catalogue
         match fact:
             case RequestAnswered():
-                metric.requests.add((fact.route, fact.word))
-                metric.request_durations.observe((fact.route,), fact.duration_seconds)
+                self._requests.add(fact.route, fact.word)
+                self._request_durations.observe(fact.duration_seconds, fact.route)
                 if fact.upstream_seconds is not None:
-                    metric.overheads.observe((fact.route,), max(0.0, fact.duration_seconds - fact.upstream_seconds))
+                    self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case RequestPassed():
-                metric.unprotected_requests.add((fact.reason if fact.key_field is None else "no_route_keyed",))
+                self._unprotected_requests.add(fact.reason if fact.key_field is None else "no_route_keyed")
                 if fact.route is not None and fact.word is not None:
-                    metric.requests.add((fact.route, fact.word))
+                    self._requests.add(fact.route, fact.word)
             case OperationClaimed():
-                metric.claims.add((fact.route,))
+                self._claims.add(fact.route)
                 if fact.is_takeover:
-                    metric.takeovers.add((fact.route,))
+                    self._takeovers.add(fact.route)
             case OperationSettled():
-                metric.settlements.add((fact.route, fact.event))
+                self._settlements.add(fact.route, fact.event)
                 if fact.upstream_seconds is not None:
-                    metric.upstream_durations.observe((fact.route,), fact.upstream_seconds)
+                    self._upstream_durations.observe(fact.upstream_seconds, fact.route)
                 if fact.is_late:
-                    metric.late_writes.add((fact.route,))
+                    self._late_writes.add(fact.route)
             case StoreCalled():
-                metric.store_durations.observe((fact.tier, fact.verb), fact.duration_seconds)
+                call = _CALLS.get(fact.verb, fact.verb)
+                self._store_durations.observe(fact.duration_seconds, fact.tier, call)
                 if fact.error is not None:
-                    metric.store_errors.add((fact.tier, fact.verb, fact.error))
+                    self._store_errors.add(fact.tier, call, fact.error)
             case ProbeMade():
-                metric.probes.add((fact.route, fact.finding))
+                self._probes.add(fact.route, fact.finding)
             case WriteRefused() | FlushRefused():
-                metric.refused_writes.add((fact.route,))
+                self._refused_writes.add(fact.route)
             case OutcomeJournaled():
-                metric.journaled.add((fact.route,))
+                self._journaled.add(fact.route)
                 if fact.upstream_seconds is not None:
-                    metric.upstream_durations.observe((fact.route,), fact.upstream_seconds)
+                    self._upstream_durations.observe(fact.upstream_seconds, fact.route)
             case JournalFailed():
-                metric.journal_failures.add()
+                self._journal_failures.add()
             case LeaseLost():
-                metric.lost_leases.add()
+                self._lost_leases.add()
             case MemoryChanged():
-                metric.store_amnesia.put((), float(fact.is_lost))
+                self._store_amnesia.put(fact.is_lost)
             case TierChanged():
-                metric.store_up.put((fact.tier,), float(fact.up))
+                self._store_up.put(fact.up, fact.tier)
             case UpstreamChanged() | OperationTakenOver() | EndedUnanswered():
-                # Counted by the client of the upstream, as a claim, and as what its caller was answered.
+                # Counted by the client of the upstream, as a claim, and by the verdict that its caller got.
                 pass
             case SweepDone():
-                metric.swept.add((Event.LAPSE,), fact.lapsed)
-                metric.swept.add((Event.RETIRE,), fact.retired)
-                metric.swept.add((Event.COLLECT,), fact.collected)
-                metric.sweep_durations.observe((), fact.duration_seconds)
+                for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected), strict=True):
+                    self._swept.add(event, amount=count)
+                self._sweep_durations.observe(fact.duration_seconds)
             case TallyTaken():
                 # Also routes that the configuration no longer has: what is in doubt under them still is.
-                for labels in metric.in_doubt.values:
-                    metric.in_doubt.put(labels, 0.0)
+                for labels in self._in_doubt.rows:
+                    self._in_doubt.put(0, *labels)
                 for route, count in fact.in_doubt:
-                    metric.in_doubt.put((route,), float(count))
-                metric.oldest_in_doubt.put((), fact.oldest_in_doubt_seconds)
+                    self._in_doubt.put(count, route)
+                self._oldest_in_doubt.put(fact.oldest_in_doubt_seconds)
             case LoopStalled():
-                metric.loop_stalls.observe((), fact.lag_seconds)
+                self._loop_stalls.observe(fact.lag_seconds)
             case _:
                 assert_never(fact)
 
     def read_with(self, read: Callable[[], Readings]) -> None:
-        """From now on ask `read`, on the event loop, at each scrape."""
+        """From now on call `read`, on the event loop, at each scrape."""
         self._read = read
 
-    async def render(self, accept: str) -> Exposition:
-        """Everything as it is now, in the format that the `Accept` field asks for.
+    async def render(
+        self, accept: str, workers: Callable[[], tuple[Sequence[Counted], Sequence[int]]] = lambda: ((), ())
+    ) -> Exposition:
+        """Everything as it is now, in the format that the `Accept` header asks for.
 
-        The numbers are copied at once and written out in a thread, one scrape after the other: a thousand routes must
-        not hold up the event loop.
+        `workers` gives a supervisor's: what each counted that was not absorbed, and the process ids of those that live.
+        It is written in a thread, one scrape after the other: a thousand routes must not hold up the event loop.
         """
         async with self._rendering:
             self._take_readings()
-            taken = [family.taken() for family in self._catalogue.families]
-            return await asyncio.to_thread(encode, taken, accept)
+            # Asked here, because one may end and be absorbed while another scrape is being written.
+            numbers, pids = workers()
+            whole = [
+                (family, dict(family.rows), [each.get(name, {}) for each in numbers])
+                for name, family in self._families.items()
+            ]
+            return await asyncio.to_thread(encode, whole, accept, pids)
 
     # -- several workers ----------------------------------------------------------------------------------------------
 
-    def take(self) -> Tables:
-        """Everything as it is now, to be merged by another process."""
+    def take(self) -> Counted:
+        """Everything as it is now, to be merged by the supervisor."""
         self._take_readings()
-        return {family.name: packed for family in self._catalogue.families if (packed := family.packed())}
+        return {name: packed for name, family in self._families.items() if (packed := family.packed())}
 
-    def absorb(self, tables: Tables) -> None:
-        """Count on from what a process that ended had counted."""
-        for family in self._catalogue.families:
-            if family.name in tables:
-                family.absorb(tables[family.name])
+    def absorb(self, numbers: Counted) -> None:
+        """Go on with what a worker that ended had counted. Its gauges end with it."""
+        for name, rows in numbers.items():
+            self._families[name].absorb(rows)
 
     def count_workers(self, *, serving: int, silent: int, absent: int) -> None:
         """In which states the workers are."""
-        workers = self._catalogue.workers
-        workers.put(("serving",), serving)
-        workers.put(("silent",), silent)
-        workers.put(("absent",), absent)
+        self._workers.put(serving, "serving")
+        self._workers.put(silent, "silent")
+        self._workers.put(absent, "absent")
 
     def count_restart(self) -> None:
         """A worker is started in place of one that died."""
-        self._catalogue.worker_restarts.add()
+        self._worker_restarts.add()
 
-    def count_lines_dropped(self, total: int) -> None:
-        """So many lines of this process were lost so far."""
-        self._catalogue.log_lines_dropped.add((), total - self._lines_dropped)
-        self._lines_dropped = total
-
-    async def render_merged(
-        self, accept: str, workers: Callable[[], tuple[Sequence[Tables], Sequence[int]]]
-    ) -> Exposition:
-        """What workers counted, together with what this process did, in the format that `Accept` asks for.
-
-        `workers` gives what each counted that was not absorbed, and the process ids of those that live.
-        """
-        async with self._rendering:
-            # Asked here, because one may end and be absorbed while another scrape is being rendered.
-            tables, pids = workers()
-            merged = [family.merged(tables) for family in self._catalogue.families]
-            return await asyncio.to_thread(encode, merged, accept, pids)
+    # -- families -----------------------------------------------------------------------------------------------------
 
     def _take_readings(self) -> None:
-        metric, readings = self._catalogue, self._read()
-        metric.in_flight.put((), readings.in_flight)
-        metric.oldest_in_flight.put((), readings.oldest_in_flight_seconds)
-        metric.copy_lookups.put(("cache", "hit"), readings.cache_hits)
-        metric.copy_lookups.put(("fast", "hit"), readings.fast_hits)
-        metric.copy_lookups.put(("fast", "miss"), readings.fast_misses)
-        metric.copy_lookups.put(("fast", "failure"), readings.fast_failures)
-        metric.copies_shed.put((), readings.copies_shed)
-        metric.drops_owed.put((), readings.drops_owed)
-        metric.log_lines_dropped.put((), readings.log_lines_dropped)
-        metric.journal_waiting.put((), readings.journal_waiting)
-        metric.journal_refused.put((), readings.journal_refused)
-        metric.journal_bytes.put((), readings.journal_bytes)
-        metric.journal_oldest.put((), readings.journal_oldest_seconds)
-        metric.connections.put((), readings.connections)
-        metric.connections_opened.put((), readings.connections_opened)
-        metric.connections_reused.put((), readings.connections_reused)
-        metric.died_on_reuse.put((), readings.died_on_reuse)
-        metric.exchanges.put(("answered",), readings.exchanges_answered)
-        metric.exchanges.put(("lost",), readings.exchanges_lost)
-        metric.exchanges.put(("not_sent",), readings.exchanges_not_sent)
+        before, self._readings = self._readings, self._read()
+        for family, labels, name in self._read_families:
+            value = getattr(self._readings, name)
+            if isinstance(family, Gauge):
+                family.put(value, *labels)
+            else:
+                # Beside what was absorbed.
+                family.add(*labels, amount=value - getattr(before, name))
+
+    def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
+        return self._new(Counter(name, text, labels))
+
+    def _gauge(self, name: str, text: str, rule: Rule, **labels: Iterable[str]) -> Gauge:
+        return self._new(Gauge(name, text, labels, rule))
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float], **labels: Iterable[str]) -> Histogram:
+        return self._new(Histogram(name, text, labels, bounds))
+
+    def _new(self, family: F) -> F:
+        self._families[family.name] = family
+        return family
+
+    def _families_of_readings(self) -> Iterator[tuple[Counter | Gauge, tuple[str, ...], str]]:
+        """Of each reading its family, the values of its labels, and its name."""
+        families: dict[str, Counter | Gauge] = {}
+        for each in fields(Readings):
+            name, text, rule, labels = (each.metadata[key] for key in ("name", "text", "rule", "labels"))
+            family = families.get(name)
+            if family is None:
+                nothing: dict[str, tuple[str, ...]] = dict.fromkeys(labels, ())
+                family = Counter(name, text, nothing) if rule is None else Gauge(name, text, nothing, rule)
+                families[name] = self._new(family)
+            yield family, tuple(labels.values()), each.name

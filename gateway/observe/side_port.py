@@ -1,16 +1,15 @@
 """A port beside the traffic, for people and programs that look after the gateway: terse, bounded, and silent about what
 it is made of.
 
-Owns the listening and how little is taken in: few connections, short lines, few fields, no body that was decompressed.
-It knows nothing of what is asked there.
+Owns the listening and how little is taken in: few connections, short lines, few headers, no body that was decompressed.
+What is served there is an application's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -19,10 +18,11 @@ _LOG = logging.getLogger("gateway")
 
 # More than look after one gateway. Each takes a descriptor from those of the traffic.
 _CONNECTIONS_MAX: Final = 256
-_FIELDS_MAX: Final = 64
+_HEADERS_MAX: Final = 64
 _IDLE_SECONDS: Final = 75.0
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Refuse = Callable[[int, Mapping[str, str]], web.Response]
+"""Makes the response to what aiohttp does not serve, of the status and the headers that belong to it."""
 
 
 class _TerseResponse(web.Response):
@@ -34,57 +34,75 @@ class _TerseResponse(web.Response):
 
 
 def terse(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An answer that nobody keeps, or takes for anything but what it says that it is."""
+    """A response that nobody keeps, or takes for anything but what it says that it is."""
     fixed = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return _TerseResponse(status=status, body=body, headers={**fixed, **(headers or {})})
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How a port speaks: `name` is for the log, `refuse` makes the answer to what is no request, or fails."""
-
-    name: str
-    refuse: Callable[[int], web.Response]
-    line_bytes_max: int
-    stop_seconds: float
-
-
 class SidePort:
-    """Listens from `start` to `stop`; `handle` answers."""
+    """Serves `app` from `start` to `stop`. `name` is for the log."""
 
-    def __init__(self, handle: Handler, manner: Manner) -> None:
-        self._handle = handle
-        self._manner = manner
-        self._runner: web.ServerRunner | None = None
+    def __init__(
+        self, name: str, app: web.Application, refuse: Refuse, *, line_bytes_max: int, stop_seconds: float
+    ) -> None:
+        self._name = name
+        self._refuse = refuse
+        self._line_bytes_max = line_bytes_max
+        self._runner = web.AppRunner(app, shutdown_timeout=stop_seconds)
+        self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
-        # An aiohttp server belongs to the loop that runs when it is made.
-        self._runner = web.ServerRunner(_Server(self._handle, self._manner), shutdown_timeout=self._manner.stop_seconds)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            self._listener = await asyncio.get_running_loop().create_server(self._connected, host, port)
         except BaseException:
             await self.stop()
             raise
-        bound: int = self._runner.addresses[0][1]
+        bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         """Close the listener; what is under way gets a bounded time. Harmless when it does not listen."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        await self._runner.cleanup()
+
+    def _connected(self) -> web.RequestHandler:
+        """What speaks on a new connection. Where there are too many, the one that has been open for longest ends."""
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the port does not listen")
+        # Not the newcomer: it may be a probe, and the others may be there to keep it out.
+        connections = [each for each in server.connections if each.transport is not None]
+        if len(connections) >= _CONNECTIONS_MAX:
+            connections[0].force_close()
+        return _Connection(
+            server,
+            self._name,
+            self._refuse,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            keepalive_timeout=_IDLE_SECONDS,
+            max_line_size=self._line_bytes_max,
+            max_field_size=self._line_bytes_max,
+            max_headers=_HEADERS_MAX,
+            lingering_time=0.0,
+            # A small body could grow into a large one.
+            auto_decompress=False,
+        )
 
 
-class _Protocol(web.RequestHandler):
-    """Answers what is not HTTP as tersely as the rest, and without filling the log."""
+class _Connection(web.RequestHandler):
+    """Gives what aiohttp refuses the form of the port's other responses, and does not fill the log with it."""
 
-    __slots__ = ("_manner",)
+    __slots__ = ("_name", "_refuse")
 
-    def __init__(self, server: web.Server, manner: Manner, **options: Any) -> None:
+    def __init__(self, server: web.Server, name: str, refuse: Refuse, **options: Any) -> None:
         super().__init__(server, **options)
-        self._manner = manner
+        self._name = name
+        self._refuse = refuse
 
     def handle_error(
         self,
@@ -94,41 +112,14 @@ class _Protocol(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         level = logging.ERROR if status >= 500 else logging.DEBUG
-        _LOG.log(level, "the %s port answered %d", self._manner.name, status, exc_info=exc if status >= 500 else None)
-        response = self._manner.refuse(status)
+        _LOG.log(level, "the %s port responded %d", self._name, status, exc_info=exc if status >= 500 else None)
+        response = self._refuse(status, {})
         response.force_close()
         return response
 
-
-class _Server(web.Server):
-    def __init__(self, handle: Handler, manner: Manner) -> None:
-        super().__init__(handle)
-        self._manner = manner
-        # Longest open first.
-        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        self._open[handler] = transport
-        if len(self._open) > _CONNECTIONS_MAX:
-            # Not the newcomer: it may be a probe, and the others may be there to keep it out.
-            self._open.pop(next(iter(self._open))).abort()
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._open.pop(handler, None)
-
-    def __call__(self) -> web.RequestHandler:
-        return _Protocol(
-            self,
-            self._manner,
-            loop=asyncio.get_running_loop(),
-            access_log=None,
-            keepalive_timeout=_IDLE_SECONDS,
-            max_line_size=self._manner.line_bytes_max,
-            max_field_size=self._manner.line_bytes_max,
-            max_headers=_FIELDS_MAX,
-            lingering_time=0.0,
-            # A small body could grow into a large one.
-            auto_decompress=False,
-        )
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPException):
+            resp = self._refuse(resp.status, {"Allow": resp.headers["Allow"]} if "Allow" in resp.headers else {})
+        return await super().finish_response(request, resp, start_time)

@@ -1,7 +1,6 @@
 """The status port: whether the gateway lives, whether it serves, and what it counts. For probes and scrapers.
 
-Owns three paths, and changes nothing: only GET and HEAD are answered. It speaks without saying what it is made of, and
-takes little: short lines, no body, few scrapes at once.
+Owns three paths, and changes nothing: only GET and HEAD are answered, and few scrapes at once.
 
 The gateway is ready while it serves, with or without its stores: unprotected traffic must not fall with a store, and
 protected requests get an answer that says what to do. Who wants to route by the store asks `/readyz?require=store`.
@@ -12,25 +11,22 @@ take over what would have gone to one that does not; they live while none of the
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
+import orjson
 from aiohttp import web
 
 from gateway.observe.exposition import Exposition
 from gateway.observe.facts import Fact, MemoryChanged, TierChanged
-from gateway.observe.side_port import Manner, SidePort, terse
+from gateway.observe.side_port import SidePort, terse
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 METRICS_PATH: Final = "/metrics"
 
 _SCRAPES_MAX: Final = 4
-_TEXT: Final = "text/plain; charset=utf-8"
-_JSON: Final = "application/json"
 
 
 @dataclass(slots=True)
@@ -99,7 +95,7 @@ def _up(is_up: bool) -> str:
 
 
 class StatusServer:
-    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` field asks for.
+    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` header asks for.
 
     `look` brings `health` up to date, in a bounded time; without it, it always is.
     """
@@ -114,7 +110,11 @@ class StatusServer:
         self._render = render
         self._look = look
         self._scrapes = 0
-        self._port = SidePort(self._handle, _MANNER)
+        app = web.Application()
+        app.add_routes(
+            [web.get(LIVE_PATH, self._live), web.get(READY_PATH, self._ready), web.get(METRICS_PATH, self._metrics)]
+        )
+        self._port = SidePort("status", app, _refuse, line_bytes_max=2048, stop_seconds=2.0)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
@@ -124,50 +124,36 @@ class StatusServer:
         """Close the listener and every connection. Harmless when it does not listen."""
         await self._port.stop()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        answers = {LIVE_PATH: self._live, READY_PATH: self._ready, METRICS_PATH: self._metrics}
-        answer = answers.get(request.path)
-        if answer is None:
-            return _said(404, "There is nothing here.\n")
-        if request.method not in ("GET", "HEAD"):
-            response = _said(405, "This port only reads.\n")
-            response.headers["Allow"] = "GET, HEAD"
-            return response
-        return await answer(request)
+    async def _live(self, request: web.Request) -> web.Response:
+        return _text(200, "live\n") if self._health.is_live else _text(503, "A worker does not answer.\n")
 
-    async def _live(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _said(200, "live\n") if self._health.is_live else _said(503, "A worker does not answer.\n")
-
-    async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
-        required = {
-            value for name, value in parse_qsl(request.query_string, keep_blank_values=True) if name == "require"
-        }
+    async def _ready(self, request: web.Request) -> web.Response:
+        required = set(request.query.getall("require", ()))
         if required - {"store"}:
-            return _said(400, "Only `store` can be required.\n")
+            return _text(400, "Only `store` can be required.\n")
         if self._look is not None:
             await self._look()
         is_ready = self._health.is_ready(requires_store=bool(required))
         body = {"status": "ready" if is_ready else "not ready", "parts": self._health.parts()}
-        return _said(200 if is_ready else 503, json.dumps(body) + "\n", _JSON)
+        return terse(200 if is_ready else 503, orjson.dumps(body) + b"\n", "application/json")
 
-    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _metrics(self, request: web.Request) -> web.Response:
         if self._scrapes >= _SCRAPES_MAX:
-            return _said(503, "Too many scrapes at once.\n")
+            return _text(503, "Too many scrapes at once.\n")
         self._scrapes += 1
         try:
             exposition = await self._render(request.headers.get("Accept", ""))
         finally:
             self._scrapes -= 1
-        return _said(200, exposition.body, exposition.content_type)
+        return terse(200, exposition.body, exposition.content_type)
 
 
-def _said(status: int, body: str | bytes, content_type: str = _TEXT) -> web.Response:
-    return terse(status, body.encode() if isinstance(body, str) else body, content_type)
+_REFUSALS: Final = {404: "There is nothing here.\n", 405: "This port only reads.\n"}
 
 
-_MANNER: Final = Manner(
-    "status",
-    lambda status: _said(status, "This request cannot be answered.\n"),
-    line_bytes_max=2048,
-    stop_seconds=2.0,
-)
+def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
+    return _text(status, _REFUSALS.get(status, "This request cannot be answered.\n"), headers)
+
+
+def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return terse(status, text.encode(), "text/plain; charset=utf-8", headers)

@@ -6,7 +6,7 @@ it; and one whose body is not kept is in the record before its first byte goes o
 the journal stands in for the record. The write is repeated until one of them has it, and until then nobody is told that
 anything is known.
 
-`last_word` is at any moment the command that ends the claim truthfully, should everything stop here.
+The operation's `last_word` is at any moment the command that ends the claim truthfully, should everything stop here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 from dataclasses import replace
 from typing import Final, assert_never
 
-from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
@@ -25,7 +24,6 @@ from gateway.core.operation import (
     Forget,
     Lapsed,
     LastWord,
-    Record,
     Release,
     Result,
     Snapshot,
@@ -33,15 +31,15 @@ from gateway.core.operation import (
 )
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Word
-from gateway.observe.facts import EndedUnanswered, Herald, OperationSettled, WriteRefused
+from gateway.observe.facts import Herald, OperationSettled, WriteRefused
 from gateway.protect.answer_stream import AnswerStream
 from gateway.protect.compose import by_record, expires_field
 from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_answer
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease
+from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
-from gateway.protect.request_info import request_info
 from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import Indefinite, Rejected, Store, StoreError
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
@@ -54,98 +52,44 @@ _PATIENCE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 3.0
 
 
-@immutable
-class AttemptResult:
-    """How an attempt ended: `reply` for its first caller, and what the `others` get who waited.
-
-    That is one reply for all of them, or the record as it is then, which says what each gets. `is_recorded`: the store
-    has this or, because it is an answer, is going to. Otherwise others may go on with the operation once the lease is
-    over, and it may end in another way.
-    """
-
-    reply: Reply
-    others: Reply | Snapshot
-    upstream_status: int | None = None
-    upstream_seconds: float | None = None
-    is_recorded: bool = False
-
-
 class Attempt:
-    """The attempt of one granted claim. `run` it once, in a task."""
+    """The attempt under the granted claim of an operation. `run` it once, in the operation's task."""
 
     def __init__(
         self,
+        operation: Operation,
         claimed: ClaimedRequest,
         lease: Lease,
         store: Store,
         journaling: Journaling,
         herald: Herald,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self._operation = operation
         self._claimed = claimed
         self._lease = lease
         self._store = store
         self._journaling = journaling
         self._herald = herald
-        self._loop = asyncio.get_running_loop()
-        self._stopwatch = Stopwatch()
-        self._result: asyncio.Future[AttemptResult] = self._loop.create_future()
-        # The first caller's; where nothing durable takes the outcome, there is a later one for the others.
-        self._first_result = self._result
-        self._has_first_caller = True
-        # What was published for the first caller, who has yet to take it: a stream is for nobody else.
-        self._untaken: AttemptResult | None = None
-        self.last_word: LastWord | None = claimed.release()
-
-    @property
-    def record(self) -> Record:
-        """The record as it was when the claim was granted."""
-        return self._claimed.record
-
-    def is_exclusive(self) -> bool:
-        """Whether the claim is surely still this attempt's. When False, it may or may not be."""
-        return self._lease.is_trusted()
-
-    async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
-        """How the attempt ended, or None when that did not become known in time.
-
-        Cancelling this cancels nothing else.
-        """
-        return await _wait(self._result, timeout_seconds)
-
-    async def take_result(self, timeout_seconds: float) -> AttemptResult | None:
-        """The same for the first caller, once: a response that is streamed is then the caller's to read or abort."""
-        try:
-            result = await _wait(self._first_result, timeout_seconds)
-            if result is not None:
-                self._untaken = None
-            return result
-        finally:
-            self.first_caller_left()
-
-    def first_caller_left(self) -> None:
-        """The first caller takes nothing any more. Harmless when repeated."""
-        self._has_first_caller = False
-        untaken, self._untaken = self._untaken, None
-        if untaken is not None:
-            self._drop(untaken, is_last=True)
+        self._loop = loop
 
     async def run(self) -> None:
-        """Forward, conclude, record. Cancelled, it leaves `last_word` to be said by whoever cancelled it."""
+        """Forward, conclude, record. Cancelled, it leaves the operation's `last_word` to whoever cancelled it."""
         try:
             conclusion = await self._forward()
             try:
                 await self._settle(conclusion)
             except BaseException:
-                _abort_stream(conclusion.reply)
+                abort_stream(conclusion.reply)
                 raise
         finally:
-            if not self._result.done():
+            if not self._operation.has_result:
                 reply = self._interrupted()
-                self._publish(AttemptResult(reply, reply))
+                self._operation.publish(AttemptResult(reply, reply))
 
     def _interrupted(self) -> Reply:
         """What can be said when everything stops here: as much as `last_word` says, which may still be recorded."""
-        if isinstance(self.last_word, Release | Forget):
+        if isinstance(self._operation.last_word, Release | Forget):
             return self._claimed.refuse(Word.OVERLOADED, 503)
         return self._claimed.refuse(Word.IN_DOUBT, 503)
 
@@ -154,7 +98,11 @@ class Attempt:
         target = request.route.target
         stopwatch = Stopwatch()
         execution = Execution(
-            request.identity.operation_id, self.record.token, target.key, target.key_headers, request.canonical_key
+            request.identity.operation_id,
+            self._claimed.record.token,
+            target.key,
+            target.key_headers,
+            request.canonical_key,
         )
         try:
             result = await target.upstream.exchange(
@@ -178,7 +126,7 @@ class Attempt:
     def _may_send(self) -> bool:
         if not self._lease.is_trusted():
             return False
-        self.last_word = self._claimed.abandon("interrupted")
+        self._operation.last_word = self._claimed.abandon("interrupted")
         return True
 
     async def _take(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
@@ -214,7 +162,7 @@ class Attempt:
         is_late = False
         said_seconds: float | None = None
         while True:
-            self.last_word = conclusion.command
+            self._operation.last_word = conclusion.command
             started = self._lease.clock()
             if said_seconds is None:
                 said_seconds = started
@@ -230,16 +178,16 @@ class Attempt:
                 if self._loop.time() >= patient_until:
                     outcome = await self._journal(conclusion, said_seconds)
                     if outcome is not None:
-                        self.last_word = None
-                        self._publish(outcome)
+                        self._operation.last_word = None
+                        self._operation.publish(outcome)
                         return
                     self._publish_unrecorded(conclusion)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
-                self.last_word = None
+                self._operation.last_word = None
                 waited_us = microseconds(self._lease.clock() - started)
-                self._publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
+                self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
     async def _apply(self, command: LastWord) -> Result:
@@ -253,7 +201,7 @@ class Attempt:
         """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
         try:
             snapshot = await self._journaling.keep(
-                self.record,
+                self._claimed.record,
                 conclusion.command,
                 detail=conclusion.detail,
                 upstream_seconds=conclusion.upstream_seconds,
@@ -277,38 +225,11 @@ class Attempt:
         """
         is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
-        self._publish(AttemptResult(reply, reply), is_last=False)
-        self._result = self._loop.create_future()
-        _abort_stream(conclusion.reply)
-
-    def _publish(self, result: AttemptResult, *, is_last: bool = True) -> None:
-        if self._has_first_caller:
-            self._has_first_caller = False
-            self._untaken = result
-        else:
-            self._drop(result, is_last=is_last)
-        self._result.set_result(result)
-
-    def _drop(self, result: AttemptResult, *, is_last: bool) -> None:
-        """The first caller waits no more: the line in the log that its request would have had is this one."""
-        _abort_stream(result.reply)
-        request, reply = self._claimed.request, result.reply
-        if is_last and reply.word is not None:
-            self._herald.state(
-                EndedUnanswered(
-                    route=request.route.name,
-                    word=reply.word,
-                    status=reply.status,
-                    duration_seconds=self._stopwatch.seconds,
-                    operation_id=request.identity.operation_id,
-                    upstream_status=result.upstream_status,
-                    attempt=self.record.attempts,
-                    request=request_info(request.head),
-                )
-            )
+        self._operation.publish(AttemptResult(reply, reply), is_final=False)
+        abort_stream(conclusion.reply)
 
     def _result_of(self, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool) -> AttemptResult:
-        request, token = self._claimed.request, self.record.token
+        request, token = self._claimed.request, self._claimed.record.token
         identity, event = request.identity, EVENT_OF[type(conclusion.command)]
         others: Reply | Snapshot | None
         match result:
@@ -342,15 +263,8 @@ class Attempt:
                 self._herald.state(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
                 )
-                _abort_stream(conclusion.reply)
-                reply = by_record(
-                    snapshot,
-                    request.fingerprints,
-                    request.route,
-                    request.head.headers,
-                    identity.operation_id,
-                    free_word=Word.IN_DOUBT,
-                )
+                abort_stream(conclusion.reply)
+                reply = by_record(snapshot, request, free_word=Word.IN_DOUBT)
                 # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot
@@ -359,13 +273,3 @@ class Attempt:
                 )
             case _:
                 assert_never(result)
-
-
-async def _wait(result: asyncio.Future[AttemptResult], timeout_seconds: float) -> AttemptResult | None:
-    await asyncio.wait((result,), timeout=max(0.0, timeout_seconds))
-    return result.result() if result.done() else None
-
-
-def _abort_stream(reply: Reply) -> None:
-    if not isinstance(reply.body, bytes):
-        reply.body.abort()

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import (
@@ -40,7 +41,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.recovery import may_recover
-from gateway.core.verdict import Claimable, Doubt, judge
+from gateway.core.verdict import Claimable, Doubt, Judgement, judge
 from gateway.store.base import (
     KNOWN,
     Amnesic,
@@ -62,6 +63,11 @@ _PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
 _CLAIM_SECONDS_MIN: Final = 1.0
 _CLAIM_SECONDS_MAX: Final = 5.0
 _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
+
+
+def _new_attempt_id() -> UUID:
+    """Unique is enough: it opens nothing. To ask the system hands the interpreter over to a thread of the store."""
+    return UUID(int=random.getrandbits(128), version=4)
 
 
 @immutable
@@ -132,16 +138,6 @@ class _Pursuit:
         return replace(self, terms=replace(self.terms, is_executed_anyway=False))
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What the store has said so far of a claim that is said again and again.
-
-    `is_withheld`: the key may be somebody else's, so that nothing may be forwarded without this claim.
-    """
-
-    is_withheld: bool = False
-
-
 class Claiming:
     """Claims for one gateway. `holder` names it in the records."""
 
@@ -184,7 +180,14 @@ class Claiming:
         until = self._loop.time() + patience_seconds
         for _ in range(_STATEMENTS_MAX):
             command = Claim(
-                identity, uuid4(), self._holder, fingerprint, self._lease_us, read_token, terms.probe, terms.request
+                identity,
+                _new_attempt_id(),
+                self._holder,
+                fingerprint,
+                self._lease_us,
+                read_token,
+                terms.probe,
+                terms.request,
             )
             answer = await self._say(_Pursuit(command, terms, until))
             if isinstance(answer, Unavailable) and terms.is_executed_anyway and not answer.is_refused:
@@ -193,7 +196,7 @@ class Claiming:
                 return replace(answer, is_first=True)
             if not isinstance(answer, Seen):
                 return answer
-            judgement = judge(answer.snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+            judgement = _judge(answer.snapshot, ours, terms)
             match judgement:
                 case Claimable():
                     read_token, fingerprint = judgement.read_token, judgement.fingerprint
@@ -225,7 +228,7 @@ class Claiming:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
-        judgement = judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+        judgement = _judge(snapshot, ours, terms)
         return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -237,53 +240,49 @@ class Claiming:
 
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
-        command = Takeover(operation_id, record.token, uuid4(), self._holder, self._lease_us, terms.request)
+        command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
         return await self._say(_Pursuit(command, terms, until))
 
     async def _say(self, pursuit: _Pursuit) -> Admission:
-        heard = _Heard()
-        try:
-            async with asyncio.timeout_at(pursuit.until):
-                return await self._say_until_known(pursuit, heard)
-        except TimeoutError as over:
-            # Cut off inside a statement, or in the pause after one that was lost.
-            is_known = heard.is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
-            self._pursue(pursuit.unexecuted() if is_known else pursuit)
-            return Unavailable("the store did not answer in time", is_definite=False, is_refused=is_known)
-        except BaseException:
-            # Cancelled, or a defect: neither forwards anything.
-            self._pursue(pursuit.unexecuted())
-            raise
-
-    async def _say_until_known(self, pursuit: _Pursuit, heard: _Heard) -> Admission:
-        """Say the claim until something is known of it, or it was said often enough.
+        """Say the claim until something is known of it, it was said often enough, or patience is over.
 
         No answer: it may have arrived, and is said again; from then on no error proves that it did not. An error that
         says that this statement changed nothing is an answer only where none before it was lost. That the store lost
         its memory is an answer always; an earlier statement may have been granted, and is then pursued.
         """
-        is_definite, is_refused = True, False
+        # `is_withheld`: the key may be somebody else's, so that nothing may be forwarded without this claim.
+        is_definite, is_refused, is_withheld = True, False, False
         detail = ""
-        for pause in _PAUSES_SECONDS:
-            if pause:
-                await asyncio.sleep(pause)
-            started = self._clock()
-            try:
-                result = await self._store.apply(pursuit.command)
-            except Indefinite as error:
-                is_definite, is_refused, detail = False, heard.is_withheld, str(error)
-            except Amnesic as error:
-                if not is_definite:
-                    self._pursue(pursuit.unexecuted())
-                return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
-            except (NotApplied, Rejected, Withheld) as error:
-                # After a lost answer, whoever is at the key may be the statement that it was the answer to.
-                heard.is_withheld |= isinstance(error, Withheld)
-                is_refused, detail = heard.is_withheld or isinstance(error, Rejected), str(error)
-                if is_definite:
-                    return Unavailable(detail, is_definite=True, is_refused=is_refused)
-            else:
-                return self._admission_by(result, pursuit, started)
+        try:
+            async with asyncio.timeout_at(pursuit.until):
+                for pause in _PAUSES_SECONDS:
+                    if pause:
+                        await asyncio.sleep(pause)
+                    started = self._clock()
+                    try:
+                        result = await self._store.apply(pursuit.command)
+                    except Indefinite as error:
+                        is_definite, is_refused, detail = False, is_withheld, str(error)
+                    except Amnesic as error:
+                        if not is_definite:
+                            self._pursue(pursuit.unexecuted())
+                        return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
+                    except (NotApplied, Rejected, Withheld) as error:
+                        # After a lost answer, whoever is at the key may be the statement that it was the answer to.
+                        is_withheld |= isinstance(error, Withheld)
+                        is_refused, detail = is_withheld or isinstance(error, Rejected), str(error)
+                        if is_definite:
+                            return Unavailable(detail, is_definite=True, is_refused=is_refused)
+                    else:
+                        return self._admission_by(result, pursuit, started)
+        except TimeoutError as over:
+            # Cut off inside a statement, or in the pause after one that was lost.
+            is_refused = is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
+            detail = "the store did not answer in time"
+        except BaseException:
+            # Cancelled, or a defect: neither forwards anything.
+            self._pursue(pursuit.unexecuted())
+            raise
         self._pursue(pursuit.unexecuted() if is_refused else pursuit)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
@@ -354,6 +353,10 @@ class Claiming:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         return len(tasks)
+
+
+def _judge(snapshot: Snapshot, ours: Sequence[Fingerprint], terms: Terms) -> Judgement:
+    return judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
 
 
 def _last_word_of(pursuit: _Pursuit, record: Record | None) -> LastWord | None:

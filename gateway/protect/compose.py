@@ -5,16 +5,15 @@ Pure. Which reply is due is decided elsewhere; here is what it looks like.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
-from uuid import UUID
 
 from gateway.core.message import Headers, field_values
-from gateway.core.operation import MICROSECONDS, Event, Fingerprint, Record, Snapshot
+from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot
 from gateway.core.recovery import for_repeats, retry_after_seconds
-from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word, judge
+from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Wait, Word
 from gateway.protect.decoding import is_unaccepted
+from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, http_date
 from gateway.protect.route import Route
@@ -52,35 +51,41 @@ def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> t
     return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
-def by_record(
-    snapshot: Snapshot,
-    ours: Sequence[Fingerprint],
-    route: Route,
-    request_headers: Headers,
-    operation_id: UUID,
-    *,
-    free_word: Word,
-) -> Reply:
-    """What rules 9 to 14 say of the record to somebody who does not claim, now.
+def by_record(snapshot: Snapshot, request: KeyedRequest, *, free_word: Word) -> Reply:
+    """What rules 9 to 14 say of the record to somebody who does not claim, now; `free_word` as in `by_judgement`."""
+    return by_judgement(request.judge(snapshot), snapshot, request, free_word=free_word)
+
+
+def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_word: Word) -> Reply:
+    """What somebody gets who does not claim, where the record was judged so and nobody is waited for.
 
     `free_word` is the word where the record is free: `released` for a waiter, who may try again, and `in-doubt` for a
     holder whose own answer was fenced off.
     """
-    match judge(snapshot, ours, accept_recipe_change=route.accepts_recipe_change):
+    route = request.route
+    match judgement:
         case Replay(record):
-            return replay_of(record, request_headers)
+            return replay_of(record, request.head.headers)
         case Refuse(word, record):
             return refuse_by(word, record, route)
         case Doubt(record, is_same):
-            return in_doubt(snapshot, record, route, is_same=is_same)
+            return _in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
-            return in_flight_at(snapshot, record, route)
+            return in_flight(
+                record,
+                route,
+                ran_seconds=(snapshot.now_us - record.claimed_us) / MICROSECONDS,
+                remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
+            )
         case Claimable():
-            if free_word is Word.IN_DOUBT:
-                # The store has forgotten the attempt, and with it what a repeat could be sent again for.
-                return refuse(Word.IN_DOUBT, shape=route.shape, status=502, operation_id=operation_id)
-            return refuse(Word.RELEASED, shape=route.shape, operation_id=operation_id)
-        case judgement:
+            # For a holder the store has forgotten the attempt, and with it what a repeat could be sent again for.
+            return refuse(
+                free_word,
+                shape=route.shape,
+                status=502 if free_word is Word.IN_DOUBT else None,
+                operation_id=request.identity.operation_id,
+            )
+        case _:
             assert_never(judgement)
 
 
@@ -95,7 +100,7 @@ def refuse_by(word: Word, record: Record, route: Route) -> Reply:
     return reply if why is None else replace(reply, why=why)
 
 
-def in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
+def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
     """Rule 14, with what a repeat can do about it. `is_same`: as in `Doubt`."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
@@ -127,14 +132,4 @@ def in_flight(
         operation_id=record.identity.operation_id,
         record=record,
         retry_after_seconds=max(1, int(min(ran_seconds, remaining_seconds))),
-    )
-
-
-def in_flight_at(snapshot: Snapshot, record: Record, route: Route) -> Reply:
-    """Rule 13 for an operation of which only the record is known here."""
-    return in_flight(
-        record,
-        route,
-        ran_seconds=(snapshot.now_us - record.claimed_us) / MICROSECONDS,
-        remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
     )

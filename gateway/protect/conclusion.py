@@ -11,22 +11,8 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, ResponseHead, StoredResponse
-from gateway.core.operation import (
-    Abandon,
-    Complete,
-    Event,
-    Forget,
-    LastWord,
-    Record,
-    Release,
-)
-from gateway.core.outcome import (
-    Outcome,
-    conclude_answered,
-    conclude_not_sent,
-    conclude_unknown,
-    windows_us,
-)
+from gateway.core.operation import Abandon, Complete, Event, Forget, LastWord, Record, Release
+from gateway.core.outcome import Outcome, conclude_answered, conclude_not_sent, conclude_unknown, windows_us
 from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.replay import kept_fields, stored_response
 from gateway.core.verdict import Word

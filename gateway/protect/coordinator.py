@@ -22,18 +22,18 @@ from uuid import UUID
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Word
 from gateway.observe.facts import Herald
-from gateway.protect.arrivals import Arrivals, NoPlace
+from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Drained, Operation, Operations
+from gateway.protect.operation import Operation
+from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
-from gateway.protect.spool import WholeBody
 from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
@@ -82,7 +82,6 @@ class Coordinator:
             recall=recall,
         )
         self._look = look
-        self._arrivals = Arrivals(in_flight_max)
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
@@ -130,7 +129,7 @@ class Coordinator:
         refusal = self._overload(route)
         if refusal is not None:
             return refusal
-        request = await self._identify(incoming, route)
+        request = await self._identifying.identify(incoming, route)
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
@@ -144,17 +143,6 @@ class Coordinator:
                 request.body.close()
                 return reply
         return await self._operate(request, trace)
-
-    async def _identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
-        """Rules 4 to 7. A request that is not here whole needs a place among those whose bodies are on their way."""
-        request = self._identifying.identify_now(incoming, route)
-        if request is not None:
-            return request
-        try:
-            with self._arrivals.place(incoming.body):
-                return await self._identifying.identify(incoming, route)
-        except NoPlace:
-            return _overloaded(route, "Too many request bodies are on their way.")
 
     async def _operate(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
         """Rules 8 to 15: join those who work on the operation, or become its first caller."""
@@ -177,31 +165,24 @@ class Coordinator:
                     return found
             return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
         finally:
-            if operation is not None and operation.keeps_body:
-                operation.first_caller_left()
-            elif not isinstance(found, Untouched):
+            is_operations = operation is not None and operation.keeps_body
+            if not is_operations and not isinstance(found, Untouched):
                 request.body.close()
 
     async def _lead(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
         """Rules 8 and 15 for the first caller, whose request is the one that is executed."""
-        admission = await operation.wait_admission()
-        match admission:
-            case Granted():
-                trace.attempt = admission.record.attempts
-                answer_within_seconds = operation.request.route.target.answer_within_seconds
-                result = await operation.attempt.take_result(
-                    answer_within_seconds - (self._loop.time() - trace.arrived)
-                )
-                if result is None:
-                    return self._duplicates.still_running(operation, admission, status=504)
-                trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
-                return result.reply
+        answer_within_seconds = operation.request.route.target.answer_within_seconds
+        result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
+        match result:
             case Seen():
-                return admission
+                return result
             case Unavailable():
-                return self._unavailable(operation.request, operation, admission)
-            case _:
-                assert_never(admission)
+                return self._unavailable(operation.request, operation, result)
+        trace.attempt = operation.record.attempts
+        if result is None:
+            return self._duplicates.still_running(operation, status=504)
+        trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
+        return result.reply
 
     async def _join(self, request: KeyedRequest, trace: RequestTrace, order: int) -> Reply | Untouched | None:
         """Rules 8 to 14 for a duplicate of an operation in flight; None when nobody works on it any more."""
@@ -213,7 +194,7 @@ class Coordinator:
         admission = await operation.wait_admission()
         match admission:
             case Granted():
-                return await self._duplicates.by_operation(operation, request, admission, trace)
+                return await self._duplicates.by_operation(operation, request, trace)
             case Seen(snapshot):
                 may_be_stale = operation.order < order
                 return await self._duplicates.by_sight(snapshot, request, trace, may_be_stale=may_be_stale)

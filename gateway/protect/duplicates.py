@@ -12,19 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
-from gateway.core.verdict import Claimable, Doubt, Match, Refuse, Replay, Wait, Word, compare, judge
-from gateway.protect.attempt import AttemptResult
-from gateway.protect.claiming import Granted
-from gateway.protect.compose import by_record, in_doubt, in_flight, in_flight_at, refuse_by, replay_of, shared_with
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word
+from gateway.protect.compose import by_judgement, by_record, in_flight, shared_with
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operations import Operation
+from gateway.protect.operation import AttemptResult, Operation
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
@@ -82,15 +80,11 @@ class Duplicates:
 
         None where there is more to it; see `by_sight`.
         """
-        match judge(snapshot, request.fingerprints, accept_recipe_change=request.route.accepts_recipe_change):
-            case Replay(record):
-                reply = replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                reply = refuse_by(word, record, request.route)
-            case _:
-                return None
-        trace.attempt = record.attempts
-        return reply
+        judgement = request.judge(snapshot)
+        if not isinstance(judgement, Replay | Refuse):
+            return None
+        trace.attempt = judgement.record.attempts
+        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
 
     async def by_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
@@ -106,11 +100,9 @@ class Duplicates:
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _after_wait(snapshot, request)
 
-    async def by_operation(
-        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
-    ) -> Reply:
+    async def by_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         """Rules 9 and 13 for a request that this process is executing already."""
-        return _with_preference(await self._join(operation, request, admission, trace), trace)
+        return _with_preference(await self._join(operation, request, trace), trace)
 
     async def by_sight(
         self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
@@ -125,11 +117,11 @@ class Duplicates:
         reply = await self._by_sight(snapshot, request, trace)
         return None if reply is None else _with_preference(reply, trace)
 
-    def still_running(self, operation: Operation, admission: Granted, status: int | None = None) -> Reply:
+    def still_running(self, operation: Operation, status: int | None = None) -> Reply:
         """Rule 13 for a run of this process, which renews its lease while it lives: a whole one always remains."""
         ran_seconds = self._loop.time() - operation.started_seconds
         return in_flight(
-            admission.record,
+            operation.record,
             operation.request.route,
             ran_seconds=ran_seconds,
             remaining_seconds=self._leases.lease_seconds,
@@ -143,14 +135,12 @@ class Duplicates:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _join(
-        self, operation: Operation, request: KeyedRequest, admission: Granted, trace: RequestTrace
-    ) -> Reply:
-        route, record = request.route, admission.record
+    async def _join(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+        route, record = request.route, operation.record
         trace.attempt = record.attempts
-        match, _ = compare(record.fingerprint, request.fingerprints)
-        if match is Match.DIFFERENT or (match is Match.UNKNOWN and not route.accepts_recipe_change):
-            return refuse_by(Word.KEY_REUSED, record, route)
+        claimed = Snapshot(record, record.claimed_us)
+        if isinstance(request.judge(claimed), Refuse):
+            return _after_wait(claimed, request)
         result: AttemptResult | None = None
         request.body.close()
         try:
@@ -158,7 +148,7 @@ class Duplicates:
             if overtaken is None:
                 with self._place(route) as has_place:
                     if has_place:
-                        result = await operation.attempt.wait_result(self._patience_seconds(request, trace))
+                        result = await operation.wait_result(self._patience_seconds(request, trace))
                 if result is None or not result.is_recorded:
                     # Meanwhile the lease may have ended.
                     overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
@@ -169,7 +159,7 @@ class Duplicates:
             reply_by_record = await self._by_sight(overtaken, request, trace)
             return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
         if result is None:
-            return self.still_running(operation, admission)
+            return self.still_running(operation)
         if isinstance(result.others, Reply):
             return shared_with(result.others, request.head.headers)
         return _after_wait(result.others, request)
@@ -180,8 +170,7 @@ class Duplicates:
         Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
         ended. Raises `StoreError` where it may have gone on, and nobody can tell.
         """
-        attempt = operation.attempt
-        if attempt.is_exclusive():
+        if operation.is_exclusive():
             return None
         try:
             async with asyncio.timeout(max(wait_seconds, _READ_SECONDS_MIN)):
@@ -189,40 +178,36 @@ class Duplicates:
         except TimeoutError as error:
             raise Indefinite("the store did not answer in time") from error
         record = snapshot.record
-        if record is None or record.attempt_id != attempt.record.attempt_id:
+        if record is None or record.attempt_id != operation.record.attempt_id:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
     async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        match judge(snapshot, request.fingerprints, accept_recipe_change=route.accepts_recipe_change):
-            case Replay(record):
-                return replay_of(record, request.head.headers)
-            case Refuse(word, record):
-                return refuse_by(word, record, route)
+        judgement = request.judge(snapshot)
+        match judgement:
+            case Claimable():
+                return None
             case Doubt(record, is_same):
-                found = None
                 if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
+                    found = None
                     wait_seconds = self._patience_seconds(request, trace)
                     with self._place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
-                if found is None:
-                    return in_doubt(snapshot, record, route, is_same=is_same)
-                return await self._by_sight(found, request, trace)
-            case Wait(record):
-                wait_seconds = self._patience_seconds(request, trace)
+                    if found is not None:
+                        return await self._by_sight(found, request, trace)
+            case Wait():
                 latest = None
+                wait_seconds = self._patience_seconds(request, trace)
                 request.body.close()
                 with self._place(route) as has_place:
                     if has_place:
                         latest = await self._waiting.wait_settled(operation_id, wait_seconds)
-                return in_flight_at(snapshot, record, route) if latest is None else _after_wait(latest, request)
-            case Claimable():
-                return None
-            case judgement:
-                assert_never(judgement)
+                if latest is not None:
+                    return _after_wait(latest, request)
+        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
 
     def _patience_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
         """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
@@ -245,14 +230,7 @@ class Duplicates:
 
 def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
     """What a waiter gets when its wait is over: what the record says, never a claim."""
-    return by_record(
-        snapshot,
-        request.fingerprints,
-        request.route,
-        request.head.headers,
-        request.identity.operation_id,
-        free_word=Word.RELEASED,
-    )
+    return by_record(snapshot, request, free_word=Word.RELEASED)
 
 
 def _patience(request: KeyedRequest) -> tuple[float, int | None]:

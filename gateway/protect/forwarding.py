@@ -42,6 +42,10 @@ _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
 
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 
+# RFC 9110 section 7.6.3: a gateway adds itself to requests. To responses it may, and does not: a replay is the same as
+# the response that was recorded, and neither speaks of the way that one of them took.
+_VIA: Final = (b"Via", b"1.1 idempotency-gateway")
+
 
 class UpstreamKey(StrEnum):
     """What the upstream gets as key."""
@@ -211,6 +215,8 @@ def _append_forwarded(fields: list[tuple[bytes, bytes]], hop: Hop, caller_host: 
         fields.append((b"X-Forwarded-Proto", hop.scheme))
     if b"x-forwarded-host" not in present and caller_host is not None:
         fields.append((b"X-Forwarded-Host", caller_host))
+    # A line of its own, behind those of earlier hops: nothing that was signed changes.
+    fields.append(_VIA)
 
 
 def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:

@@ -18,15 +18,14 @@ from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, field_values
-from gateway.core.operation import Fingerprint, Identity, ProbeTarget
+from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.verdict import Word
-from gateway.protect.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
+from gateway.core.verdict import Judgement, Word, judge
+from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
 from gateway.protect.hop import Hop
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
-from gateway.protect.spool import Spool, SpoolFailed, TakenBody, WholeBody
 from gateway.protect.structured_fields import unquote
 
 _LOG = logging.getLogger("gateway")
@@ -52,13 +51,20 @@ class KeyedRequest:
     probe: ProbeTarget | None = None
     canonical_key: bytes | None = None
 
+    def judge(self, snapshot: Snapshot) -> Judgement:
+        """Rules 9 to 15 for this request."""
+        return judge(snapshot, self.fingerprints, accept_recipe_change=self.route.accepts_recipe_change)
+
 
 class Identifying:
     """Identifies requests for one service. `keeps_clear_keys`: records are to hold keys in clear."""
 
-    def __init__(self, service: str, spool: Spool, *, keeps_clear_keys: bool = False) -> None:
+    def __init__(
+        self, service: str, spool: Spool, upload_slots: UploadSlots, *, keeps_clear_keys: bool = False
+    ) -> None:
         self._service = service
         self._spool = spool
+        self._upload_slots = upload_slots
         self._keeps_clear_keys = keeps_clear_keys
 
     async def identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
@@ -67,68 +73,52 @@ class Identifying:
         The body of what is returned belongs to the caller; of a refusal, nothing is left. Raises what the request's
         body raises when it is cut short.
         """
-        at_once = self.identify_now(incoming, route)
-        if at_once is not None:
-            return at_once
-        body = await self._take(incoming, route)
-        if isinstance(body, Reply):
-            return body
-        answer: KeyedRequest | Reply | Untouched | None = None
-        try:
-            key = await find_key_in(route.key, incoming.head.headers, body.content, unquote)
-            scope = scope_of(route.scope, incoming.head.headers, incoming.hop.peer)
-            found = _key_and_scope(incoming, route, key, scope, body)
-            if not isinstance(found, tuple):
-                answer = found
-                return answer
-            key, scope = found
-            digests = await digest_body(route.fingerprinter, incoming.head, body.content, body.digest)
-            answer = self._keyed(incoming, route, key, scope, body, digests)
-            return answer
-        finally:
-            if answer is None or isinstance(answer, Reply):
-                body.close()
-
-    def identify_now(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched | None:
-        """As `identify`, for a request that is refused by its head, or is short and here whole.
-
-        None where something has to be waited for; then nothing of the body was taken.
-        """
         headers = incoming.head.headers
-        key = None
         is_key_in_body = needs_body(route.key)
+        key = None if is_key_in_body else find_key(route.key, headers, None, unquote)
         scope = scope_of(route.scope, headers, incoming.hop.peer)
         if not is_key_in_body:
-            key = find_key(route.key, headers, None, unquote)
             if key is None:
                 return _without_key(incoming, route)
             if not isinstance(scope, Scope):
                 return _refuse_scope(scope, route)
-        length = incoming.body.length
-        if length is None or length > min(INLINE_BYTES_MAX, route.body_bytes_max, route.spool_over_bytes):
-            return None
-        content = incoming.body.whole()
-        if content is None:
-            return None
-        if is_key_in_body:
-            key = find_key(route.key, headers, content, unquote)
-        body = TakenBody(content, len(content))
-        found = _key_and_scope(incoming, route, key, scope, body)
-        if not isinstance(found, tuple):
+        body = taken_now(incoming.body, bytes_max=min(route.body_bytes_max, route.spool_over_bytes))
+        if body is None:
+            taken = await self._take(incoming, route)
+            if isinstance(taken, Reply):
+                return taken
+            body = taken
+        found: KeyedRequest | Reply | Untouched | None = None
+        try:
+            if is_key_in_body:
+                key = await body.read(lambda content: find_key(route.key, headers, content, unquote))
+            if key is None:
+                found = _without_key(replace(incoming, body=WholeBody(body)), route)
+            elif not isinstance(scope, Scope):
+                found = _refuse_scope(scope, route)
+            elif isinstance(key, KeyFault):
+                found = refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
+            else:
+                sha256 = body.digest
+                digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
+                found = self._keyed(incoming, route, key, scope, body, digests)
             return found
-        key, scope = found
-        return self._keyed(incoming, route, key, scope, body, route.fingerprinter.digests(incoming.head, content))
+        finally:
+            if found is None or isinstance(found, Reply):
+                body.close()
 
     async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
-        """Rule 6."""
+        """Rule 6 for a body that has yet to arrive, or is long; it needs an upload slot."""
         try:
-            body = await self._spool.take(
-                incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
-            )
+            with self._upload_slots.slot(incoming.body):
+                body = await self._spool.take(
+                    incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
+                )
+        except NoSlot:
+            return refuse(Word.OVERLOADED, shape=route.shape, detail="Too many request bodies are on their way.")
         except SpoolFailed as error:
             _LOG.error("%s", error)
-            detail = "The gateway has no room for the body."
-            return refuse(Word.OVERLOADED, shape=route.shape, detail=detail)
+            return refuse(Word.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
         if body is None:
             detail = f"The limit is {route.body_bytes_max} bytes."
             return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)
@@ -156,23 +146,6 @@ class Identifying:
             probe=_probe_target(incoming.head, route, identity.operation_id, key),
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
         )
-
-
-def _key_and_scope(
-    incoming: Incoming,
-    route: Route,
-    key: Key | KeyFault | None,
-    scope: Scope | ScopeMissing | ScopeUnsuitable,
-    body: TakenBody,
-) -> tuple[Key, Scope] | Reply | Untouched:
-    """Rules 4, 5 and 7, now that the body is here too: what the request is known by, where nothing is against it."""
-    if key is None:
-        return _without_key(replace(incoming, body=WholeBody(body)), route)
-    if not isinstance(scope, Scope):
-        return _refuse_scope(scope, route)
-    if isinstance(key, KeyFault):
-        return refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
-    return key, scope
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

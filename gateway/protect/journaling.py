@@ -22,7 +22,7 @@ from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
 from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
-from gateway.store.journal.base import EntryId, Journal
+from gateway.store.journal import EntryId, Journal
 
 # A disk that takes longer is no help to somebody who waits.
 _APPEND_SECONDS: Final = 3.0

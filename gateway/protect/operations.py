@@ -1,4 +1,4 @@
-"""The operations in flight in this process: each one object with one task, which claims and, if granted, attempts.
+"""The operations in flight in this process, each with one task, which claims and, if that is granted, attempts.
 
 Owns their lives from the claim to the last word, whatever callers come or go meanwhile, and the one way in which they
 are ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a
@@ -21,12 +21,13 @@ from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record, R
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Herald, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempt
-from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
+from gateway.protect.claiming import Claiming, Granted, Terms, Unavailable
 from gateway.protect.conclusion import ClaimedRequest
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.request_info import request_info
+from gateway.protect.operation import Operation
+from gateway.protect.trace import request_info
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -34,62 +35,6 @@ _LOG = logging.getLogger("gateway")
 # How long a drain tries to get the last word of an attempt into the store.
 _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
-
-
-class Operation:
-    """One operation in flight. Its admission is known first; where that is `Granted`, there is an `attempt`.
-
-    `order` is its place among all that came to the records of this process. The body of its request belongs to it
-    while it `keeps_body`: from the beginning, and beyond the admission where that is `Granted`. Else it is the first
-    caller's again.
-    """
-
-    __slots__ = ("_admission", "_attempt", "_has_first_caller", "keeps_body", "order", "request", "started_seconds")
-
-    def __init__(self, request: KeyedRequest, order: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.request = request
-        self.order = order
-        self.started_seconds = loop.time()
-        self.keeps_body = True
-        self._admission: asyncio.Future[Admission] = loop.create_future()
-        self._attempt: Attempt | None = None
-        self._has_first_caller = True
-
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt, which is there once the admission is `Granted`."""
-        if self._attempt is None:
-            raise RuntimeError("an attempt before its claim was granted")
-        return self._attempt
-
-    @property
-    def has_attempt(self) -> bool:
-        """Whether the claim was granted."""
-        return self._attempt is not None
-
-    async def wait_admission(self) -> Admission:
-        """What became of the claim. Cancelling this cancels nothing else."""
-        return await asyncio.shield(self._admission)
-
-    def first_caller_left(self) -> None:
-        """Nobody waits for the reply to this request any more: what is its own is let go by the operation."""
-        self._has_first_caller = False
-        if self._attempt is not None:
-            self._attempt.first_caller_left()
-
-    def granted(self, admission: Granted, attempt: Attempt) -> None:
-        """The claim was granted, and this attempt is made under it."""
-        self._attempt = attempt
-        if not self._has_first_caller:
-            attempt.first_caller_left()
-        self._admission.set_result(admission)
-
-    def not_granted(self, admission: Seen | Unavailable) -> None:
-        """The claim was not granted, and nothing is executed."""
-        self.keeps_body = False
-        if not self._has_first_caller:
-            self.request.body.close()
-        self._admission.set_result(admission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +90,7 @@ class Operations:
 
     def begin(self, request: KeyedRequest) -> Operation:
         """Work on an operation that is not in flight."""
-        operation = Operation(request, self.next_order(), self._loop)
+        operation = Operation(request, self.next_order(), self._herald, self._loop)
         self._by_id[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._execute(operation))
         self._tasks[task] = operation
@@ -174,21 +119,21 @@ class Operations:
         if record.carries_doubt and info is not None:
             self._herald.state(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
         claimed = ClaimedRequest(request, record, admission.is_first)
-        attempt = Attempt(claimed, lease, self._store, self._journaling, self._herald)
-        operation.granted(admission, attempt)
+        attempt = Attempt(operation, claimed, lease, self._store, self._journaling, self._herald, self._loop)
+        operation.granted(admission, lease, claimed.release())
         try:
             await attempt.run()
         except Exception:
             # Nobody else says it, and a request that was never sent would leave its key in doubt.
-            if attempt.last_word is not None:
-                await self._say(record, attempt.last_word, "the gateway failed")
+            if operation.last_word is not None:
+                await self._say(record, operation.last_word, "the gateway failed")
             raise
         finally:
             self._leases.drop(lease)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         operation = self._tasks.pop(task)
-        if operation.keeps_body and not operation.has_attempt:
+        if operation.keeps_body and not operation.is_claimed:
             # Cut off inside the claim, or before its first step.
             if self._by_id.get(number := operation.request.identity.operation_id.int) is operation:
                 del self._by_id[number]
@@ -209,9 +154,11 @@ class Operations:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        attempts = [operation.attempt for operation in left.values() if operation.has_attempt]
-        words = [(attempt.record, attempt.last_word) for attempt in attempts if attempt.last_word is not None]
-        lasts = [self._say(record, word, "the gateway stopped") for record, word in words]
+        lasts = [
+            self._say(operation.record, operation.last_word, "the gateway stopped")
+            for operation in left.values()
+            if operation.is_claimed and operation.last_word is not None
+        ]
         return sum(await asyncio.gather(self._end_pursuits(), *lasts), Drained())
 
     async def _end_pursuits(self) -> Drained:

@@ -48,7 +48,8 @@ from gateway.core.recovery import (
 from gateway.core.replay import stored_response
 from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
 from gateway.protect.route import Route
-from gateway.store.base import PROBE_FLOOR_US, Store, StoreError
+from gateway.store.base import StoreError
+from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 
 _LOG = logging.getLogger("gateway")
@@ -92,7 +93,7 @@ class Prober:
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         herald: Herald,
         *,
         service: str,

@@ -7,12 +7,13 @@ RFC 9457 problem documents, or Stripe's error objects where a route asks for the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 from uuid import UUID
+
+import orjson
 
 from gateway.core.message import Headers, field_values
 from gateway.core.operation import MICROSECONDS, Record
@@ -359,4 +360,4 @@ def _rfc3339(moment_us: int) -> str:
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=True).encode()
+    return orjson.dumps(document)

@@ -1,11 +1,11 @@
 """What is remembered.
 
-*The contract* is `base`, and that of the `journal` its `base`. The rest of the program knows only these.
+*The contract* is `base`, what requests call, and `operations`, what upkeep and operators ask; that of a journal is in
+the package `journal`. The rest of the program knows only these.
 
 *In front of a durable store*, outermost first: `tiered` answers from copies, in the process (`cache`) and in a fast
-tier; `spreading` brings copies there, `drops` takes purged ones away, `steadiness` watches the store's clock,
-`tier_stats` counts. Behind it `front` lets nothing through until `epoch` has found that the store is the one that was
-known, by what `witness_files` on this host say, and `recipes` that keys are still looked for where they are.
+tier. Behind it `guard` lets nothing through until `epoch` has found that the store is the one that was known, by what
+`witness_files` on this host say, and `recipes` that keys are still looked for where they are.
 
 *The stores:* `sqlite`, `postgres`, and `redis` as the fast tier.
 

@@ -45,9 +45,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
@@ -55,7 +54,8 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Record, State
-from gateway.store.base import WITNESS_KEEP_US, Epoch, StartRefused
+from gateway.store.base import StartRefused
+from gateway.store.operations import WITNESS_KEEP_US, Epoch
 
 # How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
@@ -174,52 +174,8 @@ def memo_of(amnesia: Amnesia) -> bytes:
     return json.dumps(noted, separators=(",", ":")).encode()
 
 
-class Bearing(Enum):
-    """How a note stands to the memory that is there."""
-
-    ABSENT = "there is no note"
-    MET = "it is of this memory, and the notes were compared"
-    ALONE = "it is of this memory, which was met when the shared note could not be read"
-    FORMER = "it is of a memory that this one is known to have replaced"
-    AHEAD = "it is of this memory, in a later state"
-    SUCCESSOR = "it is of a memory that replaced this one"
-    STRANGER = "it is of a memory of which this one knows nothing"
-
-
-def bearing(seen: Seen | None, epoch: Epoch, amnesia: Amnesia) -> Bearing:
-    """How a note stands to the memory that is there."""
-    if seen is None:
-        return Bearing.ABSENT
-    if seen.identity != epoch.identity:
-        # First what this memory knows by itself: two that were used in turn have each replaced the other.
-        if seen.identity in amnesia.former:
-            return Bearing.FORMER
-        return Bearing.SUCCESSOR if epoch.identity in seen.former else Bearing.STRANGER
-    if epoch.token < seen.token:
-        return Bearing.AHEAD
-    return Bearing.MET if seen.is_compared else Bearing.ALONE
-
-
-_AGAINST: Final = frozenset((Bearing.AHEAD, Bearing.SUCCESSOR, Bearing.STRANGER))
-"""What a note holds against the store that is there."""
-
-# By this host's own note: with which shared notes something was lost. The cases, one by one.
-LOST: Final[Mapping[Bearing, frozenset[Bearing]]] = {
-    # A fresh host knows what the others saw, and nothing else.
-    Bearing.ABSENT: _AGAINST,
-    # It has been away since: what the others saw meanwhile counts.
-    Bearing.FORMER: _AGAINST,
-    # It believed this memory without having asked: what the others saw may be of the one before.
-    Bearing.ALONE: _AGAINST,
-    # It compared the two, and there was no stranger then: Redis came back with what it held long ago.
-    Bearing.MET: frozenset((Bearing.AHEAD, Bearing.SUCCESSOR)),
-    # What this host saw itself and the store does not have, no other note brings back.
-    Bearing.AHEAD: frozenset(Bearing),
-    Bearing.SUCCESSOR: frozenset(Bearing),
-    Bearing.STRANGER: frozenset(Bearing),
-}
-
-
+_REPLACED: Final = "another store had already replaced this one"
+_ANOTHER: Final = "the store is another one than before, or a standby that was promoted"
 _IN_USE: Final = (
     "should that other store still be in use, as the SQLite of another host may be, the two must not share a Redis "
     "under one `service`"
@@ -234,16 +190,32 @@ def loss(
     `own` is this host's note and `shared` that of all gateways, and `notes` are those of this host's workers, all read
     before the store was asked; `shared` is None too when it could not be read.
     """
-    mine, theirs = bearing(own, epoch, amnesia), bearing(shared, epoch, amnesia)
-    if theirs not in LOST[mine]:
-        return missing(notes, epoch, amnesia.beyond)
-    if own is not None and mine in _AGAINST:
-        return _why(mine, own, epoch)
-    if shared is None:
+    # What this host saw itself and the store does not have, no other note brings back.
+    if own is not None and (why := _speaks_against(own, epoch, amnesia)) is not None:
+        return why
+    # A fresh host knows what the others saw, and nothing else. For one that has been away since, what the others saw
+    # meanwhile counts. One that met this memory while Redis was away has merely believed it.
+    if shared is not None and (why := _speaks_against(shared, epoch, amnesia)) is not None:
+        # But one that met it and compared the two notes found no stranger then: Redis has come back with what it held
+        # long ago.
+        was_compared = own is not None and own.identity == epoch.identity and own.is_compared
+        if not (was_compared and why == _ANOTHER):
+            why = f"{why} (as other gateways noted in Redis)"
+            # Of this memory in a later state there is no second one that could be in use.
+            return why if shared.identity == epoch.identity else f"{why}; {_IN_USE}"
+    return missing(notes, epoch, amnesia.beyond)
+
+
+def _speaks_against(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
+    """What a note holds against the store that is there; None where it agrees with it, or that is known already."""
+    if seen.identity == epoch.identity:
+        if epoch.token < seen.token:
+            return f"the store is in an older state: its last token is {epoch.token}, and {seen.token} was seen"
         return None
-    why = f"{_why(theirs, shared, epoch)} (as other gateways noted in Redis)"
-    # Of this memory in a later state there is no second one that could be in use.
-    return why if theirs is Bearing.AHEAD else f"{why}; {_IN_USE}"
+    # First what this memory knows by itself: two that were used in turn have each replaced the other.
+    if seen.identity in amnesia.former:
+        return None
+    return _REPLACED if epoch.identity in seen.former else _ANOTHER
 
 
 def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | None:
@@ -262,14 +234,6 @@ def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | No
         if held is None or held < note.number:
             return "the store is in an older state: it lacks changes that it had acknowledged to a gateway of this host"
     return None
-
-
-def _why(against: Bearing, seen: Seen, epoch: Epoch) -> str:
-    if against is Bearing.AHEAD:
-        return f"the store is in an older state: its last token is {epoch.token}, and {seen.token} was seen"
-    if against is Bearing.SUCCESSOR:
-        return "another store had already replaced this one"
-    return "the store is another one than before, or a standby that was promoted"
 
 
 def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
@@ -303,7 +267,7 @@ class SeenFile:
         """The note; None when there is none. Raises `StartRefused` for one that cannot be read."""
         try:
             noted = json.loads(self._path.read_bytes())
-            is_compared = bool(noted.get("compared", False))
+            is_compared = bool(noted["compared"])
             return Seen(str(noted["identity"]), int(noted["token"]), is_compared=is_compared)
         except FileNotFoundError:
             return None

@@ -51,7 +51,7 @@ from typing import Final
 from gateway.core.operation import MICROSECONDS
 from gateway.core.routing import PathPattern, Rule
 from gateway.core.succession import ServedRoute, handed_over
-from gateway.store.base import Agreement, Living, Neighbour, RecipeConflict, Serving
+from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
 
 RUNNING_US: Final = 60 * MICROSECONDS
 """For how long a gateway counts as running after it was last seen: four times the pause between two tallies."""

@@ -14,24 +14,27 @@ durable store. `recall` and `look` give a copy before there is a claim to make: 
 from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
 completion is asked about, not believed.
 
-*Spreading.* A copy goes to the fast tier behind the caller's back (`spreading`). Waiters of other gateways are woken
-along with it.
+*Spreading.* A copy goes to the fast tier behind the caller's back. Waiters of other gateways are woken along
+with it.
 
-*Purges.* Copies are dropped before the durable store is asked and again after it answered. Before, so that a gateway
-which dies in between leaves no copy of what is gone; after, because a copy may have been made in between. A drop that
-the fast tier did not take is owed (`drops`), and until it is taken the fast tier is not asked for that operation.
+*Purges.* After a purge, whatever its answer, the process drops its copy and the fast tier forgets all of its copies.
+A gateway that dies before that, or cannot reach the fast tier, leaves it to the next that learns of the purge from the
+durable store (`Epoch.generation`), which every gateway asks with every tally.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import (
+    MICROSECONDS,
     Abandon,
     Applied,
     Claim,
@@ -47,29 +50,9 @@ from gateway.core.operation import (
     State,
     operation_id_of,
 )
-from gateway.store.base import (
-    Agreement,
-    AuditEntry,
-    Epoch,
-    FastTier,
-    Indefinite,
-    NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
-    Store,
-    StoreError,
-    Swept,
-    Tally,
-    Watch,
-    boot_seconds,
-)
+from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
-from gateway.store.drops import Drops
-from gateway.store.spreading import Spreading
-from gateway.store.steadiness import Steadiness
-from gateway.store.tier_stats import TierStats
+from gateway.store.operations import Forwarding, ManagedStore
 
 T = TypeVar("T")
 
@@ -77,19 +60,42 @@ DURABLE: Final = "durable"
 FAST: Final = "fast"
 
 # By name, because a union that stands in a test is made anew each time.
-_DROPPING: Final = (Purge, Erase)
+_PURGING: Final = (Purge, Erase)
+_GONE: Final = (State.TOMBSTONE, State.ABSENT)
 _ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
 
-# How long `close` waits for what is still to be spread or dropped.
+# How long `close` waits for what is still to be spread.
 _DRAIN_SECONDS: Final = 3.0
 
+# What may wait to be spread; more is shed.
+_SPREADING_MAX: Final = 1_000
+_SPREADING_BYTES_MAX: Final = 32 * 1024 * 1024
 
-class Tiered:
+# A smaller step of the store's clock goes unnoticed; whoever waits for things to settle waits for longer.
+_UNSEEN_SECONDS: Final = 1.0
+# Seconds a second: more than clocks drift apart, or are slewed.
+_DRIFT: Final = 0.001
+
+_LOG = logging.getLogger("gateway")
+
+
+@dataclass(slots=True)
+class TierStats:
+    """Counts since the start, for whoever exports them. `shed`: copies and news that were given up for lack of room."""
+
+    cache_hits: int = 0
+    fast_hits: int = 0
+    fast_misses: int = 0
+    fast_failures: int = 0
+    shed: int = 0
+
+
+class Tiered(Forwarding):
     """Satisfies the `Store` protocol of `base`. Owns both tiers: starts and closes them."""
 
     def __init__(
         self,
-        durable: Store,
+        durable: ManagedStore,
         fast: FastTier | None,
         *,
         cache_bytes: int,
@@ -97,11 +103,11 @@ class Tiered:
         clock: Callable[[], float] = boot_seconds,
         on_tier: Callable[[str, bool, str], None] | None = None,
     ) -> None:
-        """`on_tier` is told the name of a tier, whether it is up, and why not: each time that changes, and when the
+        """`on_tier` gets the name of a tier, whether it is up, and why not: each time that changes, and when the
         cause does. A tier begins as down, for no cause.
         """
         self.stats = TierStats()
-        self._durable = durable
+        super().__init__(durable)
         self._fast = fast
         self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
         self._clock = clock
@@ -110,11 +116,11 @@ class Tiered:
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
-        self._spreading = Spreading(fast, self.stats)
-        self._drops = Drops(fast, self.stats)
+        self._spreading = _Spreading(fast, self.stats)
+        self._purges_unreported = 0
         if fast is not None:
-            fast.on_drop(lambda operation_id: self._cache.drop(operation_id, clock()))
-            fast.on_change(lambda up, why: self._tell(FAST, up, why))
+            fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
+            fast.on_change(lambda up, why: self._report(FAST, up, why))
 
     @property
     def durable_up(self) -> bool:
@@ -142,16 +148,18 @@ class Tiered:
         return self._fast is not None and self._fast.up
 
     @property
-    def drops_owed(self) -> int:
-        """Purged operations of which the fast tier may still hold a copy."""
-        return len(self._drops)
+    def purges_pending(self) -> int:
+        """Purges by this process that could not be reported to the fast tier yet."""
+        if self._fast is None or self._fast.has_forgotten:
+            self._purges_unreported = 0
+        return self._purges_unreported
 
     async def start(self) -> None:
         """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
         if self._fast is not None:
             await self._fast.start()
         try:
-            await self._asked(self._durable.start())
+            await self._asked(self._behind.start())
         except (NotApplied, Indefinite):
             raise
         except BaseException:
@@ -165,7 +173,7 @@ class Tiered:
                 await self._drain()
                 await self._fast.close()
         finally:
-            await self._durable.close()
+            await self._behind.close()
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
         """A completed record as `apply` would answer a claim with, where this process remembers it."""
@@ -177,7 +185,7 @@ class Tiered:
     def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
         """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
         fast = self._fast
-        if fast is None or not fast.up or self._drops.is_owed(operation_id):
+        if fast is None or not fast.up:
             return None
         started_seconds = self._clock()
         try:
@@ -204,12 +212,12 @@ class Tiered:
             copy = self.recall(command.identity.operation_id)
             if copy is not None:
                 return Fenced(copy)
-        elif isinstance(command, _DROPPING):
-            return await self._apply_dropping(command)
+        elif isinstance(command, _PURGING):
+            return await self._apply_purge(command)
         started_seconds = self._clock()
         # As `_asked` does, without a coroutine more for every command.
         try:
-            result = await self._durable.apply(command)
+            result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
             self._set_durable_down(error)
             raise
@@ -221,53 +229,20 @@ class Tiered:
 
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
-        snapshot = await self._asked(self._durable.read(operation_id))
+        snapshot = await self._asked(self._behind.read(operation_id))
         self._learn(snapshot, started_seconds)
         return snapshot
-
-    async def sweep(self, limit: int) -> Swept:
-        return await self._asked(self._durable.sweep(limit))
-
-    async def tally(self) -> Tally:
-        return await self._asked(self._durable.tally())
-
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._asked(self._durable.agree_recipes(serving, is_trial=is_trial))
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._asked(self._durable.note_running(gateway_id, is_running=is_running))
-
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._asked(self._durable.strays(service, operations))
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._asked(self._durable.find(query))
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._asked(self._durable.recover(operation_id, token, lease_us, is_urgent=is_urgent))
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._asked(self._durable.put_off(lease, pause_us, finding))
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._asked(self._durable.recovery(operation_id))
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._asked(self._durable.audits(operation_id))
-
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._asked(self._durable.look_epoch(links))
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._asked(self._durable.begin_epoch(memo, beyond_token))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
         """News from the fast tier while it is up, from the durable store otherwise."""
         async with AsyncExitStack() as stack:
-            watch = _TieredWatch(self._durable, self._fast, operation_id, stack)
+            watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
             await watch.listen()
             yield watch
+
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._asked(call())
 
     async def _asked(self, answer: Awaitable[T]) -> T:
         """The durable store's answer, having learned from it whether the store is up."""
@@ -288,28 +263,37 @@ class Tiered:
         operation_id = record.identity.operation_id
         is_known = self._cache.get(operation_id, started_seconds) is not None
         self._cache.put(snapshot, started_seconds)
-        if not is_known and not self._drops.is_owed(operation_id):
+        if not is_known:
             self._spreading.copy(snapshot, started_seconds)
 
-    async def _apply_dropping(self, command: Purge | Erase) -> Result:
+    async def _apply_purge(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
-        self._drops.check_room()
-        await self._drops.drop(operation_id)
         try:
-            try:
-                result = await self._asked(self._durable.apply(command))
-            finally:
-                # Also when no answer came: it may have been done.
-                self._cache.drop(operation_id, self._clock())
-                self._drops.owe(operation_id)
-            await self._drops.pay(operation_id)
+            result = await self._asked(self._behind.apply(command))
+        except StoreError:
+            # It may have been done.
+            await self._forget(operation_id)
+            raise
         finally:
-            self._drops.see_to_debts()
+            self._cache.drop(operation_id, self._clock())
+        # Also where it was gone before: this may be the repeat of a purge whose answer was lost.
+        if result.snapshot.state in _GONE:
+            await self._forget(operation_id)
         return result
 
+    async def _forget(self, operation_id: UUID) -> None:
+        """Have the fast tier forget its copies."""
+        if self._fast is None:
+            return
+        self._purges_unreported += 1
+        try:
+            await self._fast.forget(operation_id)
+        except StoreError:
+            self.stats.fast_failures += 1
+
     async def _drain(self) -> None:
-        """Give what is to be spread, and what is owed, a last bounded chance."""
-        tasks = {*self._spreading.under_way, *self._drops.under_way}
+        """Give what is to be spread a last bounded chance."""
+        tasks = set(self._spreading.under_way)
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)
@@ -321,15 +305,15 @@ class Tiered:
         if not self._durable_up:
             self._durable_up, self._why_durable_down = True, ""
             self._durable_up_since_seconds = self._clock()
-            self._tell(DURABLE, True, "")
+            self._report(DURABLE, True, "")
 
     def _set_durable_down(self, error: StoreError) -> None:
         why = str(error)
         if self._durable_up or why != self._why_durable_down:
             self._durable_up, self._why_durable_down = False, why
-            self._tell(DURABLE, False, why)
+            self._report(DURABLE, False, why)
 
-    def _tell(self, tier: str, up: bool, why: str) -> None:
+    def _report(self, tier: str, up: bool, why: str) -> None:
         if self._on_tier is not None:
             self._on_tier(tier, up, why)
 
@@ -337,7 +321,7 @@ class Tiered:
 class _TieredWatch:
     """Waits where news is to be had. After a change of place it says that there is news: some may have been missed."""
 
-    def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
+    def __init__(self, durable: ManagedStore, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
         self._fast = fast
         self._operation_id = operation_id
@@ -360,3 +344,91 @@ class _TieredWatch:
         if await self.listen() or self._place is None:
             return True
         return await self._watches[self._place].wait_changed(timeout_seconds)
+
+
+class _Spreading:
+    """Copies and news on their way to the fast tier, behind the caller's back.
+
+    No caller waits for them, and nothing depends on their arrival: a copy that is lost costs a later caller a question
+    to the durable store. What is under way is bounded in number and bytes; more is shed. Without a fast tier, or while
+    it is down, nothing is sent.
+    """
+
+    def __init__(self, fast: FastTier | None, stats: TierStats) -> None:
+        self._fast = fast
+        self._stats = stats
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._bytes = 0
+
+    @property
+    def under_way(self) -> Collection[asyncio.Future[None]]:
+        return self._under_way
+
+    def copy(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """A completed record; `started_seconds` as `FastTier.put` takes it."""
+        if self._fast is None:
+            return
+        response = snapshot.record.response if snapshot.record else None
+        body = response.body if response else None
+        self._send(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
+
+    def news(self, operation_id: UUID) -> None:
+        """That the operation changed, without a record."""
+        self._send(lambda fast: fast.announce(operation_id), 0)
+
+    def _send(self, put: Callable[[FastTier], Awaitable[None]], size_bytes: int) -> None:
+        fast = self._fast
+        if fast is None or not fast.up:
+            return
+        if len(self._under_way) >= _SPREADING_MAX or self._bytes + size_bytes > _SPREADING_BYTES_MAX:
+            self._stats.shed += 1
+            return
+        try:
+            sent = asyncio.ensure_future(put(fast))
+        except StoreError:
+            self._stats.fast_failures += 1
+            return
+        self._bytes += size_bytes
+        self._under_way.add(sent)
+        sent.add_done_callback(lambda sent: self._note(sent, size_bytes))
+
+    def _note(self, sent: asyncio.Future[None], size_bytes: int) -> None:
+        self._under_way.discard(sent)
+        self._bytes -= size_bytes
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._stats.fast_failures += 1
+            if not isinstance(error, StoreError):
+                _LOG.error("a copy was not spread because of a bug", exc_info=error)
+
+
+class Steadiness:
+    """Since when the durable store's clock has surely not been set ahead, as seen from one process.
+
+    The store read its clock somewhere between question and answer, so each answer gives a lower and an upper bound of
+    that clock's lead over the boot-time clock. A lower bound above the upper one of before is a step ahead. Clocks
+    drift apart slowly, and by that much a lead may grow. So a step of more than `_UNSEEN_SECONDS` between two answers
+    is noticed with the second of them. What was before the first is not known, and counts as a step.
+
+    All seconds are the boot-time clock's.
+    """
+
+    __slots__ = ("_lead_max_seconds", "_noted_seconds", "_since_seconds")
+
+    def __init__(self) -> None:
+        self._lead_max_seconds = float("-inf")
+        self._since_seconds = float("inf")
+        self._noted_seconds = 0.0
+
+    def note(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
+        """The store's clock showed this at some moment of a call between these two."""
+        now_seconds = store_now_us / MICROSECONDS
+        drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._noted_seconds)
+        if now_seconds - ended_seconds > drifted_seconds + _UNSEEN_SECONDS:
+            self._since_seconds = ended_seconds
+            drifted_seconds = float("inf")
+        self._lead_max_seconds = min(drifted_seconds, now_seconds - started_seconds)
+        self._noted_seconds = ended_seconds
+
+    def steady_seconds(self, now_seconds: float) -> float:
+        """For how long no step ahead was noticed; 0 before the first answer."""
+        return max(0.0, now_seconds - self._since_seconds)

@@ -20,7 +20,7 @@ from uuid import UUID
 from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result
 from gateway.observe.facts import FlushRefused, Herald, OperationSettled
 from gateway.store.base import Rejected, Store, StoreError, boot_seconds
-from gateway.store.journal.base import EntryId, Journal, JournalEntry
+from gateway.store.journal import EntryId, Journal, JournalEntry
 from gateway.upkeep.timer import Sleep, repeat
 
 _LOG = logging.getLogger("gateway")

@@ -17,7 +17,8 @@ from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
-from gateway.store.base import Query, Store, StoreError
+from gateway.store.base import StoreError
+from gateway.store.operations import ManagedStore, Query
 from gateway.upkeep.timer import repeat
 
 _PAGE: Final = 50
@@ -31,7 +32,7 @@ class RecoveryWorker:
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         prober: Prober,
         routes: Mapping[str, Route],
         *,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from gateway.observe.facts import Herald, SweepDone
-from gateway.store.base import Store, Swept, boot_seconds
+from gateway.store.base import boot_seconds
+from gateway.store.operations import ManagedStore, Swept
 from gateway.upkeep.timer import Sleep, repeat
 
 _BATCH_RECORDS_MAX: Final = 500
@@ -30,7 +31,7 @@ class Sweeper:
 
     def __init__(
         self,
-        store: Store,
+        store: ManagedStore,
         herald: Herald,
         *,
         limit: int = _BATCH_RECORDS_MAX,

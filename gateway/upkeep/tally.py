@@ -10,7 +10,7 @@ import asyncio
 from typing import NoReturn
 
 from gateway.observe.facts import Herald, TallyTaken
-from gateway.store.base import Store
+from gateway.store.operations import ManagedStore
 from gateway.upkeep.timer import Sleep, repeat
 
 
@@ -18,7 +18,7 @@ class TallyTaker:
     """Takes the tally of one store every `pass_seconds` and states it."""
 
     def __init__(
-        self, store: Store, herald: Herald, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
+        self, store: ManagedStore, herald: Herald, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
     ) -> None:
         self._store = store
         self._herald = herald

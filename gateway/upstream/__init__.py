@@ -1,14 +1,13 @@
-"""The upstream client: sends a request once, and tells what is known of it.
+"""The upstream client: sends a request once, and says what is known of it.
 
-`client` is the front; `pool` and `connect` find a connection, `connection` is one, and `idle_history` knows for how
-long one may rest. `request` and `sending` write, `parser`, `chunks` and `answer` read, `result` holds the values.
-`certificates` reads the files for TLS, and `keepalive` finds silent ends that have gone; the edge uses both.
+`client` is the front; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
+`parser` and `response` read, `result` holds the values. `certificates` reads the files for TLS; the edge uses it, too.
 """
 
-from gateway.upstream.answer import AnswerReceiver
 from gateway.upstream.client import Answer, Duplex, Upstream
-from gateway.upstream.connect import UpstreamSettings, tls_context
+from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
 from gateway.upstream.pool import UpstreamStats
+from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import (
     BodyLost,
     FileBody,
@@ -25,7 +24,6 @@ from gateway.upstream.result import (
 
 __all__ = [
     "Answer",
-    "AnswerReceiver",
     "BodyLost",
     "Duplex",
     "FileBody",
@@ -33,6 +31,7 @@ __all__ = [
     "Lost",
     "NotSent",
     "OutboundBody",
+    "ResponseReceiver",
     "SentNothing",
     "StreamBody",
     "TooLong",
@@ -40,6 +39,7 @@ __all__ = [
     "Upstream",
     "UpstreamSettings",
     "UpstreamStats",
+    "keep_alive",
     "status_of",
     "tls_context",
 ]

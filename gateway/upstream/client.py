@@ -16,21 +16,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.upstream.answer import AnswerReceiver
 from gateway.upstream.connect import UpstreamSettings
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.pool import UpstreamPool, UpstreamStats
-from gateway.upstream.request import request_bytes
-from gateway.upstream.result import (
-    BodyLost,
-    FileBody,
-    Framing,
-    Lost,
-    NotSent,
-    OutboundBody,
-    SentNothing,
-)
-from gateway.upstream.sending import FileReader
+from gateway.upstream.request import FileReader, request_bytes
+from gateway.upstream.response import ResponseReceiver
+from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, OutboundBody, SentNothing
 
 # What a client may have sent of a body that is still arriving and that nobody takes yet.
 _ARRIVED_BYTES_MAX: Final = 256 * 1024
@@ -53,7 +44,7 @@ class Duplex:
 
     __slots__ = ("_connection", "_receiver")
 
-    def __init__(self, connection: UpstreamConnection, receiver: AnswerReceiver) -> None:
+    def __init__(self, connection: UpstreamConnection, receiver: ResponseReceiver) -> None:
         self._connection = connection
         self._receiver = receiver
 
@@ -85,7 +76,7 @@ class Answer:
     head: ResponseHead
     framing: Framing
     length: int | None
-    body: AnswerReceiver
+    body: ResponseReceiver
     upgraded: Duplex | None
 
     def close(self) -> None:
@@ -109,7 +100,7 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
         """Must be called with the event loop running; opens nothing yet.
 
-        `on_change` is told why connections can no longer be made, again when the reason is another one, and None when
+        `on_change` gets why connections can no longer be made, again when the reason is another one, and None when
         they can be made again.
         """
         self.settings = settings
@@ -133,9 +124,9 @@ class Upstream:
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
     ) -> Answer | NotSent | Lost:
-        """Send the request once and wait for the head of its answer.
+        """Send the request once and wait for the head of its response.
 
-        `request.headers` are the end-to-end fields including `Host`; framing and connection fields in it are replaced.
+        `request.headers` are the end-to-end headers including `Host`; those of framing and connection are replaced.
         `may_send` is asked in the step of the event loop in which the first byte goes out; on False nothing is sent.
         `on_interim` gets every 1xx but 100, before `exchange` returns.
 
@@ -149,7 +140,7 @@ class Upstream:
         written = request_bytes(request, body)
         if written is None:
             return self._not_sent(
-                SentNothing.REQUEST_INVALID, "the method, the target or a field cannot be sent as it is"
+                SentNothing.REQUEST_INVALID, "the method, the target or a header cannot be sent as it is"
             )
         try:
             source = FileReader(body) if isinstance(body, FileBody) else body
@@ -175,7 +166,7 @@ class Upstream:
         if not is_allowed:
             return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
         timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
-        receiver = AnswerReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
+        receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
         connection.send(
             written.head,
             source,
@@ -207,24 +198,17 @@ class Upstream:
     async def _receive(
         self,
         connection: UpstreamConnection,
-        receiver: AnswerReceiver,
+        receiver: ResponseReceiver,
         on_interim: Callable[[ResponseHead], None] | None,
     ) -> Answer | Lost:
-        while True:
-            news = receiver.news()
-            if isinstance(news, Lost):
-                self._pool.stats.lost += 1
-                return news
-            if news and on_interim is not None:
-                for interim in news:
-                    on_interim(interim)
-            head = receiver.head
-            if head is not None:
-                self._pool.stats.answered += 1
-                framing = receiver.framing
-                upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
-                return Answer(head, framing, receiver.length, receiver, upgraded)
-            await receiver.next_news()
+        head = await receiver.wait_head(on_interim)
+        if isinstance(head, Lost):
+            self._pool.stats.lost += 1
+            return head
+        self._pool.stats.answered += 1
+        framing = receiver.framing
+        upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
+        return Answer(head, framing, receiver.length, receiver, upgraded)
 
     def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
         self._pool.stats.not_sent += 1

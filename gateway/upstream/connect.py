@@ -14,11 +14,10 @@ import ssl
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from gateway.upstream.certificates import believing, load_chain
 from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
-from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
@@ -26,6 +25,10 @@ Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 _LOCAL_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 # How long a polite TLS end may wait for the other side's.
 _TLS_CLOSE_SECONDS = 1.0
+# A silent end that is gone is found out within a minute.
+_SILENT_SECONDS: Final = 30
+_PROBE_INTERVAL_SECONDS: Final = 10
+_PROBES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,9 @@ class UpstreamSettings:
     connection (name, TCP and TLS, over all addresses). `response_timeout_seconds` counts from the first byte of a
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
     Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
-    ever, keep none of them out. Nor do answers that outlast their operation: they count as those of others do, and
-    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long an
-    answer that nobody takes anything of keeps others out.
+    ever, keep none of them out. Nor do responses that outlast their operation: they count as those of others do, and
+    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long a
+    response that nobody takes anything of keeps others out.
     """
 
     host: str
@@ -143,7 +146,7 @@ async def _open_at(
             made.abort(Unknown.ABORTED, "it was given up in the moment in which it was made")
         if connection is None and sock is not None:
             sock.close()
-    # Not before: uvloop never tells a connection of its end when its making is cancelled.
+    # Not before: uvloop never reports its end to a connection when its making is cancelled.
     owner.connection_made(connection)
     if not connection.is_quiet():
         connection.discard()
@@ -171,3 +174,16 @@ def _connect_fault(error: Exception, phase: str) -> SentNothing:
     if isinstance(error, OSError) and error.errno in _LOCAL_FAULTS:
         return SentNothing.LOCAL
     return SentNothing.UNREACHABLE
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel ask a silent end whether it is there. Raises OSError where that is not a TCP connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every platform has these; where they are missing its own, slower, clocks apply.
+    for option, value in (
+        ("TCP_KEEPIDLE", _SILENT_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", _PROBES),
+    ):
+        if (number := getattr(socket, option, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -3,10 +3,10 @@
 Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
 connection may serve another. Does not choose connections and does not know what a request means.
 
-Theory of operation. A connection is idle, or has a receiver. `send` gives it one and hands the first bytes to the
-transport in the same step. It loses the receiver when the answer has ended or can no longer end; only after an end that
-leaves no doubt about where both messages stop does it go back to its owner. Whatever arrives while it has no receiver
-belongs to nobody, so it condemns the connection: it must never become the answer to the next request.
+Theory of operation. A connection is idle, or has an exchange: a receiver and a parser. `send` begins it and hands the
+first bytes to the transport in the same step. It is over when the response has ended or can no longer end; only after
+an end that leaves no doubt about where both messages stop does the connection go back to its owner. Whatever arrives
+while there is no exchange belongs to nobody, so it condemns the connection: it must never become the next response.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -24,10 +24,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, cast
 
-from gateway.upstream.answer import NEVER, AnswerReceiver
-from gateway.upstream.parser import AnswerInvalid, AnswerParser
+from gateway.upstream.parser import ResponseInvalid, ResponseParser
+from gateway.upstream.request import FileReader, send_body
+from gateway.upstream.response import NEVER, ResponseReceiver
 from gateway.upstream.result import StreamBody, Unknown
-from gateway.upstream.sending import FileReader, send_body
 
 # Up to this size head and body leave in one write, and so usually in one segment.
 _ONE_WRITE_BYTES_MAX = 64 * 1024
@@ -50,8 +50,10 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. Until it is made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on
-    the loop's clock), `idle_before_seconds`, `is_passing` and `gives_way` are notes of the owner.
+    `served` counts finished exchanges. `announced_keepalive_seconds` is what the last response said, if anything, and
+    `may_be_followed` whether bytes may be under way that belong to it, although it has no body. Until the connection is
+    made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on the loop's clock), `idle_before_seconds`,
+    `is_passing` and `gives_way` are notes of the owner.
     """
 
     __slots__ = (
@@ -59,17 +61,18 @@ class UpstreamConnection(asyncio.Protocol):
         "_crowd_out_body",
         "_deadline",
         "_drained",
+        "_exchange",
         "_executor",
+        "_header_bytes_max",
         "_is_writing_paused",
         "_loop",
         "_owner",
-        "_parser",
-        "_receiver",
         "_sender",
         "_socket",
         "_timer",
         "_timer_at",
         "_transport",
+        "announced_keepalive_seconds",
         "gives_way",
         "idle_before_seconds",
         "idle_since",
@@ -77,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         "is_closed",
         "is_idle",
         "is_passing",
+        "may_be_followed",
         "served",
     )
 
@@ -94,8 +98,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._arrivals = select.poll()
         self._arrivals.register(sock, select.POLLIN)
         self._executor = executor
-        self._parser = AnswerParser(header_bytes_max)
-        self._receiver: AnswerReceiver | None = None
+        self._header_bytes_max = header_bytes_max
+        self._exchange: tuple[ResponseReceiver, ResponseParser] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -107,22 +111,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_until = 0.0
         self.idle_before_seconds = 0.0
         self.served = 0
+        self.announced_keepalive_seconds: float | None = None
+        self.may_be_followed = False
         self.is_closed = True
         self.is_idle = False
         self.is_passing = False
         self.gives_way = False
 
     # -- for the owner ------------------------------------------------------------------------------------------------
-
-    @property
-    def announced_keepalive_seconds(self) -> float | None:
-        """What the upstream's last `Keep-Alive` field said, None if nothing."""
-        return self._parser.keepalive_seconds if self.served else None
-
-    @property
-    def may_be_followed(self) -> bool:
-        """Whether bytes may be under way that belong to the last answer, which has no body."""
-        return self.served > 0 and self._parser.may_be_followed
 
     def is_quiet(self) -> bool:
         """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
@@ -132,7 +128,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.is_closed or self._transport.is_closing():
             return False
         if not self._arrivals.poll(0):
-            # As nearly always, and told without an exception.
+            # As nearly always, and known without an exception.
             return True
         try:
             pending = self._socket.recv(1, _PEEK)
@@ -140,7 +136,7 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         except OSError:
             return False
-        # A fresh TLS 1.3 connection has session tickets to read; they are no answer to anything.
+        # A fresh TLS 1.3 connection has session tickets to read; they are no response to anything.
         return bool(pending) and not self.served and self._transport.get_extra_info("ssl_object") is not None
 
     def discard(self) -> None:
@@ -153,7 +149,7 @@ class UpstreamConnection(asyncio.Protocol):
         self,
         head: bytes,
         body: bytes | FileReader | StreamBody,
-        receiver: AnswerReceiver,
+        receiver: ResponseReceiver,
         *,
         method: bytes,
         wants_upgrade: bool,
@@ -172,8 +168,8 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             transport.write(head)
             transport.write(body)
-        self._receiver = receiver
-        self._parser.begin(receiver, method, wants_upgrade)
+        parser = ResponseParser(receiver, method, wants_upgrade=wants_upgrade, header_bytes_max=self._header_bytes_max)
+        self._exchange = (receiver, parser)
         if not isinstance(body, bytes):
             self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
             self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
@@ -206,16 +202,16 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort(Unknown.TIMEOUT, "nothing came in time")
 
     def abort(self, reason: Unknown, detail: str) -> None:
-        """End the exchange without its answer, and the connection with it."""
-        receiver = self._detach()
+        """End the exchange without its response, and the connection with it."""
+        exchange = self._detach()
         self._close(politely=False)
-        if receiver is not None:
-            receiver.fail(reason, detail)
+        if exchange is not None:
+            exchange[0].fail(reason, detail)
 
     def crowd_out(self, unread_seconds: float) -> bool:
         """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
-        if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
-            self.abort(Unknown.ABORTED, "nobody took the answer, and others wanted its place")
+        if self._exchange is not None and self._exchange[0].is_unread_for(unread_seconds):
+            self.abort(Unknown.ABORTED, "nobody took the response, and others wanted its place")
             return True
         return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
 
@@ -255,63 +251,59 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
-        receiver = self._receiver
-        if receiver is None:
+        if self._exchange is None:
             if not self._transport.is_closing():
                 self._owner.connection_condemned(self)
                 self._close(politely=False)
             return
-        parser = self._parser
+        receiver, parser = self._exchange
         try:
             parser.feed(data)
-        except AnswerInvalid as problem:
+        except ResponseInvalid as problem:
             self.abort(problem.reason, str(problem))
             return
         if parser.is_done:
-            self._finish()
+            self._finish(parser)
         elif parser.is_upgraded and self._sender is not None:
             self.abort(Unknown.MALFORMED, "101 before the request was read")
-        receiver.tell()
+        receiver.wake()
 
     def eof_received(self) -> bool:
         """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
-        receiver = self._receiver
-        if receiver is None:
+        if self._exchange is None:
             return False
+        receiver, parser = self._exchange
         is_clean = self._is_end_authentic()
-        if is_clean and self._parser.is_upgraded:
-            self._receiver = None
+        if is_clean and parser.is_upgraded:
+            self._exchange = None
             receiver.body_ended()
-            receiver.tell()
+            receiver.wake()
             # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
             return self._transport.get_extra_info("ssl_object") is None
-        if is_clean and self._parser.end_of_input():
-            self._finish()
-            receiver.tell()
-        elif self._parser.has_begun:
-            self.abort(Unknown.TRUNCATED, "the connection ended inside the answer")
+        if is_clean and parser.end_of_input():
+            self._finish(parser)
+            receiver.wake()
         else:
-            self._note_death_on_reuse()
-            self.abort(Unknown.CLOSED, "the connection ended before an answer")
+            self._note_death_on_reuse(parser)
+            self.abort(*_ended(parser))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self._receiver is not None:
+        if exc is not None:
             self._read_what_is_left()
         self.is_closed = True
-        receiver = self._detach()
+        exchange = self._detach()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.resume_writing()
-        if receiver is not None:
-            self._note_death_on_reuse()
+        if exchange is not None:
+            receiver, parser = exchange
+            self._note_death_on_reuse(parser)
             if exc is not None:
                 receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
-            elif self._parser.has_begun:
-                receiver.fail(Unknown.TRUNCATED, "the connection ended inside the answer")
             else:
-                receiver.fail(Unknown.CLOSED, "the connection ended before an answer")
+                receiver.fail(*_ended(parser))
         self._owner.connection_closed(self)
 
     def pause_writing(self) -> None:
@@ -340,40 +332,42 @@ class UpstreamConnection(asyncio.Protocol):
         except ssl.SSLError:
             return False
 
-    def _note_death_on_reuse(self) -> None:
-        """Tells the owner of a keep-alive race that was lost, or may have been."""
-        if self.served and not self._parser.has_begun:
+    def _note_death_on_reuse(self, parser: ResponseParser) -> None:
+        """Reports to the owner a keep-alive race that was lost, or may have been."""
+        if self.served and not parser.has_begun:
             self._owner.connection_died_on_reuse(self)
 
     def _read_what_is_left(self) -> None:
-        """Takes an answer that the kernel already holds although the connection broke.
+        """Takes a response that the kernel already holds although the connection broke.
 
         An upstream that answers before it has read the whole request and closes provokes an RST; when our next write
-        meets it, the transport gives up without having read. Over TLS the socket is closed by now, and the answer lost.
+        meets it, the transport gives up without having read. Over TLS the socket is closed by now: it is lost.
         """
         with contextlib.suppress(OSError):
-            while self._receiver is not None and not self._parser.is_upgraded:
+            while self._exchange is not None and not self._exchange[1].is_upgraded:
                 data = self._socket.recv(64 * 1024, socket.MSG_DONTWAIT)
                 if not data:
                     return
                 self.data_received(data)
 
-    def _detach(self) -> AnswerReceiver | None:
-        receiver, self._receiver = self._receiver, None
+    def _detach(self) -> tuple[ResponseReceiver, ResponseParser] | None:
+        exchange, self._exchange = self._exchange, None
         self._deadline = NEVER
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-        return receiver
+        return exchange
 
-    def _finish(self) -> None:
-        """The answer has ended; may the connection serve another?"""
+    def _finish(self, parser: ResponseParser) -> None:
+        """The response has ended; may the connection serve another?"""
         is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
         self._detach()
         self.served += 1
-        if self._parser.has_excess or not is_request_sent:
+        self.announced_keepalive_seconds = parser.keepalive_seconds
+        self.may_be_followed = parser.may_be_followed
+        if parser.has_excess or not is_request_sent:
             self._close(politely=False)
-        elif not self._parser.is_persistent or self._transport.is_closing():
+        elif not parser.is_persistent or self._transport.is_closing():
             self._close(politely=True)
         else:
             self._owner.give_back(self)
@@ -388,13 +382,19 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def _send_body(
-        self, body: FileReader | StreamBody, receiver: AnswerReceiver, sending_restarts_clock: bool
+        self, body: FileReader | StreamBody, receiver: ResponseReceiver, sending_restarts_clock: bool
     ) -> None:
-        """Runs beside the wait for the answer; cancelled when the exchange ends first."""
+        """Runs beside the wait for the response; cancelled when the exchange ends first."""
         problem = await send_body(
             self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
         )
-        if self._receiver is receiver:
+        if self._exchange is not None and self._exchange[0] is receiver:
             self._sender = None
             if problem is not None:
                 self.abort(Unknown.REQUEST_ABORTED, problem)
+
+
+def _ended(parser: ResponseParser) -> tuple[Unknown, str]:
+    if parser.has_begun:
+        return Unknown.TRUNCATED, "the connection ended inside the response"
+    return Unknown.CLOSED, "the connection ended before a response"

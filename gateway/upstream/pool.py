@@ -11,15 +11,15 @@ where experience says that the upstream would not close it now: it has been idle
 connections, which cost a fraction of a millisecond. The most recently used connection goes first, so that the others
 grow old and teach.
 
-The late body: some upstreams send a body behind an answer that has none (204, 304). What arrives on an idle connection
-condemns it; what arrives after the next request was sent would be that request's answer. So such a connection rests for
-a while before it serves anybody.
+The late body: some upstreams send a body behind a response that has none (204, 304). What arrives on an idle connection
+condemns it; what arrives after the next request was sent would be that request's response. So such a connection
+rests for a while before it serves anybody.
 
-The slow client: who sends a request or takes an answer a byte at a time has a connection for as long as he likes, at no
-cost. Where all that others than operations may have are taken, such a one gives way to a newcomer.
+The slow client: one that sends a request or takes a response a byte at a time has a connection for as long as it likes,
+at no cost. Where all that others than operations may have are taken, such a one gives way to a newcomer.
 
-Invariant: idle connections + busy ones + those being opened never exceed the limit, but for answers that outlast their
-operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
+Invariant: idle connections + busy ones + those being opened never exceed the limit, but for responses that outlast
+their operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
 """
 
 from __future__ import annotations
@@ -31,23 +31,27 @@ from dataclasses import dataclass
 
 from gateway.upstream.connect import UpstreamSettings, open_connection
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.idle_history import IdleHistory
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 # Taken off what the upstream announces, which counts from another moment than ours (Node announces 5 and means it).
 _ANNOUNCED_MARGIN_SECONDS = 1.0
-# For this long a body may be under way after an answer that has none.
+# For this long a body may be under way after a response that has none.
 _LATE_BODY_SECONDS = 0.25
 # When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
 _NOBODY_SLOW_SECONDS = 1.0
 # What may be held of the bodies of requests that wait for a connection. One that is short costs no more than its head.
 _WAITING_BYTES_MAX = 64 * 1024 * 1024
 _SHORT_BYTES = 4 * 1024
+# An end-of-file may be under way for this long before it can be seen here.
+_CLOSING_MARGIN_SECONDS = 0.05
+_PROBATION_SECONDS = 10.0
+_PROBATION_SECONDS_MAX = 300.0
+_TOGETHER_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class UpstreamStats:
-    """Counts since the start, for metrics. `opened`, `reused` and `closed` are connections, whoever ended them."""
+    """Counts since the start, for metrics. `opened`, `reused` and `closed` count connections, whoever ended them."""
 
     opened: int = 0
     reused: int = 0
@@ -56,6 +60,46 @@ class UpstreamStats:
     answered: int = 0
     lost: int = 0
     not_sent: int = 0
+
+
+class IdleHistory:
+    """How long idle connections to this upstream have been seen to live. All times in seconds, `now` on one clock.
+
+    A connection that was closed early (a restart, a short timeout, a closing after each response) begins a probation,
+    twice as long each time it happens again during one; until its end nothing idle for as long as that one was is
+    trusted. Those that are closed together, as at a restart, count once.
+    """
+
+    def __init__(self) -> None:
+        self._survived_seconds = 0.0
+        self._closed_after_seconds = float("inf")
+        self._probation_seconds = 0.0
+        self._probation_since = float("-inf")
+        self._probation_until = float("-inf")
+
+    def survived(self, idle_seconds: float) -> None:
+        """An idle connection was seen to be open after so long."""
+        self._survived_seconds = max(self._survived_seconds, idle_seconds)
+
+    def closed_early(self, idle_seconds: float, now: float) -> None:
+        """The upstream closed a connection that had been idle for so long."""
+        if now >= self._probation_until:
+            self._probation_seconds = _PROBATION_SECONDS
+            self._closed_after_seconds = idle_seconds
+        else:
+            self._closed_after_seconds = min(self._closed_after_seconds, idle_seconds)
+            if now < self._probation_since + _TOGETHER_SECONDS:
+                return
+            self._probation_seconds = min(self._probation_seconds * 2, _PROBATION_SECONDS_MAX)
+        self._probation_since = now
+        self._probation_until = now + self._probation_seconds
+
+    def allows(self, idle_seconds: float, now: float) -> bool:
+        """Whether a connection idle for so long may be trusted with a request."""
+        limit = self._survived_seconds
+        if now < self._probation_until:
+            limit = min(limit, self._closed_after_seconds)
+        return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit
 
 
 class UpstreamPool:
@@ -69,7 +113,7 @@ class UpstreamPool:
         self._idle: deque[UpstreamConnection] = deque()  # longest idle first
         self._connections: set[UpstreamConnection] = set()
         self._opening = 0
-        # In use by, or being opened for, requests that are not protected, and answers that outlast their operation.
+        # In use by, or being opened for, requests that are not protected, and responses that outlast their operation.
         self._passing = 0
         # Of these, whose client was too slow: they end in a moment.
         self._giving_way = 0
@@ -194,7 +238,7 @@ class UpstreamPool:
         self._names.shutdown(wait=False, cancel_futures=True)
         self.files.shutdown(wait=False, cancel_futures=True)
 
-    # -- told by connections ------------------------------------------------------------------------------------------
+    # -- reported by connections ---------------------------------------------------------------------------------------
 
     def connection_made(self, connection: UpstreamConnection) -> None:
         self.stats.opened += 1
@@ -272,7 +316,7 @@ class UpstreamPool:
         return True
 
     def _make_room(self, *, newcomers: int) -> None:
-        """Take the places that are wanted from those whose clients are too slow with their requests or answers."""
+        """Take the places that are wanted from those whose clients are too slow with their requests or responses."""
         now = self._loop.time()
         if now < self._nobody_slow_until:
             return

@@ -1,26 +1,36 @@
-"""A request head as bytes on the wire: the framing is ours, everything else is as given.
+"""The sending half of one exchange: a request head as bytes on the wire, and a body that is not in memory.
 
-Pure. Owns which fields a hop writes for itself and the refusal of anything that two parsers could read in two ways.
+Owns which headers a hop writes for itself, the refusal of anything that two parsers could read in two ways, and the
+count of the body's bytes against what was declared. The framing is ours, everything else is as given.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, asks_upgrade
 from gateway.upstream.result import FileBody, OutboundBody, StreamBody
 
 # Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only be a second clock.
-_OWN = HOP_BY_HOP | {b"content-length", b"expect"}
+_OWN: Final = HOP_BY_HOP | {b"content-length", b"expect"}
 
 # Methods for which no content is the ordinary case need no `Content-Length: 0` (RFC 9110 section 8.6).
-_BODILESS = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
+_BODILESS: Final = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1")
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
+_REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1")
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 
-# What is done with a field, by its name: sent, left out, or no name at all.
+# What a file is read in.
+_CHUNK_BYTES: Final = 128 * 1024
+
+# What is done with a header, by its name: sent, left out, or no name at all.
 _SENT, _LEFT_OUT, _UPGRADE, _INVALID = range(4)
 
 
@@ -35,34 +45,34 @@ class RequestBytes:
 def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | None:
     """The head as it is sent; None when it cannot be written unambiguously.
 
-    Hop-by-hop fields are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its answer has
-    a framing of its own.
+    Hop-by-hop headers are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its response
+    has a framing of its own.
     """
-    fields: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
     upgrade = False
-    for field in request.headers:
-        kind = _KINDS[field[0]]
+    for header in request.headers:
+        kind = _KINDS[header[0]]
         if kind == _SENT:
-            fields.append(field)
+            headers.append(header)
         elif kind == _UPGRADE and asks_upgrade(request.headers):
             upgrade = True
-            fields.append(field)
+            headers.append(header)
         elif kind == _INVALID:
             return None
     if upgrade:
-        fields.append((b"Connection", b"Upgrade"))
+        headers.append((b"Connection", b"Upgrade"))
     match body:
         case bytes():
             if body or request.method not in _BODILESS:
-                fields.append((b"Content-Length", b"%d" % len(body)))
+                headers.append((b"Content-Length", b"%d" % len(body)))
         case FileBody(length=length) | StreamBody(length=int(length)):
-            fields.append((b"Content-Length", b"%d" % length))
+            headers.append((b"Content-Length", b"%d" % length))
         case StreamBody():
-            fields.append((b"Transfer-Encoding", b"chunked"))
+            headers.append((b"Transfer-Encoding", b"chunked"))
     request_line = b"%b %b HTTP/1.1" % (request.method, request.target)
-    head = b"\r\n".join((request_line, *map(b": ".join, fields), b"", b""))
-    lines = len(fields) + 2
-    # A value that smuggles a line would leave the head well formed, with one line more than there are fields.
+    head = b"\r\n".join((request_line, *map(b": ".join, headers), b"", b""))
+    lines = len(headers) + 2
+    # A value that smuggles a line would leave the head well formed, with one line more than there are headers.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
         or head.count(b"\n") != lines
@@ -77,7 +87,7 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | No
 def _kind_of(name: bytes) -> int:
     lower = name.lower()
     if not _NAME.fullmatch(name):
-        # Also one with a colon in it, which would make a field of another name.
+        # Also one with a colon in it, which would make a header of another name.
         kind = _INVALID
     elif lower == b"upgrade":
         kind = _UPGRADE
@@ -86,4 +96,94 @@ def _kind_of(name: bytes) -> int:
     return kind
 
 
-_KINDS = NameTable(_kind_of)
+_KINDS: Final = NameTable(_kind_of)
+
+
+class BodySink(Protocol):
+    """Where the body goes: the connection."""
+
+    def write_body(self, data: bytes) -> bool: ...
+    async def wait_writable(self) -> bool: ...
+
+
+class FileReader:
+    """Reads a file body once, off the event loop. `close` it in any case; that may be repeated.
+
+    Owns a duplicate of the caller's descriptor for as long as a read may be under way, also when sending is cancelled
+    in the middle of one: closing a descriptor under a reading thread could hand the thread another file's bytes.
+    """
+
+    def __init__(self, body: FileBody) -> None:
+        """Raises OSError when the descriptor cannot be duplicated."""
+        self.length = body.length
+        self._descriptor = os.dup(body.descriptor)
+        self._reading: Future[bytes] | None = None
+        self._is_closed = False
+
+    async def chunks(self, executor: Executor) -> AsyncIterator[bytes]:
+        """The bytes of the file up to the length, fewer if the file is shorter."""
+        offset = 0
+        while offset < self.length:
+            wanted = min(_CHUNK_BYTES, self.length - offset)
+            self._reading = executor.submit(os.pread, self._descriptor, wanted, offset)
+            chunk = await asyncio.wrap_future(self._reading)
+            if not chunk:
+                return
+            offset += len(chunk)
+            yield chunk
+
+    def close(self) -> None:
+        """Close the duplicate, after a read that is still under way."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._reading is None:
+            os.close(self._descriptor)
+        else:
+            self._reading.add_done_callback(lambda _: os.close(self._descriptor))
+
+
+async def send_body(
+    sink: BodySink, body: FileReader | StreamBody, executor: Executor, sent: Callable[[], None] | None
+) -> str | None:
+    """Send the whole body, framed as declared; `sent` is called after each piece.
+
+    Returns what was wrong with the body, in which case its end was not sent; None when all was sent or the connection
+    is gone. If cancelled, sending stops where it is.
+    """
+    chunks = body.chunks(executor) if isinstance(body, FileReader) else body.chunks
+    left = body.length
+    try:
+        async with closed_after(chunks):
+            async for chunk in chunks:
+                if not chunk:
+                    continue
+                if left is None:
+                    is_open = sink.write_body(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                elif len(chunk) > left:
+                    return "the request's body is longer than declared"
+                else:
+                    left -= len(chunk)
+                    is_open = sink.write_body(chunk)
+                if not is_open or not await sink.wait_writable():
+                    return None
+                if sent is not None:
+                    sent()
+    except Exception as error:  # noqa: BLE001 - the caller's iterator may fail in any way; all mean the same here
+        return f"the request's body failed: {type(error).__name__}"
+    if left:
+        return "the request's body is shorter than declared"
+    if left is None:
+        sink.write_body(b"0\r\n\r\n")
+    return None
+
+
+@asynccontextmanager
+async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The chunks, whose source is closed in the end if it can be: not all of them may have been taken."""
+    try:
+        yield chunks
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()

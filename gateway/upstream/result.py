@@ -1,8 +1,8 @@
 """What can come of an exchange with the upstream, as values.
 
 The names say what is *known*: `SentNothing` is definite (no byte of the request was handed to the network), `Unknown`
-is not (a byte may have left, and no complete answer came). Nothing here knows how either is found out, or what follows
-but for the status that a client gets.
+is not (a byte may have left, and no complete response came). Nothing here knows how either is found out, or what
+follows but for the status that a client gets.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Unknown(StrEnum):
 
     TIMEOUT = "timeout"
     RESET = "reset"  # the transport broke: RST, an acknowledgement that never came, a broken TLS record
-    CLOSED = "closed"  # a clean end before the first byte of an answer
-    TRUNCATED = "truncated"  # an end inside an answer
+    CLOSED = "closed"  # a clean end before the first byte of a response
+    TRUNCATED = "truncated"  # an end inside a response
     MALFORMED = "malformed"
     HEADERS_TOO_LONG = "headers_too_long"
-    INTERIM_FLOOD = "interim_flood"  # more 1xx answers than anybody needs
+    INTERIM_FLOOD = "interim_flood"  # more 1xx responses than anybody needs
     REQUEST_ABORTED = "request_aborted"  # the source of the request's body failed or lied about its length
     ABORTED = "aborted"  # given up on this side
 
@@ -50,7 +50,7 @@ _OUR_OWN_FAULT: Final = frozenset(
 
 
 def status_of(reason: SentNothing | Unknown) -> int:
-    """The status for a client that gets no answer of the upstream, whether its request was protected or not."""
+    """The status for a client that gets no response of the upstream, whether its request was protected or not."""
     # Asked first, because members of the two that are spelt alike are equal.
     if isinstance(reason, Unknown):
         return 504 if reason is Unknown.TIMEOUT else 502
@@ -67,7 +67,7 @@ class NotSent:
 
 @immutable
 class Lost:
-    """Indefinite: a byte may have left and no answer's head came. The connection has been aborted."""
+    """Indefinite: a byte may have left and no head of a response came. The connection has been aborted."""
 
     reason: Unknown
     detail: str
@@ -75,7 +75,7 @@ class Lost:
 
 @immutable
 class BodyLost:
-    """The answer's head came, its body did not come to its proven end. The connection has been aborted."""
+    """The response's head came, its body did not come to its proven end. The connection has been aborted."""
 
     reason: Unknown
     detail: str
@@ -89,9 +89,9 @@ class TooLong:
 
 
 class Framing(StrEnum):
-    """How the end of an answer's body is known (RFC 9112 section 6.3)."""
+    """How the end of a response's body is known (RFC 9112 section 6.3)."""
 
-    NONE = "none"  # HEAD, 204, 304: there is no body, whatever the fields say
+    NONE = "none"  # HEAD, 204, 304: there is no body, whatever the headers say
     LENGTH = "length"
     CHUNKED = "chunked"
     CLOSE = "close"  # ends with the connection: FIN, over TLS close_notify

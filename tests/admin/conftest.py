@@ -1,4 +1,4 @@
-"""The stores that operators' commands and the admin API are shown on."""
+"""The stores that operators' commands and the admin API are shown on: all of them only where the store matters."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ from tests.support.house import store_section
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> dict[str, Any]:
+    """The same on SQLite."""
+    return {"durable": f"sqlite://{tmp_path}/store/operations.db"}

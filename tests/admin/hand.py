@@ -6,7 +6,7 @@ from itertools import count
 from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
-from gateway.admin.policy import Policies, RoutePolicy, Treatment
+from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.core.identity.key import HeaderKey, Key, parse_key
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import HeaderScope, Scope, scope_of

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.cli import main
+from tests.store.postgres_sessions import roles, url_as
 from tests.support.house import config_text
 from tests.support.tls import Authority
 
@@ -159,3 +160,28 @@ async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path, capsy
         said.append(capsys.readouterr().out)
     assert said[0].startswith("Brought the schema up to version 1 (operations).")
     assert said[1] == "The schema is up to date; nothing was changed.\n"
+
+
+async def test_migrate_grants_what_check_misses(
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The owner's URL migrates and grants; whoever runs the gateway is told before what it lacks, and then serves."""
+    async with roles(postgres_url) as (admin, owner, runner):
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        files = {}
+        for role in (owner, runner):
+            files[role] = tmp_path / f"{role}.yaml"
+            store = {"durable": url_as(role, postgres_url)}
+            files[role].write_text(config_text("http://127.0.0.1:9", store, tmp_path))
+
+        async def run(role: str, *words: str) -> int:
+            return await asyncio.to_thread(main, [*words, "--config", str(files[role])])
+
+        assert await run(owner, "migrate", "--grant", runner) == 0
+        assert f"The role {runner} has the rights that a gateway needs." in capsys.readouterr().out
+        await admin.execute(f"REVOKE DELETE ON idempotency_gateway.audit FROM {runner}")
+        assert await run(runner, "check", "--store") == 1
+        told = f"{runner} lacks rights in the schema idempotency_gateway (DELETE on audit): run"
+        assert told in capsys.readouterr().err
+        assert await run(owner, "migrate", "--grant", runner) == 0
+        assert await run(runner, "check", "--store") == 0

@@ -13,7 +13,7 @@ from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Complete, LastWord, Release
-from gateway.store.journal.base import EntryId
+from gateway.store.journal import EntryId
 from gateway.store.journal.journal import SqliteJournal
 from tests.admin.shell import Shell
 from tests.admin.test_api import served

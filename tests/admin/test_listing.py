@@ -88,10 +88,10 @@ async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
     assert await ends(desk, replace(line, token=again.token)) == [End.RESOLVED]
 
 
-async def test_many_in_one_command(store: Store, tmp_path: Path) -> None:
+async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
     """A dry run changes nothing; then each is resolved and audited, what cannot be is listed, and the rest is done."""
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with house(sqlite, tmp_path) as running:
+        shell = shell_for(running, sqlite, tmp_path)
         doubts = [await doubt(running, f"k{number}") for number in range(3)]
         answer = shell.file("answer.http", CREATED)
         unknown = ID

@@ -10,36 +10,16 @@ import pytest
 
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
-from gateway.admin.policy import Policies, RoutePolicy
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
 from gateway.core.identity.key import BodyPart, ComposedKey
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import ComposedScope, HeaderScope
 from gateway.core.message import ResponseHead
-from gateway.core.operation import (
-    Audit,
-    Complete,
-    Event,
-    Fenced,
-    Renew,
-    Snapshot,
-    State,
-    Takeover,
-    microseconds,
-)
+from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
 from gateway.core.replay import KeepPolicy
-from gateway.store.base import Indefinite, NotApplied, Query
-from tests.admin.hand import (
-    AUDIT,
-    CHARGE,
-    CREATED,
-    LEASE_SECONDS,
-    POLICIES,
-    RESPONSE,
-    SETTLE_SECONDS,
-    TREATMENT,
-    Desk,
-)
+from gateway.store.base import Indefinite, NotApplied
+from gateway.store.operations import Query
+from tests.admin.hand import AUDIT, CHARGE, CREATED, LEASE_SECONDS, POLICIES, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 
 CREATED_ONCE = Happened(CREATED, b"once")
@@ -447,13 +427,13 @@ async def test_erase_whose_answer_was_lost() -> None:
 
 
 async def test_copies_that_were_not_told() -> None:
-    """A drop that is owed, and memories that hear of nothing, are told with the change."""
+    """Copies that could not be reached, and memories that learn of nothing, are named with the change."""
     desk = Desk()
     operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
-    owing = Operations(desk.store, POLICIES, drops_owed=lambda: 1)
+    owing = Operations(desk.store, POLICIES, purges_pending=lambda: 1)
     outcome = changed(await owing.purge(operation_id, AUDIT))
-    assert outcome.drops_owed == 1
-    assert "copies are still to be dropped there (1)" in outcome.notes[0]
+    assert outcome.purges_pending == 1
+    assert "The fast tier could not be told." in outcome.notes[0]
     unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
     assert changed(await unheard.purge(operation_id, AUDIT)).notes == (
         "Running gateways may answer from their memory for 30 s more.",

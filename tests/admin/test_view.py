@@ -9,7 +9,7 @@ import pytest
 
 from gateway.admin.console import full_text, json_line, table_head, table_row
 from gateway.admin.inspection import Inspected, full_json
-from gateway.admin.policy import Policies
+from gateway.admin.resolution import Policies
 from gateway.admin.view import advice, ago, described, moment, span
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, RequestInfo, Snapshot, State, microseconds

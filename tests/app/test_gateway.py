@@ -177,7 +177,7 @@ async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: 
         task = asyncio.create_task(http.request(home.port, "GET", "/reports", [], b""))
         await home.upstream.wait_for_requests(1)
         stopping = asyncio.create_task(home.gateway.stop())
-        await eventually(lambda: home.gateway._edge._state.is_stopping)
+        await eventually(lambda: home.gateway._edge.handler.is_stopping)
         for _ in range(50):
             await asyncio.sleep(0)
         hold.set()

@@ -19,7 +19,7 @@ from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
 from gateway.app.serve import run
 from gateway.app.share import share_of, worker_count
 from gateway.config import Address, Config, parse
-from gateway.http.listening import ListenError
+from gateway.http.server import ListenError
 from tests.support.house import config_text
 
 

@@ -14,7 +14,6 @@ import apsw
 import asyncpg
 
 from gateway.core.operation import microseconds
-from gateway.store.postgres.schema import add_partitions
 
 _DAY_US: Final = microseconds(86_400)
 # The defaults of a route.
@@ -75,7 +74,7 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
         async with connection.transaction():
             if made_us:
                 # Seen by nobody before it is full: the gateway lets a past day go whenever it looks.
-                await add_partitions(connection, [_REPLAY_US], made_us)
+                await connection.execute("SELECT idempotency_gateway.add_partition($1)", int(day))
             await connection.execute(
                 "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
                 " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import asyncpg
 
-from gateway.store.postgres.link import Connection
+from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.schema import drop_partition
 from tests.benchmarks import load
 from tests.benchmarks.filling import ALIVE, EXPIRED, fill
@@ -116,7 +116,7 @@ def _dropped(place: Place, asked: argparse.Namespace) -> bool:
         connection: Any = await asyncpg.connect(url, timeout=60.0)
         await asyncio.sleep(load.WARM_SECONDS + asked.seconds / 4)
         began = time.perf_counter()
-        if await drop_partition(cast(Connection, connection), None, is_session=True):
+        if await drop_partition(cast(Connection, connection), None):
             went.append(time.perf_counter() - began)
         await connection.close()
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gateway.config import Config
-from gateway.config.unit import Count, Duration, Size, duration_text
+from gateway.config.leaf import Count, Duration, Size, duration_text
 from tests.config.support import GLOBAL, ROUTE, read, report, with_global, with_route
 
 Path = tuple[str, ...]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.unit import duration_seconds, duration_text, size_bytes, size_text
+from gateway.config.leaf import duration_seconds, duration_text, size_bytes, size_text
 
 
 @pytest.mark.parametrize(

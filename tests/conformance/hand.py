@@ -38,7 +38,8 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )
-from gateway.store.base import AuditEntry, Store
+from gateway.store.base import Store
+from gateway.store.operations import AuditEntry
 
 SERVICE = "shop"
 

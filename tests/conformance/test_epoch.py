@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.operation import Fenced
 from gateway.store.base import Store
 from tests.conformance.hand import Hand, do
 from tests.conformance.stores import Database
@@ -52,3 +53,18 @@ async def test_tokens_never_go_back(store: Store) -> None:
     other = Hand()
     await do(store, other, Hand.claim)
     assert other.token > hand.token > 5_000
+
+
+async def test_only_purges_and_erasures_make_another_generation(store: Store, other_store: Store) -> None:
+    """Each does, for every gateway, as soon as it is done; nothing else does, a refused one neither."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    before = await store.look_epoch()
+    assert isinstance(await store.apply(hand.purge()), Fenced)
+    await do(store, hand, Hand.complete)
+    assert (await other_store.look_epoch()).generation == before.generation
+    seen = {before.generation}
+    for verb in (Hand.purge, Hand.erase):
+        await do(store, hand, verb)
+        seen.add((await other_store.look_epoch()).generation)
+    assert len(seen) == 3

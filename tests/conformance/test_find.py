@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Snapshot, State, microseconds
-from gateway.store.base import Query, Store
+from gateway.store.base import Store
+from gateway.store.operations import Query
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES
 from tests.conformance.hand import (
     ANSWER,

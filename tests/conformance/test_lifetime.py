@@ -8,16 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway.core.operation import Fenced, State
-from gateway.store.base import NotApplied, Query, RecoveryLease, Store
+from gateway.store.base import NotApplied, Store
+from gateway.store.operations import Query, RecoveryLease
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import (
-    ANSWER,
-    SERVICE,
-    Hand,
-    do,
-    increasing,
-    state,
-)
+from tests.conformance.hand import ANSWER, SERVICE, Hand, do, increasing, state
 from tests.conformance.stores import Database
 from tests.support.serving import GATEWAY, serving
 

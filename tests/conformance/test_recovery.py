@@ -9,15 +9,8 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
-from gateway.store.base import (
-    AUDIT_KEEP_US,
-    AUDITS_MAX,
-    PROBE_FLOOR_US,
-    AuditEntry,
-    RecoveryLease,
-    RecoveryState,
-    Store,
-)
+from gateway.store.base import Store
+from gateway.store.operations import AUDIT_KEEP_US, AUDITS_MAX, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.core.operation import MICROSECONDS, Applied, Claim, Lapsed, State, microseconds
-from gateway.store.base import LAPSES_NAMED_MAX, Query, Store, Swept
+from gateway.store.base import Store
+from gateway.store.operations import LAPSES_NAMED_MAX, Query, Swept
 from tests.conformance.hand import (
     LEASE_SECONDS,
     LEASE_US,

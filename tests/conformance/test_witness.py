@@ -12,8 +12,9 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import WITNESS_KEEP_US, EpochChanged, Store
+from gateway.store.base import EpochChanged, Store
 from gateway.store.epoch import WitnessNote, memory_digest
+from gateway.store.operations import WITNESS_KEEP_US
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do, state
 from tests.conformance.stores import Database

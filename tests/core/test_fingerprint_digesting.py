@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.identity.key import BodyPart, ComposedKey
+from gateway.core.identity.canonical import Body
+from gateway.core.identity.fingerprint import Digests, Fingerprinter, FingerprintSpec
+from gateway.core.identity.key import BodyPart, ComposedKey, Key, KeyFault, find_key
 from gateway.core.message import RequestHead
-from gateway.protect.digesting import INLINE_BYTES_MAX, digest_body, find_key_in
+from gateway.protect.body import INLINE_BYTES_MAX, TakenBody
 from gateway.protect.structured_fields import unquote
 
 LONG = b"x" * (INLINE_BYTES_MAX + 1)
@@ -34,22 +35,25 @@ def head(media: bytes) -> RequestHead:
 
 
 @contextmanager
-def spooled(body: bytes) -> Iterator[BinaryIO]:
+def spooled(body: bytes) -> Iterator[TakenBody]:
     """The body in a file, which stands at its end."""
     with tempfile.TemporaryFile() as file:
         file.write(body)
         file.flush()
-        yield cast("BinaryIO", file)
+        yield TakenBody(cast("BinaryIO", file), len(body))
+
+
+def digesting(media: bytes) -> Callable[[Body], Digests]:
+    return lambda content: Fingerprinter(FingerprintSpec()).digests(head(media), content)
 
 
 @pytest.mark.parametrize(("media", "body"), CASES)
 async def test_same_digests_everywhere(media: bytes, body: bytes) -> None:
     """In memory or in a file, short or long, the same bytes have the same digests."""
-    fingerprinter = Fingerprinter(FingerprintSpec())
-    expected = fingerprinter.digests(head(media), body)
-    assert await digest_body(fingerprinter, head(media), body) == expected
+    expected = digesting(media)(body)
+    assert await TakenBody(body, len(body)).read(digesting(media)) == expected
     with spooled(body) as file:
-        assert await digest_body(fingerprinter, head(media), file) == expected
+        assert await file.read(digesting(media)) == expected
 
 
 @pytest.mark.parametrize("filler", [b"", LONG], ids=["short", "long"])
@@ -57,19 +61,23 @@ async def test_key_in_body(filler: bytes) -> None:
     """A key is found in a body wherever that is kept."""
     spec = ComposedKey((BodyPart(("id",)),))
     body = b'{"a":"%b","id":"k"}' % filler
+
+    def find(content: Body) -> Key | KeyFault | None:
+        return find_key(spec, (), content, unquote)
+
     with spooled(body) as file:
-        found = await find_key_in(spec, (), file, unquote)
-    assert found == await find_key_in(spec, (), body, unquote)
+        found = await file.read(find)
+    assert found == await TakenBody(body, len(body)).read(find)
     assert found is not None
 
 
 async def test_cancelled_and_closed() -> None:
     """After a cancellation the caller may close the file at once; the thread ends by itself."""
-    fingerprinter = Fingerprinter(FingerprintSpec())
     with spooled(PARTS) as file:
-        digesting = asyncio.ensure_future(digest_body(fingerprinter, head(b"multipart/form-data; boundary=X"), file))
+        reading = asyncio.ensure_future(file.read(digesting(b"multipart/form-data; boundary=X")))
         await asyncio.sleep(0)
-        digesting.cancel()
+        reading.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await digesting
+            await reading
+        file.close()
     await asyncio.get_running_loop().shutdown_default_executor()

@@ -21,8 +21,8 @@ import yaml
 from gateway import EXIT_WRONG, __version__, config
 from gateway.cli import CONFIG_PATH, parser
 from gateway.config import Config, PostgresUrl, RedisUrl
-from gateway.config.unit import duration_seconds
-from gateway.http.settings import EdgeSettings
+from gateway.config.leaf import duration_seconds
+from gateway.http.limits import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from tests.support.demo import DemoProcess
 

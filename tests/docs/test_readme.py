@@ -12,7 +12,7 @@ import yaml
 from gateway import config
 from gateway.cli import parser
 from gateway.config import Config, Route
-from gateway.config.unit import duration_text, size_text
+from gateway.config.leaf import duration_text, size_text
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.verdict import Word
 from gateway.observe.metrics import Metrics

@@ -25,12 +25,13 @@ HOST = (b"Host", b"api.example")
 POLICY = ForwardingPolicy(authority=b"upstream:9000", trusted_proxies=(ip_network("10.0.0.0/8"),))
 OPERATION_ID = UUID("6f1c1f3e-8a5b-5a6f-9c0d-2b7a3e4d5c6b")
 OPERATION = str(OPERATION_ID).encode()
+VIA = (b"Via", b"1.1 idempotency-gateway")
 ADDED = ((b"Idempotency-Operation", OPERATION), (b"Idempotency-Fencing-Token", b"42"))
 
 
 def said_of_hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
     """The fields that a request from a client gets on its way."""
-    return ((b"X-Forwarded-For", peer), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", host))
+    return ((b"X-Forwarded-For", peer), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", host), VIA)
 
 
 def unprotected(
@@ -132,7 +133,15 @@ def test_the_host_is_what_the_policy_says(policy: ForwardingPolicy, sent: bytes)
 
 def test_a_request_without_a_host_gets_the_upstreams() -> None:
     """HTTP/1.0 has none, HTTP/1.1 needs one."""
-    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2])
+    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2], VIA)
+
+
+def test_the_gateway_adds_itself_behind_earlier_hops() -> None:
+    """Those keep their lines, a caller cannot have ours left out, and responses stay as they are recorded (Via)."""
+    earlier = (b"via", b"1.0 fred, 1.1 idempotency-gateway")
+    assert unprotected(earlier) == (earlier, *said_of_hop())
+    assert unprotected((b"Connection", b"Via"), earlier) == said_of_hop()
+    assert response_fields((earlier,)) == (earlier,)
 
 
 def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
@@ -164,6 +173,7 @@ def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
         (b"x-forwarded-for", b"2.2.2.2, 10.0.0.7"),
         *said[2:],
         (b"X-Forwarded-Host", b"api.example"),
+        VIA,
     )
     mapped = hop_from("::ffff:10.0.0.7", is_secure=True)
     assert unprotected((b"X-Forwarded-For", b""), hop=mapped)[0] == (b"X-Forwarded-For", b"10.0.0.7")

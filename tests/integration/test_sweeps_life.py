@@ -17,17 +17,7 @@ import asyncpg
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.fleet import (
-    NOW,
-    config_of,
-    gateways,
-    key_of,
-    nonce_of,
-    process,
-    send,
-    try_send,
-    wait_answered,
-)
+from tests.support.fleet import NOW, config_of, gateways, key_of, nonce_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config.model import Status
+from gateway.config.models import Status
 from gateway.observe.facts import TierChanged
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH

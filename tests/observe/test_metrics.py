@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from gateway.core.operation import Event
 from gateway.core.verdict import Word
+from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
     Fact,
     FlushRefused,
@@ -28,7 +29,6 @@ from gateway.observe.facts import (
     TierChanged,
     WriteRefused,
 )
-from gateway.observe.merging import Tables
 from gateway.observe.metrics import Metrics, Readings
 from tests.observe.scrape import scrape
 
@@ -149,6 +149,14 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             },
             id="store-call-failed",
         ),
+        pytest.param(
+            StoreCalled("durable", "look_epoch", 0.002),
+            {
+                ("idempotency_store_duration_seconds_count", "durable", "check_memory"): 1,
+                ("idempotency_store_duration_seconds_sum", "durable", "check_memory"): 0.002,
+            },
+            id="store-call-in-plain-words",
+        ),
         pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
         pytest.param(
             SweepDone(1, 2, 3, 0.5),
@@ -219,7 +227,7 @@ async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: M
         metrics(RequestAnswered("create_order", Word.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
     name = "idempotency_request_duration_seconds_bucket"
-    counts = [now.value(name, route="create_order", le=le) for le in ("0.0005", "0.25", "0.5", "1.0", "300.0", "+Inf")]
+    counts = [now.value(name, route="create_order", le=le) for le in ("0.00025", "0.25", "0.5", "1.0", "300.0", "+Inf")]
     assert counts == [1, 1, 2, 3, 3, 4]
 
 
@@ -240,7 +248,9 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
 
 async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics) -> None:
     """Gauges of the moment are those of the moment of the scrape."""
-    kept = Readings(copies_shed=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5)
+    kept = Readings(
+        fast_writes_dropped=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5
+    )
     readings = iter([Readings(in_flight=3, oldest_in_flight_seconds=1.5, fast_hits=8), kept])
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
@@ -248,7 +258,7 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
     assert first.value("idempotency_oldest_in_flight_seconds") == 1.5
     assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
     assert second.value("idempotency_in_flight") == 0
-    assert second.value("idempotency_copies_shed_total") == 2
+    assert second.value("idempotency_fast_writes_dropped_total") == 2
     names = ("waiting", "refused", "bytes", "oldest_seconds")
     assert [second.value(f"idempotency_journal_{name}") for name in names] == [4, 1, 9, 2.5]
 
@@ -317,7 +327,7 @@ def number(text: str, sample: str) -> float:
         ('idempotency_upstream_exchanges_total{result="lost"}', 105),
         ('idempotency_workers{state="serving"}', 2),
         ("idempotency_worker_restarts_total", 1),
-        ("idempotency_log_lines_dropped_total", 12),
+        ("idempotency_log_lines_dropped_total", 112),
         ('idempotency_request_duration_seconds_bucket{le="0.25",route="create_payment"}', 105),
         ('idempotency_request_duration_seconds_count{route="create_payment"}', 105),
         ('idempotency_request_duration_seconds_sum{route="create_payment"}', 26.25),
@@ -326,7 +336,7 @@ def number(text: str, sample: str) -> float:
 async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     """What only grows is added up, that of a dead worker included; each gauge has its rule."""
 
-    async def tables(count: int, up: bool) -> Tables:
+    def numbers(count: int, up: bool) -> Counted:
         metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
         readings = Readings(
             count,
@@ -348,22 +358,32 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
         return metrics.take()
 
     merged = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
-    merged.absorb(await tables(100, up=False) | {"idempotency_log_lines_dropped_total": {}})
+    merged.absorb(numbers(60, up=False))
+    merged.absorb(numbers(40, up=False))
     merged.count_workers(serving=2, silent=0, absent=0)
     merged.count_restart()
-    merged.count_lines_dropped(4)
-    merged.count_lines_dropped(7)
-    living = [await tables(2, up=True), await tables(3, up=False)]
+    merged.read_with(lambda: Readings(log_lines_dropped=7))
+    living = [numbers(2, up=True), numbers(3, up=False)]
     for _ in range(2):
-        text = (await merged.render_merged("text/plain", lambda: (living, []))).body.decode()
+        text = (await merged.render("text/plain", lambda: (living, []))).body.decode()
         assert number(text, sample) == expected
+
+
+async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
+    """Also where that worker has nothing to report of any store."""
+    supervisor, one, other = (Metrics([], has_fast_tier=False, version="1") for _ in range(3))
+    one(TierChanged("durable", up=True))
+    for workers, up in (([one, other], 0), ([one], 1)):
+        numbers = [worker.take() for worker in workers]
+        text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, []))).body.decode()
+        assert number(text, 'idempotency_store_up{tier="durable"}') == up
 
 
 async def test_processes_are_added_up() -> None:
     """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")
-    alone = (await merged.render_merged("text/plain", lambda: ([], []))).body.decode()
-    both = (await merged.render_merged("text/plain", lambda: ([], [os.getpid(), 2**22 + 1]))).body.decode()
+    alone = (await merged.render("text/plain")).body.decode()
+    both = (await merged.render("text/plain", lambda: ([], [os.getpid(), 2**22 + 1]))).body.decode()
     assert number(both, "process_max_fds") == 2 * number(alone, "process_max_fds")
     assert number(both, "process_start_time_seconds") == number(alone, "process_start_time_seconds")
     assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")

@@ -53,7 +53,7 @@ async def test_nothing_can_be_changed(port: int, method: str, path: str) -> None
     """Any other method is refused, with the ones that are not."""
     response = await request(port, method, path, body=b"{}")
     assert response.status == 405
-    assert response.header("Allow") == "GET, HEAD"
+    assert response.header("Allow") == "GET,HEAD"
     assert_tells_nothing_of_itself(response)
 
 
@@ -80,6 +80,14 @@ async def test_what_is_malformed_or_long_is_refused_tersely(port: int, data: byt
     """Whoever sends rubbish learns nothing of what listens."""
     response = await exchange(port, data)
     assert response.status == 400
+    assert_tells_nothing_of_itself(response)
+
+
+async def test_an_expectation_that_nobody_knows_is_refused_tersely(port: int) -> None:
+    """As all that the server underneath refuses by itself."""
+    response = await request(port, "GET", "/livez", [("Expect", "a miracle")])
+    assert response.status == 417
+    assert response.body == b"This request cannot be answered.\n"
     assert_tells_nothing_of_itself(response)
 
 

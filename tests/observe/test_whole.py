@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 from collections import Counter
@@ -99,6 +100,32 @@ async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
     assert sum(" 201 " in line and "req-7" in line for line in lines) == 2
 
 
+async def test_a_log_that_nobody_reads_holds_up_no_request(tmp_path: Path) -> None:
+    """Requests are served while the log is stuck in a full pipe; its lines come out once somebody reads."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    logs = Logs(fd=writing)
+    try:
+        async with RecordingUpstream() as upstream:
+            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (logs,), lambda: logs.dropped)
+            await gateway.start()
+            try:
+                for number in range(50):
+                    fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", f"k{number}")]
+                    assert (await http.request(gateway.address[1], "POST", "/charges", fields, b"{}")).status == 200
+            finally:
+                await gateway.stop()
+        data = b""
+        while data.count(b'"verdict":"stored"') < 50:
+            data += await asyncio.to_thread(os.read, reading, 65536)
+    finally:
+        logs.close()
+        os.close(reading)
+        os.close(writing)
+    assert logs.dropped == 0
+
+
 async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_path: Path) -> None:
     """Once when that begins and once when it is over, and in the line of each request, protected or not."""
     file = tmp_path / "log"
@@ -122,10 +149,10 @@ async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_pa
         os.close(fd)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["why"].split(":")[0] for line in lines if "why" in line] == ["refused"] * 3
-    told = [(line["level"], line["message"]) for line in lines if f":{port} " in line["message"]]
-    assert [level for level, _ in told] == ["warning", "info"]
-    assert told[0][1].startswith(f"http://127.0.0.1:{port} cannot be reached: connecting to 127.0.0.1")
-    assert told[1][1] == f"http://127.0.0.1:{port} is reached again"
+    down, up = [line for line in lines if f":{port} " in line["message"]]
+    assert (down["level"], down["message"]) == ("warning", f"http://127.0.0.1:{port} is down")
+    assert down["detail"].startswith("connecting to 127.0.0.1")
+    assert (up["level"], up["message"]) == ("info", f"http://127.0.0.1:{port} is up")
     assert "secret" not in file.read_text()
 
 

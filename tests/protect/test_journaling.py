@@ -14,7 +14,7 @@ from gateway.observe.facts import Fact, Herald, JournalFailed, OutcomeJournaled
 from gateway.protect import journaling
 from gateway.protect.journaling import Journaling
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal.base import LastWord
+from gateway.store.journal import LastWord
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REPLAY_SECONDS, Hand, Speech, do
 from tests.support.memory_store import MemoryStore

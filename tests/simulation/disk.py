@@ -13,7 +13,7 @@ from itertools import count
 from gateway.core.operation import LastWord
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Seen
-from gateway.store.journal.base import EntryId, JournalEntry, JournalTally
+from gateway.store.journal import EntryId, JournalEntry, JournalTally
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
 

@@ -1,8 +1,8 @@
 """The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it.
 
-The server keeps entries until a moment of its own clock, refuses what an equal or higher token fences, and forgets
-everything when it is flushed, restored from an old copy or gone: then its era is another and what it holds is not
-believed. The driver keeps the rules of `FastTier`; one that is not up fails at once.
+The server keeps entries until a moment of its own clock. When it is flushed, restored from an old copy or gone, and
+when it is told of another generation of the durable store, its era is another, and what it holds is not believed. The
+driver keeps the rules of `FastTier`; one that is not up fails at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Record, Snapshot, State, microseconds
@@ -26,17 +26,14 @@ T = TypeVar("T")
 
 GET_SECONDS = 0.25
 PUT_SECONDS = 2.0
-PUT_AGE_SECONDS_MAX = 10.0
-MARKER_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A record (None: a drop's marker) until a moment of the run."""
+    """A record until a moment of the run."""
 
-    token: int
-    record: Record | None
+    record: Record
     expires: float
     era: int
 
@@ -56,6 +53,7 @@ class FastServer:
     loop: SimulatedLoop
     entries: dict[UUID, _Entry] = field(default_factory=dict)
     era: int = 1
+    generation: str | None = None
     down_until: float = 0.0
     slow_until: float = 0.0
     drivers: list[FastDriver] = field(default_factory=list)
@@ -70,39 +68,45 @@ class FastServer:
     def flush(self) -> None:
         self.entries.clear()
         self.note = None
-        self.era += 1
+        self._lose_era()
 
     def save(self) -> None:
         self.saved, self.saved_note = dict(self.entries), self.note
 
     def restore(self) -> None:
-        """Come back with what there was at the last save: drops since then are forgotten."""
+        """Come back with what there was at the last save: what was purged since then is back."""
         self.entries, self.note = dict(self.saved), self.saved_note
+        self._lose_era()
+
+    def _lose_era(self) -> None:
         self.era += 1
+        self.generation = None
+
+    def look(self, generation: str, is_due: bool) -> int:
+        """The era, which is another one where it was of another generation and that `is_due`."""
+        if self.generation is None:
+            self.generation = generation
+        elif is_due and self.generation != generation:
+            self.generation = generation
+            self.era += 1
+        return self.era
 
     def get(self, operation_id: UUID, era: int) -> Snapshot | None:
         entry = self._entry(operation_id)
-        if entry is None or entry.record is None or entry.era != self.era or era != self.era:
+        if entry is None or entry.era != self.era or era != self.era:
             return None
         left_us = microseconds(entry.expires - self.loop.time())
         return Snapshot(entry.record, entry.record.replay_until_us - left_us)
 
-    def put(self, record: Record, until: float, expires: float, era: int) -> None:
-        operation_id, there = record.identity.operation_id, self._entry(record.identity.operation_id)
-        is_fenced = (
-            there is not None and (there.record is None or there.era == self.era) and there.token >= record.token
-        )
-        if era == self.era and self.loop.time() < until and not is_fenced:
-            self.entries[operation_id] = _Entry(record.token, record, expires, era)
+    def put(self, record: Record, expires: float, era: int) -> None:
+        operation_id = record.identity.operation_id
+        if era == self.era and self.loop.time() < expires:
+            self.entries[operation_id] = _Entry(record, expires, era)
         self.announce(operation_id)
 
-    def drop(self, operation_id: UUID, token: int) -> None:
-        there = self._entry(operation_id)
-        if there is None or there.token <= token:
-            self.entries[operation_id] = _Entry(token, None, self.loop.time() + MARKER_SECONDS, self.era)
+    def tell_purge(self, operation_id: UUID) -> None:
         for driver in self.drivers:
-            driver.hear_drop(operation_id)
-        self.announce(operation_id)
+            driver.hear_purge(operation_id)
 
     def announce(self, operation_id: UUID) -> None:
         for driver in self.drivers:
@@ -141,8 +145,13 @@ class FastDriver:
         self._watchers = Watchers()
         self._change_listeners: list[Callable[[bool, str], None]] = []
         self._why_down = ""
-        self._drop_listeners: list[Callable[[UUID], None]] = []
+        self._purge_listeners: list[Callable[[UUID], None]] = []
+        # Of the durable store, as it was last told; and what the server has to be told. Nothing yet is no generation.
+        self._bound: str | None = None
+        self._generation = ""
+        self._forgotten = 0
         self._keeper: asyncio.Task[None] | None = None
+        self._gets: set[asyncio.Task[Any]] = set()
 
     @property
     def up(self) -> bool:
@@ -151,11 +160,21 @@ class FastDriver:
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
 
-    def on_drop(self, listener: Callable[[UUID], None]) -> None:
-        self._drop_listeners.append(listener)
+    @property
+    def has_forgotten(self) -> bool:
+        return self._era != 0
 
-    def bind(self, identity: str) -> None:
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        self._purge_listeners.append(listener)
+
+    def bind(self, identity: str, generation: str | None = None) -> None:
         """There is one durable store in a simulation."""
+        if generation not in (None, self._bound):
+            self._bound = generation
+            self._expect(generation or "")
+
+    def _expect(self, generation: str) -> None:
+        self._generation, self._era = generation, 0
 
     async def start(self) -> None:
         if self._keeper is None:
@@ -166,16 +185,29 @@ class FastDriver:
 
     async def close(self) -> None:
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        # Nobody may wait for a lookup any more, and it goes on.
+        ending = [*self._gets, *([] if keeper is None else [keeper])]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         if self in self._server.drivers:
             self._server.drivers.remove(self)
         self._up = False
 
     async def get(self, operation_id: UUID) -> Snapshot | None:
-        server, era = self._server, self._era
+        task = asyncio.current_task()
+        assert task is not None
+        self._gets.add(task)
+        try:
+            return await self._get(operation_id)
+        finally:
+            self._gets.discard(task)
+
+    async def _get(self, operation_id: UUID) -> Snapshot | None:
+        server, era = self._server, await self._known_era()
         held_era, snapshot = await self._ask(GET_SECONDS, lambda: (server.era, server.get(operation_id, era)))
+        if era != self._era:
+            return None
         if held_era != era:
             await self._look()
         return snapshot
@@ -184,16 +216,25 @@ class FastDriver:
         record = snapshot.record
         if record is None or snapshot.state is not State.COMPLETED:
             raise ValueError("only completed records may be put")
+        server, era = self._server, await self._known_era()
         started = self._loop.time() - (self._clock() - started_seconds)
         if started < self._era_known:
             return
-        server, era = self._server, self._era
         expires = started + (record.replay_until_us - snapshot.now_us) / 1e6
-        until = min(expires, started + PUT_AGE_SECONDS_MAX)
-        await self._ask(PUT_SECONDS, lambda: server.put(record, until, expires, era))
+        await self._ask(PUT_SECONDS, lambda: server.put(record, expires, era))
 
-    async def drop(self, operation_id: UUID, token: int) -> None:
-        await self._ask(PUT_SECONDS, lambda: self._server.drop(operation_id, token))
+    async def forget(self, operation_id: UUID) -> None:
+        self._forgotten += 1
+        self._expect(f"{self._process.name} {id(self)} {self._forgotten}")
+        await self._known_era()
+        await self._ask(PUT_SECONDS, lambda: self._server.tell_purge(operation_id))
+
+    async def _known_era(self) -> int:
+        if self._up and not self._era:
+            await self._look()
+        if not self._up or not self._era:
+            raise NotApplied("the fast tier is down")
+        return self._era
 
     async def announce(self, operation_id: UUID) -> None:
         await self._ask(PUT_SECONDS, lambda: self._server.announce(operation_id))
@@ -203,8 +244,8 @@ class FastDriver:
         async with self._watchers.watch(operation_id) as watch:
             yield watch
 
-    def hear_drop(self, operation_id: UUID) -> None:
-        self._hear(self._tell_drop, operation_id)
+    def hear_purge(self, operation_id: UUID) -> None:
+        self._hear(self._tell_purge, operation_id)
 
     def hear_news(self, operation_id: UUID) -> None:
         self._hear(self._watchers.announce, operation_id)
@@ -213,8 +254,8 @@ class FastDriver:
         if self._up and not self._weather.happens("news_lost", self._process.name):
             self._process.deliver(self._weather.hop_seconds(), listener, operation_id)
 
-    def _tell_drop(self, operation_id: UUID) -> None:
-        for listener in self._drop_listeners:
+    def _tell_purge(self, operation_id: UUID) -> None:
+        for listener in self._purge_listeners:
             listener(operation_id)
 
     async def _keep(self) -> None:
@@ -223,12 +264,13 @@ class FastDriver:
             await self._look()
 
     async def _look(self) -> None:
-        """Learn the server's era, and whether it is there."""
+        """Learn the server's era, and whether it is there; tell it of the generation where that is due."""
+        server, generation, is_due = self._server, self._generation, self._era == 0 and self._generation != ""
         try:
-            era = await self._exchange(PUT_SECONDS, lambda: self._server.era)
+            era = await self._exchange(PUT_SECONDS, lambda: server.look(generation, is_due))
         except NotApplied:
             return
-        if era != self._era:
+        if era != self._era and generation == self._generation:
             self._era, self._era_known = era, self._loop.time()
         self._set_up(True, "")
 

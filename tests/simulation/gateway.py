@@ -21,7 +21,7 @@ from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
-from gateway.http.exchange import ClientGone
+from gateway.http.connection import ClientGone
 from gateway.observe.facts import (
     Fact,
     Herald,

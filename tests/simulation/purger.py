@@ -77,7 +77,7 @@ class Purger:
                 said = _result_of(task)
                 if isinstance(said, Refused):
                     return False
-                if said is not None and not said.drops_owed:
+                if said is not None and not said.purges_pending:
                     self._history.drops.append(Drop(str(operation_id), self._loop.time(), is_erasure))
                     return True
             await asyncio.sleep(1.0)

@@ -27,20 +27,17 @@ from gateway.core.operation import (
     Takeover,
     operation_id_of,
 )
-from gateway.store.base import (
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Watch
+from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Epoch,
-    EpochChanged,
-    Indefinite,
-    NotApplied,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
     Swept,
     Tally,
-    Watch,
 )
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
@@ -69,6 +66,7 @@ class _Standby:
     records: dict[UUID, Record]
     token: int
     memo: bytes
+    generation: str
 
 
 class Database:
@@ -103,7 +101,9 @@ class Database:
     def copy_to_standby(self) -> None:
         """What a standby that follows at a distance has by now."""
         memory = self.memory
-        self._standbys.append(_Standby(self._loop.time(), dict(memory.records), memory.token, memory.memo))
+        self._standbys.append(
+            _Standby(self._loop.time(), dict(memory.records), memory.token, memory.memo, memory.generation)
+        )
 
     def fail_over(self, lag_seconds: float) -> None:
         """A standby that lagged so much is promoted: another identity, and the last changes are gone."""
@@ -118,6 +118,7 @@ class Database:
         for operation_id in standby.records.keys() - memory.records.keys():
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
         memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
+        memory.generation = standby.generation
         memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()

@@ -18,12 +18,12 @@ from hashlib import sha256
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.upstream import (
     Answer,
-    AnswerReceiver,
     FileBody,
     Framing,
     Lost,
     NotSent,
     OutboundBody,
+    ResponseReceiver,
     SentNothing,
     StreamBody,
     Unknown,
@@ -202,15 +202,14 @@ class Client:
         self._send(sent, exchange)
         receiver = exchange.receiver
         try:
-            while (news := receiver.news()) is None:
-                await receiver.next_news()
+            head = await receiver.wait_head(on_interim)
         except BaseException:
             receiver.close()
             raise
-        if isinstance(news, Lost) or receiver.head is None:
-            return news if isinstance(news, Lost) else Lost(Unknown.CLOSED, "no answer")
+        if isinstance(head, Lost):
+            return head
         return Answer(
-            head=receiver.head,
+            head=head,
             framing=receiver.framing,
             length=receiver.length,
             body=receiver,
@@ -325,7 +324,7 @@ class Client:
 
 
 class _Exchange:
-    """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `AnswerSource`."""
+    """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `ResponseSource`."""
 
     def __init__(self, process: Process, loop: SimulatedLoop, deadline: float, silence: float) -> None:
         self._process = process
@@ -333,7 +332,7 @@ class _Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._arriving: deque[Callable[[], None]] = deque()
-        self.receiver = AnswerReceiver(loop, self, deadline, silence)
+        self.receiver = ResponseReceiver(loop, self, deadline, silence)
 
     def deliver(self, delay_seconds: float, callback: Callable[..., None], *arguments: object) -> None:
         """Bring something over this connection; what is sent first arrives first, also where all of it is there."""
@@ -347,18 +346,18 @@ class _Exchange:
         if not self._is_over:
             framing = Framing.CHUNKED if length is None else Framing.LENGTH
             self.receiver.head_arrived(head, framing, length)
-            self.receiver.tell()
+            self.receiver.wake()
 
     def data(self, data: bytes) -> None:
         if not self._is_over:
             self.receiver.body_arrived(data)
-            self.receiver.tell()
+            self.receiver.wake()
 
     def end(self) -> None:
         if not self._is_over:
             self._finish()
             self.receiver.body_ended()
-            self.receiver.tell()
+            self.receiver.wake()
 
     def fail(self, reason: Unknown, detail: str) -> None:
         if not self._is_over:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.store.redis import store as redis_store
 from tests.support.failing_disk import FailingDisk, failing_disk
 
 
@@ -13,3 +14,9 @@ from tests.support.failing_disk import FailingDisk, failing_disk
 def disk() -> Iterator[FailingDisk]:
     with failing_disk() as disk:
         yield disk
+
+
+@pytest.fixture
+def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read from Redis may take as long as a busy machine needs for it."""
+    monkeypatch.setattr(redis_store, "GET_SECONDS", 30.0)

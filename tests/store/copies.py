@@ -39,10 +39,6 @@ def id_of(snapshot: Snapshot) -> UUID:
     return record_of(snapshot).identity.operation_id
 
 
-def with_token(snapshot: Snapshot, token: int) -> Snapshot:
-    return replace(snapshot, record=replace(record_of(snapshot), token=token))
-
-
 def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
     """The same, later in its life."""
     return replace(snapshot, now_us=record_of(snapshot).replay_until_us - microseconds(seconds))

@@ -38,7 +38,8 @@ from gateway.core.operation import (
     Takeover,
     audit_of,
 )
-from gateway.store.base import RecoveryLease, Rejected, Swept
+from gateway.store.base import Rejected
+from gateway.store.operations import RecoveryLease, Swept
 
 _FAULTS_MAX: Final = 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -22,6 +23,26 @@ async def session(url: str) -> AsyncIterator[Any]:
         yield connection
     finally:
         await connection.close()
+
+
+def url_as(role: str, url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
+
+
+@asynccontextmanager
+async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
+    """A session of the superuser, and two roles without any rights, which go away."""
+    names = [urlsplit(url).path.removeprefix("/") + suffix for suffix in ("_owner", "_other")]
+    async with session(url) as admin:
+        try:
+            for name in names:
+                await admin.execute(f"CREATE ROLE {name} LOGIN")
+            yield admin, names[0], names[1]
+        finally:
+            # What a member made goes with it, or with the schema of the owner.
+            for name in reversed(names):
+                await admin.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 @asynccontextmanager

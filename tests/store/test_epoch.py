@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -11,37 +10,39 @@ from uuid import UUID
 
 import pytest
 
-from gateway.store.base import Epoch
 from gateway.store.epoch import (
     FORMER_MAX,
-    LOST,
     MISSING_COUNTS_US,
     TOKENS_SKIPPED,
     Amnesia,
-    Bearing,
     Seen,
     SeenFile,
     WitnessNote,
     after_loss,
-    bearing,
     loss,
     memory_digest,
     missing,
 )
+from gateway.store.operations import Epoch
 
 EPOCH = Epoch("here", 100, 1_000_000, b"")
 AMNESIA = Amnesia(former=("former",))
 
-NOTES: dict[Bearing, Seen | None] = {
-    Bearing.ABSENT: None,
-    Bearing.MET: Seen("here", 100, is_compared=True),
-    Bearing.ALONE: Seen("here", 90),
-    Bearing.FORMER: Seen("former", 5_000, former=("here",)),
-    Bearing.AHEAD: Seen("here", 101, is_compared=True),
-    Bearing.SUCCESSOR: Seen("later", 7, former=("first", "here")),
-    Bearing.STRANGER: Seen("elsewhere", 7, former=("first",)),
+NOTES: dict[str, Seen | None] = {
+    "absent": None,
+    # Of this memory, and the two notes were compared.
+    "met": Seen("here", 100, is_compared=True),
+    # Of this memory, which was met when the shared note could not be read.
+    "alone": Seen("here", 90),
+    # Of a memory that this one is known to have replaced.
+    "former": Seen("former", 5_000, former=("here",)),
+    # Of this memory, in a later state.
+    "ahead": Seen("here", 101, is_compared=True),
+    # Of a memory that replaced this one.
+    "successor": Seen("later", 7, former=("first", "here")),
+    # Of a memory of which this one knows nothing.
+    "stranger": Seen("elsewhere", 7, former=("first",)),
 }
-A = ["absent", "met", "alone", "former", "ahead", "successor", "stranger"]
 
 # Rows: this host's own note. Columns: the shared one, in the order above. "!" is a loss.
 TABLE = """
@@ -56,25 +57,19 @@ TABLE = """
 CASES = [
     (own, shared, sign == "!")
     for own, *signs in (line.split() for line in TABLE.strip().splitlines())
-    for shared, sign in zip(A, signs, strict=True)
+    for shared, sign in zip(NOTES, signs, strict=True)
 ]
-
-
-@pytest.mark.parametrize("kind", Bearing, ids=lambda kind: kind.name.lower())
-def test_how_a_note_stands(kind: Bearing) -> None:
-    """A note is absent, of this memory or of another one, which is older, younger or unknown."""
-    assert bearing(NOTES[kind], EPOCH, AMNESIA) is kind
 
 
 @pytest.mark.parametrize(("own", "shared", "is_lost"), CASES, ids=[f"{own}-{shared}" for own, shared, _ in CASES])
 def test_two_notes(own: str, shared: str, is_lost: bool) -> None:
     """The store is believed exactly where neither note holds anything against it that is not explained."""
-    why = loss(NOTES[Bearing[own.upper()]], NOTES[Bearing[shared.upper()]], EPOCH, AMNESIA)
+    why = loss(NOTES[own], NOTES[shared], EPOCH, AMNESIA)
     assert (why is not None) == is_lost
 
 
-@pytest.mark.parametrize(("own", "shared"), list(product(NOTES, NOTES)), ids=lambda kind: kind.name.lower())
-def test_a_loss_is_found_once(own: Bearing, shared: Bearing) -> None:
+@pytest.mark.parametrize(("own", "shared"), list(product(NOTES, NOTES)))
+def test_a_loss_is_found_once(own: str, shared: str) -> None:
     """What was written down about a loss explains both notes, and no token that they name is given again."""
     notes = [note for note in (NOTES[own], NOTES[shared]) if note is not None]
     if loss(NOTES[own], NOTES[shared], EPOCH, AMNESIA) is None:
@@ -128,8 +123,7 @@ def test_a_lost_witness_is_found_once() -> None:
 
 def test_the_table_names_every_pair() -> None:
     """There is a row for each of the seven, and no case is decided by accident."""
-    assert set(LOST) == set(Bearing)
-    assert {(own, shared) for own, shared, _ in CASES} == set(product(A, A))
+    assert {(own, shared) for own, shared, _ in CASES} == set(product(NOTES, NOTES))
 
 
 def test_what_was_replaced_is_remembered_within_bounds() -> None:
@@ -141,15 +135,12 @@ def test_what_was_replaced_is_remembered_within_bounds() -> None:
     assert known.former[-1] == f"memory-{2 * FORMER_MAX - 1}"
 
 
-def test_a_note_of_an_earlier_program_was_not_compared(tmp_path: Path) -> None:
-    """The file that knows nothing of a shared note is read, and says that none was known."""
-    path = tmp_path / "seen.json"
-    path.write_text(json.dumps({"identity": "here", "token": 4}))
-    assert SeenFile(path).read() == Seen("here", 4)
+def test_a_note_says_whether_it_was_compared(tmp_path: Path) -> None:
+    """What was written is read back."""
     for is_compared in (True, False):
         seen = Seen("here", 5, is_compared=is_compared)
-        SeenFile(path).write(seen)
-        assert SeenFile(path).read() == seen
+        SeenFile(tmp_path / "seen.json").write(seen)
+        assert SeenFile(tmp_path / "seen.json").read() == seen
 
 
 def test_workers_share_a_file(tmp_path: Path) -> None:

@@ -21,10 +21,9 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
 from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
-from gateway.store.journal.base import EntryId, JournalEntry, KeptEntry
-from gateway.store.journal.file import cost_bytes
+from gateway.store.journal import EntryId, JournalEntry, KeptEntry
+from gateway.store.journal.file import cost_bytes, lock, unlock
 from gateway.store.journal.journal import SqliteJournal
-from gateway.store.journal.place import lock, unlock
 from gateway.store.journal.view import look
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import EpochChanged, NotApplied, Query, StartRefused, StoreError, Withheld
+from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Withheld
+from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
-from gateway.store.postgres.statements import RECIPE_LOCK
+from gateway.store.postgres.statements import MIGRATE_LOCK, RECIPE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
-from tests.conformance.hand import Hand, do, state
+from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SERVICE, Hand, do, state
 from tests.store.postgres_pooler import Pooler
-from tests.store.postgres_sessions import opened, session
+from tests.store.postgres_sessions import opened, roles, session, url_as
 from tests.support.eventually import eventually
+from tests.support.memory_store import ManualClock
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.serving import serving
@@ -41,26 +42,6 @@ def with_password(url: str, password: str, path: str | None = None) -> str:
     parts = urlsplit(url)
     netloc = f"nobody:{password}@{parts.hostname}:{parts.port}"
     return parts._replace(netloc=netloc, path=path or parts.path).geturl()
-
-
-def url_as(role: str, url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
-
-
-@asynccontextmanager
-async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
-    """A session of the superuser, and two roles without any rights, which go away."""
-    names = [urlsplit(url).path.removeprefix("/") + suffix for suffix in ("_owner", "_other")]
-    async with session(url) as admin:
-        try:
-            for name in names:
-                await admin.execute(f"CREATE ROLE {name} LOGIN")
-            yield admin, names[0], names[1]
-        finally:
-            # What a member made goes with it, or with the schema of the owner.
-            for name in reversed(names):
-                await admin.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 async def test_nobody_listening_is_said_at_once() -> None:
@@ -186,7 +167,7 @@ async def test_gateways_that_start_at_once_share_the_schema(postgres_url: str) -
 
 
 async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
-    """A role that owns nothing but the schema can migrate and run; a member of it can run, and makes partitions."""
+    """A role that owns nothing but the schema can migrate and run; another one that it is granted to can run."""
     async with roles(postgres_url) as (admin, owner, member):
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
         async with opened(url_as(owner, postgres_url)):
@@ -194,45 +175,140 @@ async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
         await admin.execute(f"GRANT {owner} TO {member}")
         async with opened(url_as(member, postgres_url)) as store:
             await do(store, Hand(), Hand.claim, Hand.complete)
+
+
+async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
+    """With the rights that a migration grants it does all that a store does, and makes and drops days by no other."""
+    clock = ManualClock()
+    async with roles(postgres_url) as (admin, owner, runner):
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        assert await migrate(url_as(owner, postgres_url), grant_to=runner)
+        async with (
+            opened(url_as(runner, postgres_url), clock_us=clock, replay_us=[REPLAY_US]) as store,
+            session(url_as(runner, postgres_url)) as beside,
+        ):
+            days = int(await beside.fetchval(PARTITIONS))
+            assert days > 0
+            await do(store, Hand(), Hand.claim, Hand.renew, Hand.complete, Hand.purge, Hand.erase)
+            await do(store, Hand(), Hand.claim, Hand.release, Hand.retry, Hand.complete)
+            await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
+            await do(store, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
             await do(store, hand := Hand(), Hand.claim, Hand.abandon)
-            assert await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
+            lease = await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
+            assert lease is not None
+            await store.put_off(lease, 0, "asked")
             await do(store, hand, Hand.prove)
-            await store.sweep(100)
+            assert len(await store.audits(hand.operation_id)) == 1
+            assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 3
+            await store.agree_recipes(serving(), is_trial=False)
+            await store.note_running(serving().gateway_id, is_running=False)
+            await store.begin_epoch(b"", (await store.look_epoch()).token + 1_000_000)
+            clock.advance(2 * 86_400)
+            assert (await store.sweep(100)).collected > 0
+            assert await beside.fetchval(PARTITIONS) < days
+            for forbidden in (
+                "CREATE TABLE idempotency_gateway.mine ()",
+                "DROP TABLE idempotency_gateway.response",
+                "ALTER TABLE idempotency_gateway.operation ADD COLUMN mine integer",
+                "DELETE FROM idempotency_gateway.migration",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await beside.execute(forbidden)
 
 
-@pytest.mark.parametrize("is_granted", [False, True], ids=["nothing", "tables"])
-async def test_a_role_that_may_not_make_partitions_is_refused(is_granted: bool, postgres_url: str) -> None:
-    """A role that could claim and record no answer does not start, and the text says which grant it needs."""
-    async with roles(postgres_url) as (admin, owner, writer):
+PARTITIONS = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'idempotency_gateway.response'::regclass"
+
+
+async def test_a_role_without_rights_is_told_how_to_get_them(postgres_url: str) -> None:
+    """Without a schema, or without a right in it, the text says what to run; afterwards the role starts."""
+    async with roles(postgres_url) as (admin, owner, runner):
+        with pytest.raises(StartRefused, match="run `idempotency-gateway migrate --grant ROLE` as the role that owns"):
+            await PostgresStore(url_as(runner, postgres_url)).start()
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
         await migrate(url_as(owner, postgres_url))
-        if is_granted:
-            await admin.execute(
-                f"GRANT USAGE ON SCHEMA idempotency_gateway TO {writer};"
-                f"GRANT ALL ON ALL TABLES IN SCHEMA idempotency_gateway TO {writer};"
-                f"GRANT ALL ON ALL SEQUENCES IN SCHEMA idempotency_gateway TO {writer}"
-            )
-        grant = f"GRANT {owner} TO {writer}" if is_granted else "GRANT owner TO this_role"
-        with pytest.raises(StartRefused, match="migrate` with a role that may create the schema") as told:
-            await PostgresStore(url_as(writer, postgres_url)).start()
-        assert grant in str(told.value)
+        with pytest.raises(StartRefused, match=r"permission denied .*: run `idempotency-gateway migrate --grant"):
+            await PostgresStore(url_as(runner, postgres_url)).start()
+        assert await migrate(url_as(owner, postgres_url), grant_to=runner) == []
+        async with opened(url_as(runner, postgres_url)) as store:
+            await do(store, Hand(), Hand.claim, Hand.complete)
 
 
 @pytest.mark.parametrize(
-    "lost",
+    ("lost", "named"),
     [
-        pytest.param("CREATE ON SCHEMA idempotency_gateway", id="partitions"),
-        pytest.param("UPDATE ON SEQUENCE idempotency_gateway.token", id="tokens"),
+        pytest.param("DELETE ON idempotency_gateway.recovery", "DELETE on recovery", id="table"),
+        pytest.param("UPDATE ON SEQUENCE idempotency_gateway.token", "UPDATE on token", id="tokens"),
+        pytest.param("EXECUTE ON FUNCTION idempotency_gateway.add_partition", "EXECUTE on add_partition", id="days"),
     ],
 )
-async def test_a_right_that_was_taken_is_missed_at_the_start(lost: str, postgres_url: str) -> None:
-    """An owner without the right to make tables in its schema, or to draw tokens, does not start either."""
-    async with roles(postgres_url) as (admin, owner, _):
+async def test_a_right_that_was_taken_is_missed_at_the_start(lost: str, named: str, postgres_url: str) -> None:
+    """A role that could claim and record no response does not start, and the text names what it lacks."""
+    async with roles(postgres_url) as (admin, owner, runner):
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
-        await migrate(url_as(owner, postgres_url))
-        await admin.execute(f"REVOKE {lost} FROM {owner}")
-        with pytest.raises(StartRefused, match="may not do all that is needed"):
-            await PostgresStore(url_as(owner, postgres_url)).start()
+        await migrate(url_as(owner, postgres_url), grant_to=runner)
+        await admin.execute(f"REVOKE {lost} FROM {runner}")
+        advised = f"migrate --grant {runner}` as the role {owner}"
+        with pytest.raises(StartRefused, match=rf"{runner} lacks rights .* \({named}\): run .*{advised}"):
+            await PostgresStore(url_as(runner, postgres_url)).start()
+
+
+async def test_a_migration_lets_others_pass(postgres_url: str) -> None:
+    """What it needs and somebody holds it tries to get again and again, and between two tries nobody waits for it."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND application_name = 'idempotency-gateway'"
+    )
+    async with session(postgres_url) as holder, session(postgres_url) as observer:
+        async with holder.transaction():
+            await holder.execute(f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
+            migrating = asyncio.create_task(migrate(postgres_url))
+            for wanted in (1, 0, 1):
+
+                async def is_so(wanted: int = wanted) -> bool:
+                    return int(await observer.fetchval(waiting)) == wanted
+
+                await eventually(is_so)
+            assert not migrating.done()
+        assert await migrating == ["0001_operations"]
+
+
+async def test_columns_of_a_newer_schema_disturb_nobody(postgres_url: str) -> None:
+    """Whatever a column of the next version is called, the statements of this program mean what they meant."""
+    async with opened(postgres_url, clock_us=(clock := ManualClock())) as store, session(postgres_url) as admin:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        words = {word for text in statement_texts().values() for word in re.findall(r"[a-z][a-z_]+", text)}
+        tables = await admin.fetch(
+            "SELECT relname, array(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid) AS columns"
+            " FROM pg_class c WHERE relnamespace = 'idempotency_gateway'::regnamespace AND relkind IN ('r', 'p')"
+            " AND NOT relispartition"
+        )
+        for table in tables:
+            added = ", ".join(f'ADD COLUMN "{word}" integer' for word in sorted(words - set(table["columns"])))
+            await admin.execute(f"ALTER TABLE idempotency_gateway.{table['relname']} {added}")
+    async with opened(postgres_url, clock_us=clock) as store:
+        assert await complaint(store) == ""
+        await do(store, Hand(), Hand.claim, Hand.renew, Hand.complete, Hand.purge, Hand.erase)
+        await do(store, Hand(), Hand.claim, Hand.release, Hand.retry, Hand.complete)
+        await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
+        await do(store, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+        await do(store, hand := Hand(), Hand.claim, Hand.abandon)
+        for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
+            assert len(await store.find(Query(states, recoverable=len(states) == 1))) == len(states)
+        lease = await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
+        assert lease is not None
+        assert await store.recovery(hand.operation_id) is not None
+        await store.put_off(lease, 0, "asked")
+        await do(store, hand, Hand.prove)
+        assert len(await store.audits(hand.operation_id)) == 1
+        await do(store, Hand(), Hand.claim)
+        await store.agree_recipes(serving(recipes={"charges": b"one"}))
+        assert await store.strays(SERVICE, ()) == {"charges": 7}
+        await store.begin_epoch(b"", 1)
+        clock.advance(LEASE_SECONDS + 1)
+        assert (await store.tally()).in_doubt == {"create_payment": 2}
+        assert (await store.sweep(100)).lapsed == 2
+        clock.advance(200 * 86_400)
+        assert (await store.sweep(100)).collected > 0
 
 
 async def test_a_schema_one_ahead_serves_and_two_ahead_refuses(postgres_url: str) -> None:

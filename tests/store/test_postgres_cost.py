@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,32 +12,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import (
-    Abandon,
-    Applied,
-    Claim,
-    Command,
-    Complete,
-    Disprove,
-    Erase,
-    Forget,
-    Identity,
-    Prove,
-    Purge,
-    Release,
-    Renew,
-    State,
-    Takeover,
-    microseconds,
-)
-from gateway.store.base import Swept
-from gateway.store.postgres.batch import STATEMENTS
+from gateway.core.operation import Applied, Complete, Identity, State, microseconds
+from gateway.store.operations import Swept
+from gateway.store.postgres.batch import claim_arguments, completion_arguments
+from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
-from gateway.store.postgres.link import Connection
-from gateway.store.postgres.statements import COLUMNS, SWEEP_LOCK, claim_columns, load
+from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_US, SAME, Hand, do, state
+from tests.conformance.hand import ANSWER, REMEMBER_US, SAME, Hand, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -69,27 +52,22 @@ ANALYZE
 """
 
 
-# One command of each verb, on an operation that does not exist: the plan is the same.
-COMMANDS: dict[type[Command], Callable[[], Command]] = {
-    Claim: lambda: Hand().claim(),
-    Renew: lambda: Renew(uuid4(), 1, uuid4(), LEASE_US),
-    Complete: lambda: Complete(uuid4(), 1, uuid4(), ANSWER, 1, 1),
-    Release: lambda: Release(uuid4(), 1, uuid4(), 1),
-    Forget: lambda: Forget(uuid4(), 1, uuid4()),
-    Abandon: lambda: Abandon(uuid4(), 1, uuid4(), "reset"),
-    Takeover: lambda: Takeover(uuid4(), 1, uuid4(), "h", LEASE_US),
-    Prove: lambda: Prove(uuid4(), 1, uuid4(), ANSWER, 1, 1),
-    Disprove: lambda: Disprove(uuid4(), 1, uuid4(), 1),
-    Purge: lambda: Purge(uuid4()),
-    Erase: lambda: Erase(uuid4()),
-}
-
-
 _ANY: Final = UUID(int=0)
-# What is not a command, with arguments.
+_IDS: Final = [UUID(int=number) for number in range(BATCH)]
+# What every command comes to, with arguments, and what a sweep, recovery and operators ask.
+OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
+    "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
+    "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
+    "lock": (None, _IDS, _IDS, _ANY),
+    "update": ([],) * 29,
+    "delete": (_IDS,),
+    "insert_responses": ([], [], [], []),
+    "delete_responses": ([], []),
+}
 OTHERS: Final[dict[str, tuple[Any, ...]]] = {
-    "lapse": (None, 100, 5000, 1),
-    "expire": (None, 100),
+    "select_lapsed": (None, 100, 5000),
+    "select_due": (None, 100),
+    "pass": (None, 5000, 1),
     "tidy": (None, 100),
     "tally": (None,),
     "recover": (None, _ANY, 1, 1, False),
@@ -128,14 +106,12 @@ async def test_hot_statements_go_by_index(mode: str, postgres_url: str) -> None:
     url = f"{postgres_url}?pgbouncer=true" if mode == "pgbouncer" else postgres_url
     link = Dialer(url).link()
     try:
-        for kind, statement in STATEMENTS.items():
-            batch: list[Any] = [COMMANDS[kind]() for _ in range(BATCH)]
-            columns = claim_columns(batch, lambda _: 1) if kind is Claim else COLUMNS[kind](batch)
-            scans = await link.run(lambda c, s=statement, a=columns: plan_of(c, s, None, *a, uuid4()))
-            assert any("operation" in scan for scan in scans), kind
+        for name, arguments in OF_COMMANDS.items():
+            scans = await link.run(lambda c, n=name, a=arguments: plan_of(c, load(n), *a))
+            assert any("operation" in scan or "response" in scan for scan in scans), name
             # Witnesses are few: a planner who finds that may read them all.
             few = ["Seq Scan: witness"] if mode == "pgbouncer" else []
-            assert [scan for scan in scans if not scan.startswith("Index") and scan not in few] == [], kind
+            assert [scan for scan in scans if not scan.startswith("Index") and scan not in few] == [], name
         scans = await link.run(lambda c: plan_of(c, load("read"), None, [uuid4() for _ in range(32)]))
         assert {scan.partition(":")[0] for scan in scans} == {"Index Scan"}
         for name, arguments in OTHERS.items():
@@ -356,7 +332,9 @@ async def test_a_long_key_costs_no_correctness(postgres_url: str) -> None:
         assert await state(store, hand) is State.COMPLETED
 
 
-async def test_the_statements_name_their_rows() -> None:
-    """Every statement begins with what it is in the table, or says that it is no row of it."""
-    for kind, statement in STATEMENTS.items():
-        assert f"--{kind.__name__.lower()}--> " in statement.splitlines()[0]
+def test_the_statements_name_their_rows() -> None:
+    """Every statement begins with what it is in the table, or says what else it is."""
+    for name, statement in statement_texts().items():
+        assert statement.startswith("-- "), name
+    for name in ("claim", "complete", "select_lapsed", "select_due"):
+        assert re.search(r"--[a-z]+--> ", statement_texts()[name].splitlines()[0]), name

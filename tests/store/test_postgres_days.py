@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import asyncpg
 import pytest
 
 from gateway.core.operation import Applied, Command, Complete, State, microseconds
@@ -123,31 +121,6 @@ async def test_a_day_that_was_detached_is_used_again(postgres_url: str) -> None:
             assert await state(store, each) is State.COMPLETED
             assert each.record is not None
             assert each.record.response == ANSWER
-
-
-async def test_a_day_that_was_half_detached_is_used_again(postgres_url: str) -> None:
-    """So is one whose detaching was interrupted, to which nothing can be written either."""
-    clock = ManualClock()
-    async with (
-        opened(postgres_url, clock_us=clock) as store,
-        session(postgres_url) as reader,
-        session(postgres_url) as admin,
-    ):
-        await do(store, before := Hand(), Hand.claim, Hand.complete)
-        async with reader.transaction():
-            await reader.fetch("SELECT count(*) FROM idempotency_gateway.response")
-            await admin.execute("SET lock_timeout = '50ms'")
-            day, *_ = await days(admin)
-            with suppress(asyncpg.LockNotAvailableError):
-                await admin.execute(
-                    "ALTER TABLE idempotency_gateway.response"
-                    f" DETACH PARTITION idempotency_gateway.response_{day} CONCURRENTLY"
-                )
-        assert day not in await days(admin)
-        await do(store, hand := Hand(), Hand.claim)
-        assert await told(store, hand.complete()) is Applied
-        for each in (before, hand):
-            assert await state(store, each) is State.COMPLETED
 
 
 @pytest.mark.parametrize("what", ["response", "operation"])

@@ -164,6 +164,34 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
         assert len(hand.tokens) == 1
 
 
+@pytest.mark.parametrize(
+    ("lost", "told", "left"),
+    [
+        pytest.param(b"C\x00\x00\x00\x0aBEGIN", NotApplied, State.CLAIMED, id="begin"),
+        pytest.param(b"C\x00\x00\x00\x0bCOMMIT", Indefinite, State.IN_DOUBT, id="commit"),
+    ],
+)
+async def test_a_lost_answer_within_a_transaction(
+    lost: bytes, told: type[StoreError], left: State, own_postgres: PostgresServer
+) -> None:
+    """Before its commit was sent it is known that nothing was done; a repeat of what was done finds that."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
+        opened(own_postgres.url) as witness,
+    ):
+        await do(store, hand := Hand(), Hand.claim)
+        command = hand.abandon()
+        relay.to_client.rule = Rule(lost, Fault.SWALLOW)
+        (result,) = await asyncio.gather(store.apply(command), return_exceptions=True)
+        relay.to_client.rule = None
+        assert type(result) is told
+        assert (await witness.read(hand.operation_id)).state is left
+        answer = await eventually(lambda: tried(store, command), PATIENCE_SECONDS)
+        assert isinstance(answer, Applied)
+        assert await state(witness, hand) is State.IN_DOUBT
+
+
 async def tried(store: PostgresStore, command: Any) -> Any:
     try:
         return await store.apply(command)

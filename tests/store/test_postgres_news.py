@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.store.postgres.link import Connection, Link
+from gateway.store.postgres.connection import Connection, Link
 from gateway.store.postgres.news import News
 from gateway.store.watching import Watchers
 from tests.support.virtual_time import in_virtual_time

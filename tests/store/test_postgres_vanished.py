@@ -73,7 +73,7 @@ async def record_an_answer(store: PostgresStore) -> None:
 
 
 UPKEEP: dict[str, tuple[bytes, Callable[[PostgresStore], Awaitable[object]]]] = {
-    "partition": (b"CREATE TABLE idempotency_gateway.response_", record_an_answer),
+    "partition": (b"idempotency_gateway.add_partition", record_an_answer),
     "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.agree_recipes(serving())),
     "memory": (b"UPDATE idempotency_gateway.epoch", lambda store: store.begin_epoch(b"", 1)),
 }
@@ -116,6 +116,29 @@ async def test_within_a_message_nobody_is_held_up(own_postgres: PostgresServer) 
             with pytest.raises((NotApplied, Indefinite)):
                 await gone.apply(hand.claim())
             await eventually(partial(is_neighbour_served, store, hand), PATIENCE_SECONDS, "a neighbour is served")
+
+
+async def test_between_lock_and_change_nobody_is_held_up(own_postgres: PostgresServer) -> None:
+    """What a gateway locked and never changed is free again in time, and nothing was done to it."""
+    async with Relay(own_postgres.port) as relay:
+        cut = f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
+        async with (
+            opened(own_postgres.url, command_seconds=COMMAND_SECONDS) as store,
+            opened(cut, command_seconds=COMMAND_SECONDS) as gone,
+        ):
+            await do(gone, hand := Hand(), Hand.claim)
+            relay.to_target.rule = Rule(b"UPDATE idempotency_gateway.operation", Fault.SWALLOW)
+            with pytest.raises(NotApplied):
+                await gone.apply(hand.abandon())
+            completion = hand.complete()
+
+            async def is_recorded() -> bool:
+                try:
+                    return isinstance(await store.apply(completion), Applied)
+                except (NotApplied, Indefinite):
+                    return False
+
+            await eventually(is_recorded, PATIENCE_SECONDS, "the response is recorded")
 
 
 @pytest.mark.parametrize("locked", [1, 2])

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.core.operation import MICROSECONDS, State
-from gateway.store.base import Query
+from gateway.store.operations import Query
 from tests.conformance.hand import LEASE_SECONDS, Hand, Speech, do
 from tests.store.postgres_sessions import let_pass, let_statements_end, opened, session
 from tests.support.memory_store import ManualClock

@@ -7,10 +7,9 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 import uvloop
@@ -18,7 +17,7 @@ import uvloop
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis.codec import encode
-from gateway.store.redis.store import ENTRY_BYTES_MAX, GET_SECONDS, PUT_AGE_SECONDS_MAX, RedisFastTier
+from gateway.store.redis.store import ENTRY_BYTES_MAX, GET_SECONDS, RedisFastTier
 from tests.store.copies import (
     STORE,
     client,
@@ -30,18 +29,19 @@ from tests.store.copies import (
     time_left_us,
     until_up,
     with_time_left,
-    with_token,
 )
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
 
+ERA = f"{key_of(UUID(int=0)).partition('{')[0]}era"
+
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-async def tier(redis_url: str) -> AsyncIterator[RedisFastTier]:
+async def tier(redis_url: str, no_haste: None) -> AsyncIterator[RedisFastTier]:
     async with fast_tier(redis_url) as tier:
         yield tier
 
@@ -51,7 +51,7 @@ def through(relay: Relay) -> str:
 
 
 async def get_anew(tier: RedisFastTier, snapshot: Snapshot) -> Snapshot:
-    """Put until it is found: after a change of era, or right after a drop elsewhere, the first puts are refused."""
+    """Put until it is found: after a change of era the first puts are refused."""
     while True:
         await tier.put(snapshot, boot_seconds())
         if (found := await tier.get(id_of(snapshot))) is not None:
@@ -114,7 +114,7 @@ async def test_an_entry_is_not_believed_beyond_its_own_expiry(tier: RedisFastTie
     snapshot = completed()
     await tier.put(snapshot, boot_seconds())
     with client(redis_url) as redis:
-        era = redis.get("idempotency-gateway:era")[-16:]
+        era = redis.get(ERA)[-16:]
         for seconds in (-1, 2_000):
             expires_us = microseconds(time.time() + seconds)
             redis.set(key_of(id_of(snapshot)), encode(record_of(snapshot), era, expires_us))
@@ -123,109 +123,111 @@ async def test_an_entry_is_not_believed_beyond_its_own_expiry(tier: RedisFastTie
         assert await tier.get(id_of(snapshot)) is not None
 
 
-@pytest.mark.parametrize(
-    ("second", "kept"), [(-1, b"first"), (0, b"first"), (1, b"second")], ids=["lower", "equal", "higher"]
-)
-async def test_only_a_higher_token_replaces_an_entry(tier: RedisFastTier, second: int, kept: bytes) -> None:
-    """Tokens are compared exactly, also where a floating-point number would not tell them apart."""
-    token = 2**62 + 2**32 - 1
-    first, other = with_token(completed(b"first"), token), with_token(completed(b"second"), token + second)
-    other = Snapshot(replace(record_of(other), identity=record_of(first).identity), other.now_us)
-    await tier.put(first, boot_seconds())
-    await tier.put(other, boot_seconds())
-    response = record_of(await tier.get(id_of(first))).response
-    assert response is not None
-    assert response.body == kept
+async def test_a_purge_ends_what_was_put_and_what_was_read(tier: RedisFastTier, redis_url: str) -> None:
+    """Nobody finds what was there; what was read before is refused, here and elsewhere; what is read then is kept."""
+    snapshot, late = completed(), completed()
+    async with fast_tier(redis_url) as other:
+        await tier.put(snapshot, boot_seconds())
+        assert await other.get(id_of(snapshot)) is not None
+        read_seconds = boot_seconds()
+        await tier.forget(id_of(snapshot))
+        assert tier.has_forgotten
+        for each in (tier, other):
+            assert await each.get(id_of(snapshot)) is None
+            for one in (snapshot, late):
+                await each.put(one, read_seconds)
+                assert await each.get(id_of(one)) is None
+        for each in (tier, other):
+            assert await get_anew(each, completed())
 
 
-async def test_a_drop_refuses_what_it_dropped(tier: RedisFastTier) -> None:
-    """A stale put with the dropped token or a lower one is refused; a later life of the operation is not."""
-    snapshot = with_token(completed(), 7)
-    await tier.put(snapshot, boot_seconds())
-    await tier.drop(id_of(snapshot), 7)
-    assert await tier.get(id_of(snapshot)) is None
-    for token in (6, 7):
-        await tier.put(with_token(snapshot, token), boot_seconds())
-        assert await tier.get(id_of(snapshot)) is None
-    await tier.put(with_token(snapshot, 8), boot_seconds())
-    assert record_of(await tier.get(id_of(snapshot))).token == 8
-
-
-@pytest.mark.parametrize("evicted", ["marker", "era", "both"])
-async def test_a_drop_outlives_an_eviction(evicted: str, tier: RedisFastTier, redis_url: str) -> None:
-    """What was read before a drop is not found after it, whatever Redis made room with in between."""
+@pytest.mark.parametrize("evicted", ["era", "entry", "both"])
+async def test_a_purge_outlives_an_eviction(evicted: str, tier: RedisFastTier, redis_url: str) -> None:
+    """What was read before a purge is not found after it, whatever Redis made room with in between."""
     snapshot = completed()
     await tier.put(snapshot, boot_seconds())
     read_seconds = boot_seconds()
-    await tier.drop(id_of(snapshot), record_of(snapshot).token)
+    await tier.forget(id_of(snapshot))
     with client(redis_url) as redis:
         if evicted != "era":
             redis.delete(key_of(id_of(snapshot)))
-        if evicted != "marker":
-            redis.delete("idempotency-gateway:era")
+        if evicted != "entry":
+            redis.delete(ERA)
     for _ in range(2):
         # The first finds that the era is another.
         await tier.put(snapshot, read_seconds)
         assert await tier.get(id_of(snapshot)) is None
 
 
-async def test_what_is_read_after_a_drop_is_kept(tier: RedisFastTier, redis_url: str) -> None:
-    """A drop keeps nothing else out for long: neither another gateway's copy nor this one's."""
-    async with fast_tier(redis_url) as other:
-        await tier.drop(uuid4(), 1)
-        for each in (tier, other):
-            assert await get_anew(each, completed())
+async def test_a_purge_that_the_durable_store_tells_of(redis_url: str) -> None:
+    """Whoever learns first that there is another generation ends the era, for all; who learns it later ends none."""
+    async with fast_tier(redis_url) as first, fast_tier(redis_url) as second, fast_tier(redis_url) as cut_off:
+        for each in (first, second):
+            each.bind(STORE, "one")
+        snapshot = completed()
+        await get_anew(first, snapshot)
+        for each in (second, cut_off):
+            assert await get_anew(each, snapshot)
+        first.bind(STORE, "two")
+        for each in (first, second, cut_off):
+            assert await each.get(id_of(snapshot)) is None
+        await get_anew(first, snapshot)
+        second.bind(STORE, "two")
+        await eventually(lambda: second.has_forgotten)
+        assert await first.get(id_of(snapshot)) is not None
 
 
-async def test_a_drop_of_a_clock_that_was_set_back_keeps_nothing_out(tier: RedisFastTier, redis_url: str) -> None:
-    """A drop that seems to be still to come is none."""
-    with client(redis_url) as redis:
-        held = redis.get("idempotency-gateway:era")
-        redis.set("idempotency-gateway:era", held[:-32] + b"9" * 16 + held[-16:])
-    snapshot = completed()
-    await tier.put(snapshot, boot_seconds())
-    assert await tier.get(id_of(snapshot)) is not None
+async def test_a_purge_is_told_to_each_server_anew(server_workspace: Path) -> None:
+    """What was told to a master that is left, of which the new one knows nothing, is told to that one too."""
+    async with (
+        two_servers(server_workspace) as (relay, _, second),
+        fast_tier(through(relay)) as tier,
+        fast_tier(second.url) as other,
+    ):
+        snapshot = completed()
+        await other.put(snapshot, boot_seconds())
+        tier.bind(STORE, "purged")
+        await eventually(lambda: tier.has_forgotten)
+        relay.target_port = second.port
+        relay.cut()
+        with pytest.raises(StoreError):
+            await tier.get(id_of(snapshot))
+        await until_up(tier)
+        assert await tier.get(id_of(snapshot)) is None
+        assert await other.get(id_of(snapshot)) is None
 
 
-async def test_a_late_drop_leaves_a_later_life_alone(tier: RedisFastTier) -> None:
-    """A record with a higher token than the drop's stays."""
-    snapshot = with_token(completed(), 8)
-    await tier.put(snapshot, boot_seconds())
-    await tier.drop(id_of(snapshot), 7)
-    assert await tier.get(id_of(snapshot)) is not None
+async def test_a_purge_that_cannot_be_told_silences_the_tier(own_redis: RedisServer) -> None:
+    """It is told as soon as the server is back, and until then nothing is answered here."""
+    async with fast_tier(own_redis.url) as tier:
+        snapshot = completed()
+        await tier.put(snapshot, boot_seconds())
+        own_redis.pause()
+        with pytest.raises(StoreError):
+            await tier.forget(id_of(snapshot))
+        assert not tier.has_forgotten
+        own_redis.resume()
+        await eventually(lambda: tier.has_forgotten, what="the purge is told")
+        await until_up(tier)
+        assert await tier.get(id_of(snapshot)) is None
 
 
-async def test_a_marker_outlives_every_put_it_has_to_refuse(tier: RedisFastTier, redis_url: str) -> None:
-    """The marker stays for longer than a put may be late, and not for ever."""
-    snapshot = completed()
-    await tier.drop(id_of(snapshot), record_of(snapshot).token)
-    with client(redis_url) as redis:
-        assert 2 * PUT_AGE_SECONDS_MAX < redis.ttl(key_of(id_of(snapshot))) < 3600
+async def test_what_was_read_in_another_era_is_refused(redis_url: str) -> None:
+    """A writer that was frozen between its reading and its put, and missed a purge, leaves nothing."""
+    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as frozen:
+        snapshot = completed()
+        relay.to_target.hold()
+        putting = asyncio.ensure_future(frozen.put(snapshot, boot_seconds()))
+        await asyncio.sleep(0)
+        async with fast_tier(redis_url) as other:
+            await other.forget(id_of(snapshot))
+            relay.to_target.release()
+            await putting
+            for each in (other, frozen):
+                assert await each.get(id_of(snapshot)) is None
 
 
-async def test_a_reading_that_is_too_old_is_refused(redis_url: str) -> None:
-    """What a frozen writer read long ago is not put, because a drop's marker might be gone by now."""
-    clock_seconds = [boot_seconds()]
-    tier = RedisFastTier(redis_url, clock=lambda: clock_seconds[0])
-    tier.bind(STORE)
-    await tier.start()
-    try:
-        started_seconds = clock_seconds[0]
-        clock_seconds[0] += PUT_AGE_SECONDS_MAX + 1
-        # Any reply brings a reading of Redis's clock, and so ties the later local time to it.
-        other = completed()
-        await tier.put(other, clock_seconds[0])
-        await tier.put(other, clock_seconds[0])
-        late, prompt = completed(), completed()
-        await tier.put(late, started_seconds)
-        await tier.put(prompt, clock_seconds[0])
-        assert await tier.get(id_of(late)) is None
-        assert await tier.get(id_of(prompt)) is not None
-    finally:
-        await tier.close()
-
-
-@pytest.mark.parametrize("value", [b"", b"garbage", b"igR", b"igD" + bytes(8), b"igX" + bytes(300)])
+@pytest.mark.parametrize("value", [b"", b"garbage", b"igR", b"igX" + bytes(300)])
 async def test_foreign_bytes_under_a_key_are_not_found(tier: RedisFastTier, redis_url: str, value: bytes) -> None:
     """Whatever somebody else left there is no record, and is replaced by one."""
     snapshot = completed()
@@ -318,12 +320,12 @@ async def test_a_caller_who_leaves_takes_nobodys_answer(tier: RedisFastTier) -> 
 
 
 async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: RedisServer) -> None:
-    """A put that was read before the flush is refused: its drop may have been forgotten. Later ones are kept."""
+    """A put that was read before the flush is refused: a purge may have been forgotten with it. Later ones are kept."""
     async with fast_tier(own_redis.url) as tier:
         snapshot, late = completed(), completed()
         await tier.put(snapshot, boot_seconds())
         started_seconds = boot_seconds()
-        await tier.drop(id_of(late), record_of(late).token)
+        await tier.forget(id_of(late))
         own_redis.flush()
         for _ in range(3):
             await tier.put(late, started_seconds)
@@ -333,7 +335,7 @@ async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: Re
 
 
 async def test_what_a_restarted_server_brings_back_is_not_believed(server_workspace: Path) -> None:
-    """Entries in an old file may have been dropped since it was written: they are not there, and are replaced."""
+    """What is in an old file may have been purged since it was written: they are not there, and are replaced."""
     server = RedisServer(server_workspace / f"redis-eras-{next(_numbers)}", append_only=True)
     server.start()
     try:
@@ -466,8 +468,12 @@ async def test_a_master_that_became_a_replica_is_left(server_workspace: Path) ->
 
 
 async def test_a_connection_that_outlived_a_failover_answers_nothing(server_workspace: Path) -> None:
-    """The former master, which goes on for itself, hears of no drop: it is not read from any more."""
-    async with two_servers(server_workspace) as (relay, first, second), fast_tier(through(relay)) as tier:
+    """The former master, which goes on for itself, hears of no purge: it is not read from any more."""
+    async with (
+        two_servers(server_workspace) as (relay, first, second),
+        fast_tier(through(relay)) as tier,
+        fast_tier(second.url) as other,
+    ):
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
         assert await tier.get(id_of(snapshot)) is not None
@@ -478,7 +484,7 @@ async def test_a_connection_that_outlived_a_failover_answers_nothing(server_work
         with pytest.raises(StoreError):
             await tier.put(completed(), boot_seconds())
         await until_up(tier)
-        await tier.drop(id_of(snapshot), record_of(snapshot).token)
+        await other.forget(id_of(snapshot))
         assert await tier.get(id_of(snapshot)) is None
 
 
@@ -569,7 +575,7 @@ async def test_a_server_that_quotes_the_password(server_workspace: Path) -> None
 async def test_a_full_server_refuses_puts_and_still_answers(
     own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A put that Redis refuses is said to be refused; reads, drops and the tier itself go on, and the log says why."""
+    """A put that Redis refuses is said to be refused; reads, purges and the tier itself go on, and the log says why."""
     async with fast_tier(own_redis.url) as tier:
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
@@ -579,7 +585,7 @@ async def test_a_full_server_refuses_puts_and_still_answers(
         with pytest.raises(NotApplied, match="OOM"):
             await tier.put(completed(), boot_seconds())
         assert await tier.get(id_of(snapshot)) is not None
-        await tier.drop(id_of(snapshot), record_of(snapshot).token)
+        await tier.forget(id_of(snapshot))
         assert await tier.get(id_of(snapshot)) is None
         assert tier.up
         await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
@@ -622,7 +628,7 @@ async def test_options_of_the_url_do_not_change_how_it_works(redis_url: str, opt
 
 
 async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
-    """Until it is known whose copies they are, none is read, made or dropped; then the tier is up at once."""
+    """Until it is known whose copies they are, none is read, made or purged; then the tier is up at once."""
     snapshot = completed()
     async with fast_tier(redis_url) as other:
         await other.put(snapshot, boot_seconds())
@@ -636,7 +642,7 @@ async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
         with pytest.raises(NotApplied):
             await tier.put(snapshot, boot_seconds())
         with pytest.raises(NotApplied):
-            await tier.drop(id_of(snapshot), record_of(snapshot).token)
+            await tier.forget(id_of(snapshot))
         assert (tier.up, changes) == (False, [])
         tier.bind(STORE)
         assert (tier.up, changes) == (True, [(True, "")])
@@ -662,7 +668,7 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         await mine.put(snapshot, boot_seconds())
         found = await theirs.get(id_of(snapshot))
         assert (found is not None) == is_shared
-        await theirs.drop(id_of(snapshot), record_of(snapshot).token)
+        await theirs.forget(id_of(snapshot))
         assert (await mine.get(id_of(snapshot)) is None) == is_shared
         # One that goes over to another store takes nothing along.
         assert record_of(await get_anew(mine, later)) == record_of(later)
@@ -686,4 +692,4 @@ async def test_what_was_on_its_way_stays_with_its_store(redis_url: str) -> None:
         await putting
         assert await tier.get(id_of(late)) is None
         tier.bind("one")
-        assert record_of(await tier.get(id_of(late))) == record_of(late)
+        assert record_of(await get_anew(tier, late)) == record_of(late)

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.operation import Snapshot
 from gateway.store.base import boot_seconds
 from gateway.store.redis.store import RedisFastTier
-from tests.store.copies import client, completed, fast_tier, id_of, key_of, record_of
+from tests.store.copies import client, completed, fast_tier, id_of, key_of
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 
@@ -35,7 +35,7 @@ async def other(redis_url: str) -> AsyncIterator[RedisFastTier]:
 async def listening_tier(url: str) -> AsyncIterator[RedisFastTier]:
     """A started tier that hears already."""
     async with fast_tier(url) as tier:
-        await eventually(lambda: subscribers(url, "idempotency-gateway:drops"), what="the tier listens")
+        await eventually(lambda: subscribers(url, "idempotency-gateway:purges"), what="the tier listens")
         yield tier
 
 
@@ -53,7 +53,7 @@ Say = Callable[[RedisFastTier, Snapshot], Awaitable[None]]
         pytest.param(lambda tier, snapshot: tier.put(snapshot, boot_seconds()), id="put"),
         pytest.param(lambda tier, snapshot: tier.put(snapshot, 0.0), id="refused-put"),
         pytest.param(lambda tier, snapshot: tier.announce(id_of(snapshot)), id="announce"),
-        pytest.param(lambda tier, snapshot: tier.drop(id_of(snapshot), record_of(snapshot).token), id="drop"),
+        pytest.param(lambda tier, snapshot: tier.forget(id_of(snapshot)), id="purge"),
     ],
 )
 async def test_whoever_waits_on_another_gateway_is_woken(tier: RedisFastTier, other: RedisFastTier, say: Say) -> None:
@@ -107,24 +107,24 @@ async def test_a_waiter_who_leaves_and_comes_back_is_heard(tier: RedisFastTier, 
             assert await watch.wait_changed(LONG_SECONDS)
 
 
-async def test_a_drop_is_told_to_every_gateway(tier: RedisFastTier, other: RedisFastTier) -> None:
+async def test_a_purge_is_told_to_every_gateway(tier: RedisFastTier, other: RedisFastTier) -> None:
     """Purges are broadcast: process caches elsewhere hear of them."""
-    dropped: list[UUID] = []
-    tier.on_drop(dropped.append)
+    purged: list[UUID] = []
+    tier.on_purge(purged.append)
     snapshot = completed()
-    await other.drop(id_of(snapshot), record_of(snapshot).token)
-    await eventually(lambda: dropped == [id_of(snapshot)])
+    await other.forget(id_of(snapshot))
+    await eventually(lambda: purged == [id_of(snapshot)])
 
 
-async def test_nonsense_on_the_channel_of_drops_is_ignored(tier: RedisFastTier, redis_url: str) -> None:
-    """A message that names no operation drops none, and news goes on."""
-    dropped: list[UUID] = []
-    tier.on_drop(dropped.append)
+async def test_nonsense_on_the_channel_of_purges_is_ignored(tier: RedisFastTier, redis_url: str) -> None:
+    """A message that names no operation purges none, and news goes on."""
+    purged: list[UUID] = []
+    tier.on_purge(purged.append)
     operation_id = uuid4()
     with client(redis_url) as redis:
         for text in (b"", b"\xff", b"nonsense", operation_id.hex.encode()):
-            redis.publish("idempotency-gateway:drops", text)
-    await eventually(lambda: dropped == [operation_id])
+            redis.publish("idempotency-gateway:purges", text)
+    await eventually(lambda: purged == [operation_id])
 
 
 async def test_a_lost_link_wakes_the_waiters_and_is_restored(own_redis: RedisServer) -> None:

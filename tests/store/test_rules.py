@@ -47,7 +47,8 @@ from gateway.core.operation import (
     State,
     Takeover,
 )
-from gateway.store.base import Query, Store, Withheld
+from gateway.store.base import Store, Withheld
+from gateway.store.operations import Query
 from gateway.store.postgres.rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.rows import decode, encode, encode_identity

@@ -25,17 +25,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store.base import (
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    Query,
-    Rejected,
-    StartRefused,
-    Withheld,
-)
-from gateway.store.sqlite import files as sqlite_files
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StartRefused, Withheld
+from gateway.store.operations import Query
 from gateway.store.sqlite import store as sqlite
+from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite.rows import decode_headers, encode_headers
 from gateway.store.sqlite.statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
@@ -211,8 +204,8 @@ async def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_file_system_is_known(tmp_path: Path) -> None:
     """The type of the file system of a directory is found, so that network ones can be refused."""
-    assert sqlite_files.filesystem_of(Path("/proc")) == "proc"
-    assert sqlite_files.filesystem_of(tmp_path) not in ("", "nfs4")
+    assert filesystem_of(Path("/proc")) == "proc"
+    assert filesystem_of(tmp_path) not in ("", "nfs4")
 
 
 async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from gateway.protect.route import Route
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import ManagedStore
 from gateway.upstream import Upstream
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
@@ -210,6 +211,7 @@ class Looked:
     """A fast tier that can only be asked, as `FastTier` of `store.base`."""
 
     up = True
+    has_forgotten = True
 
     def __init__(self, get: Callable[[UUID], asyncio.Future[Snapshot | None]]) -> None:
         self.get = get
@@ -217,10 +219,10 @@ class Looked:
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         """It is up from the beginning to the end."""
 
-    def on_drop(self, listener: Callable[[UUID], None]) -> None:
-        """Nothing is dropped."""
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """Nothing is purged."""
 
-    def bind(self, identity: str) -> None:
+    def bind(self, identity: str, generation: str | None = None) -> None:
         """There is one durable store."""
 
     async def start(self) -> None:
@@ -232,7 +234,7 @@ class Looked:
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Nothing is kept."""
 
-    async def drop(self, operation_id: UUID, token: int) -> None:
+    async def forget(self, operation_id: UUID) -> None:
         """Nothing is there."""
 
     async def announce(self, operation_id: UUID) -> None:
@@ -249,7 +251,7 @@ async def coordination(
     memory: Memory | None = None,
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
-    store_on: Callable[[Memory], Store] = MemoryStore,
+    store_on: Callable[[Memory], ManagedStore] = MemoryStore,
     look: Callable[[UUID], asyncio.Future[Snapshot | None]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Office]:

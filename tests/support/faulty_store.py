@@ -7,31 +7,16 @@ verb, one for each call in order; calls beyond them are answered as ever.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.store.base import (
-    Agreement,
-    AuditEntry,
-    Epoch,
-    Indefinite,
-    NotApplied,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
-    Store,
-    Swept,
-    Tally,
-    Watch,
-    Withheld,
-)
+from gateway.store.base import Indefinite, NotApplied, Watch, Withheld
+from gateway.store.operations import Forwarding, ManagedStore
 
 T = TypeVar("T")
 
@@ -84,14 +69,14 @@ def withheld() -> Fault:
     return Fault(Withheld("a newer program wrote the record"), has_effect=False)
 
 
-class FaultyStore:
+class FaultyStore(Forwarding):
     """Satisfies the `Store` protocol; the store behind it stays its owner's.
 
     `said` lists the verbs in the order in which they were called.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: ManagedStore) -> None:
+        super().__init__(store)
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._broken: dict[str, Fault] = {}
         self.said: list[str] = []
@@ -120,62 +105,24 @@ class FaultyStore:
         self._broken.clear()
 
     async def start(self) -> None:
-        await self._store.start()
+        await self._behind.start()
 
     async def close(self) -> None:
-        await self._store.close()
+        await self._behind.close()
 
     async def apply(self, command: Command) -> Result:
-        return await self._ask(EVENT_OF[type(command)], self._store.apply, command)
+        return await self._ask(EVENT_OF[type(command)], self._behind.apply, command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        return await self._ask("read", self._store.read, operation_id)
-
-    async def sweep(self, limit: int) -> Swept:
-        return await self._ask("sweep", self._store.sweep, limit)
-
-    async def tally(self) -> Tally:
-        return await self._ask("tally", self._store.tally)
-
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._ask(
-            "agree_recipes", functools.partial(self._store.agree_recipes, is_trial=is_trial), serving
-        )
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        noting = functools.partial(self._store.note_running, is_running=is_running)
-        await self._ask("note_running", noting, gateway_id)
+        return await self._ask("read", self._behind.read, operation_id)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._store.watch(operation_id)
+        return self._behind.watch(operation_id)
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._ask("strays", self._store.strays, service, operations)
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._ask(verb, call)
 
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._ask("find", self._store.find, query)
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._ask(
-            "recover", functools.partial(self._store.recover, is_urgent=is_urgent), operation_id, token, lease_us
-        )
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._ask("put_off", self._store.put_off, lease, pause_us, finding)
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._ask("recovery", self._store.recovery, operation_id)
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._ask("audits", self._store.audits, operation_id)
-
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._ask("look_epoch", self._store.look_epoch, links)
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._ask("begin_epoch", self._store.begin_epoch, memo, beyond_token)
-
-    async def _ask(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    async def _ask(self, verb: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         self.said.append(str(verb))
         faults = self._faults[str(verb)]
         fault = faults.popleft() if faults else self._broken.get(str(verb), Fault())

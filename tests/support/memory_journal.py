@@ -8,7 +8,7 @@ from itertools import count
 
 from gateway.core.operation import LastWord
 from gateway.store.base import NotApplied
-from gateway.store.journal.base import EntryId, JournalEntry, JournalTally
+from gateway.store.journal import EntryId, JournalEntry, JournalTally
 
 
 class MemoryJournal:

@@ -19,6 +19,8 @@ from gateway.core.operation import (
     MICROSECONDS,
     Applied,
     Command,
+    Erase,
+    Purge,
     Record,
     Result,
     Snapshot,
@@ -27,7 +29,9 @@ from gateway.core.operation import (
     microseconds,
     operation_id_of,
 )
-from gateway.store.base import (
+from gateway.store.base import EpochChanged, NotApplied, Watch
+from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
@@ -36,18 +40,14 @@ from gateway.store.base import (
     Agreement,
     AuditEntry,
     Epoch,
-    EpochChanged,
     Living,
-    NotApplied,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
     Swept,
     Tally,
-    Watch,
 )
-from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, strays
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
@@ -107,6 +107,7 @@ class Memory:
     token: int = 0
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
+    generation: str = ""
     recipes: dict[Name, Remembered] = field(default_factory=dict)
     gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class MemoryStore:
         if files is None:
             return Reading()
         reading = files.read()
-        epoch = Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.witnesses)
+        epoch = Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, memory.witnesses)
         if (why := missing(reading.notes, epoch, files.beyond)) is not None:
             raise EpochChanged(why)
         return reading
@@ -182,6 +183,8 @@ class MemoryStore:
         before = settle(memory.records.get(operation_id), now_us)
         result, record = step(before, command, now_us, memory.draw_token)
         memory.keep(operation_id, record)
+        if isinstance(command, Purge | Erase) and record is not before:
+            memory.generation = uuid4().hex
         audit = audit_of(command)
         if audit is not None and before is not None and record is not before:
             entry = AuditEntry(now_us, EVENT_OF[type(command)], before.token, audit.who, audit.why)
@@ -363,7 +366,7 @@ class MemoryStore:
         self._check_started()
         memory = self.memory
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
-        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo, witnesses)
+        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, witnesses)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_started()

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gateway.core.routing import PathPattern, Rule
 from gateway.core.succession import ServedRoute
-from gateway.store.base import Serving
+from gateway.store.operations import Serving
 
 SERVICE = "shop"
 GATEWAY = UUID(int=1)

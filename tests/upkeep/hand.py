@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.observe.facts import Fact
-from gateway.store.base import Swept, Tally
+from gateway.store.operations import Swept, Tally
 from tests.support.memory_store import MemoryStore
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.core.operation import Claim, Complete, Event, Release, State
 from gateway.observe.facts import Herald, SweepDone
-from gateway.store.base import LAPSES_NAMED_MAX, Indefinite, NotApplied, StoreError, Swept
+from gateway.store.base import Indefinite, NotApplied, StoreError
+from gateway.store.operations import LAPSES_NAMED_MAX, Swept
 from gateway.upkeep.sweeper import Sweeper
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_SECONDS, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.memory_store import ManualClock

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.core.operation import Claim
 from gateway.observe.facts import Herald, TallyTaken
-from gateway.store.base import NotApplied, Tally
+from gateway.store.base import NotApplied
+from gateway.store.operations import Tally
 from gateway.upkeep.tally import TallyTaker
 from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, new_identity
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause

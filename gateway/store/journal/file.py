@@ -1,42 +1,64 @@
 """One file of a journal: a small SQLite database that belongs to one process at a time.
 
-It owns the file, its lock and what may be believed after a fault; whose outcomes they are and where they go is decided
-elsewhere. Everything here blocks, and belongs to one thread.
+It owns the file, its name and its lock, its schema, how an outcome is written as a row, and what may be believed after
+a fault; whose outcomes they are and where they go is decided elsewhere. Everything here blocks, and belongs to one
+thread.
 
 Theory of operation
 -------------------
-*Ownership.* Whoever has the file's lock (`journal_place`) may open it; others may visit it at most (`journal_visit`),
-whether its owner lives or not: to look, and to take out what was refused and is not tried again. The owner hears of
-that by counting again.
+*Ownership.* Whoever has the file's lock may open it; others may visit it at most (`view`), whether its owner lives or
+not: to look, and to take out what was refused and is not tried again. The owner hears of that by counting again. The
+lock is an advisory one on a file beside the database, held by an open descriptor: it ends with the process, whatever
+ended that. It is a file of its own because closing any descriptor of the database would drop SQLite's own locks.
 
 *Birth.* A file is made under another name, filled with its schema, closed, synced and only then given its name. So a
 file with a name of ours is whole, or it is damaged; an empty one is damaged.
 
-*Faults.* What is known when something fails is said by `sqlite_connection`. But a file that is not trusted can still be
+*Faults.* What is known when something fails is said by `sqlite.connection`. But a file that is not trusted can still be
 read, and what it holds given to the durable store; it only takes nothing more until its whole log was copied into the
 database and both were synced.
+
+*Rows.* What a row says that this program cannot read it does not guess: such a row stays as it is, for the program that
+wrote it.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
+from uuid import UUID
 
 import apsw
 
-from gateway.core.operation import Complete, LastWord
+from gateway.core.message import StoredResponse
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
 from gateway.store.base import NotApplied, Rejected, StartRefused
 from gateway.store.directories import make_directory, sync_directory
-from gateway.store.journal import rows as journal_rows
-from gateway.store.journal.place import SUFFIX, lock, remove, unlock
-from gateway.store.journal.schema import BUSY_MS, DAMAGED, check_ours, fetch, fill, pragma, statements
-from gateway.store.sqlite import files as sqlite_files
-from gateway.store.sqlite.connection import DATA_ERRORS, Committer
+from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
+from gateway.store.sqlite.rows import decode_headers, encode_headers
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
+Handle = apsw.Connection | apsw.Cursor
+
+SUFFIX: Final = ".db"
+ROW_VERSION: Final = 1
+SCHEMA_VERSION: Final = 1
+# "igjl": says that a file is a journal of ours, as `PRAGMA application_id`.
+APPLICATION_ID: Final = 0x69676A6C
+
+# What an operator who looks in may keep us waiting.
+BUSY_MS: Final = 1_000
+# What SQLite raises for a file that was a journal once, or never.
+DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 
 # Columns and the file's own bookkeeping, beside what an answer brings.
 _ROW_BYTES: Final = 1_024
@@ -96,7 +118,7 @@ class JournalFile(Committer):
                 raise NotApplied(f"{path} is in use")
             unborn = path.with_suffix(".new")
             try:
-                sqlite_files.prepare(unborn)
+                prepare_file(unborn)
                 fill(unborn, belongs_to)
                 unborn.rename(path)
                 sync_directory(directory)
@@ -123,7 +145,7 @@ class JournalFile(Committer):
                 if not path.exists():
                     unlock(path, descriptor)
                     return None
-                sqlite_files.prepare(path)
+                prepare_file(path)
                 journal = cls(path, descriptor)
                 journal._begin()
                 try:
@@ -159,7 +181,7 @@ class JournalFile(Committer):
             with closing(cursor.connection.cursor()) as rows:
                 for columns in rows.execute(statements()["select_waiting"], (after, -1)):
                     try:
-                        entry = Waiting(columns[0], *journal_rows.decode(columns))
+                        entry = Waiting(columns[0], *decode_row(columns))
                     except NotApplied:
                         # Only another version can read it: it must not hold up those behind it.
                         continue
@@ -176,7 +198,7 @@ class JournalFile(Committer):
 
         def look(cursor: apsw.Cursor) -> LastWord | None:
             found = fetch(cursor, statements()["select_entry"], (row,))
-            return journal_rows.decode(found[0])[1] if found else None
+            return decode_row(found[0])[1] if found else None
 
         return self._look(look)
 
@@ -218,7 +240,7 @@ class JournalFile(Committer):
 
     def _begin(self) -> None:
         """Open the file for the first time. Raises what the driver raises."""
-        self._file_id = sqlite_files.file_id(self.path)
+        self._file_id = file_id(self.path)
         self._regain_trust(self._open())
 
     def prepare(self, cursor: apsw.Cursor) -> None:
@@ -258,7 +280,7 @@ def _counted(cursor: apsw.Cursor) -> Counts:
 
 def _insert(cursor: apsw.Cursor, route: str, command: LastWord, now_us: int) -> int | Exception:
     try:
-        columns = journal_rows.encode(route, command, now_us)
+        columns = encode_row(route, command, now_us)
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
     except (*DATA_ERRORS, ValueError) as error:
         # One statement is undone by itself; the neighbours go on.
@@ -280,3 +302,162 @@ def _named_errors(path: Path) -> Iterator[None]:
         raise StartRefused(f"{path} cannot be written: {error}") from error
     except (apsw.Error, OSError) as error:
         raise NotApplied(f"{path} cannot be used: {error}") from error
+
+
+# -- its name and lock -------------------------------------------------------------------------------------------------
+
+
+def lock(path: Path) -> int | None:
+    """Own the journal file at `path` until the returned descriptor is closed; None when somebody else does."""
+    beside = path.with_suffix(".lock")
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The owner before may have removed what we opened: then it locks nothing any more.
+        status = os.fstat(descriptor)
+        if file_id(beside) == (status.st_dev, status.st_ino):
+            return descriptor
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def unlock(path: Path, descriptor: int) -> None:
+    """Give the ownership back, and the lock's file with it when there is nothing to own any more."""
+    if not path.exists():
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def named(directory: Path, prefix: str = "") -> list[Path]:
+    """The journal files in a directory whose names begin so."""
+    return sorted(directory.glob(f"{prefix}*{SUFFIX}"))
+
+
+def remove(path: Path) -> None:
+    """Remove a database that nobody has open, and what SQLite keeps beside it."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def remove_unborn(directory: Path) -> None:
+    """Clear away files whose making was cut off: nothing was ever in them."""
+    for unborn in directory.glob("*.new"):
+        path = unborn.with_suffix(SUFFIX)
+        descriptor = lock(path)
+        if descriptor is not None:
+            remove(unborn)
+            unlock(path, descriptor)
+
+
+# -- its schema --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def statements() -> dict[str, str]:
+    """The text of each `.sql` file by its name."""
+    folder = files("gateway.store.journal").joinpath("sql")
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+
+
+def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+    """Run a statement and take all of its rows."""
+    return handle.execute(statement, bindings).fetchall()
+
+
+def pragma(handle: Handle, name: str) -> int:
+    """What SQLite says of the file under this name, where that is a number."""
+    return int(fetch(handle, f"PRAGMA {name}")[0][0])
+
+
+def fill(path: Path, belongs_to: str) -> None:
+    """Write the schema, and leave one synced file."""
+    handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        # The room of what was flushed goes back to the disk.
+        handle.execute("PRAGMA auto_vacuum = FULL")
+        handle.execute("PRAGMA synchronous = FULL")
+        handle.execute("BEGIN IMMEDIATE")
+        handle.execute(statements()["schema_0001"])
+        handle.execute(statements()["insert_owner"], (belongs_to,))
+        handle.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        handle.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        handle.execute("COMMIT")
+    finally:
+        handle.close(True)
+
+
+def check_ours(handle: Handle, path: Path) -> None:
+    """Raises `StartRefused` for a file that is no journal, or is one of a newer program."""
+    if pragma(handle, "application_id") != APPLICATION_ID:
+        raise StartRefused(
+            f"{path} is not a journal of this program, or it is damaged. Move it away; outcomes that may be in it are "
+            "then in doubt until somebody resolves them."
+        )
+    if pragma(handle, "user_version") > SCHEMA_VERSION:
+        raise StartRefused(
+            f"{path} was written by a newer version of this program; run that one until the journal is empty"
+        )
+
+
+# -- its rows ----------------------------------------------------------------------------------------------------------
+
+
+def encode_row(route: str, command: LastWord, journaled_us: int) -> Row:
+    """An outcome as the columns, in the order of `insert_entry.sql`."""
+    replay_us: int | None = None
+    remember_us: int | None = None
+    doubt: str | None = None
+    answer: Row = (None, None, None, None)
+    match command:
+        case Complete():
+            response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
+            answer = (response.status, response.reason, encode_headers(response.headers), response.body)
+        case Release():
+            remember_us = command.remember_us
+        case Forget():
+            pass
+        case Abandon():
+            doubt = command.doubt
+        case _:
+            assert_never(command)
+    ids = (command.operation_id.bytes, command.token, command.attempt_id.bytes)
+    return (
+        *(ROW_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
+        *(replay_us, remember_us, doubt, *answer),
+    )
+
+
+def decode_row(columns: Row) -> tuple[str, LastWord]:
+    """Route name and command, of a row as `select_entry.sql` gives it. Raises `NotApplied` when it cannot be read."""
+    try:
+        return _decoded(columns)
+    except (struct.error, ValueError, TypeError, AttributeError) as error:
+        raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
+
+
+def _decoded(columns: Row) -> tuple[str, LastWord]:
+    (
+        _, version, operation_id, token, attempt_id, event, route,
+        replay_us, remember_us, doubt, status, reason, headers, body,
+    ) = columns  # fmt: skip
+    ids = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id))
+    if version == ROW_VERSION:
+        match event:
+            case Event.COMPLETE:
+                response = StoredResponse(status, reason, decode_headers(headers), body)
+                return route, Complete(*ids, response, replay_us, remember_us)
+            case Event.RELEASE:
+                return route, Release(*ids, remember_us)
+            case Event.FORGET:
+                return route, Forget(*ids)
+            case Event.ABANDON:
+                return route, Abandon(*ids, doubt)
+    raise NotApplied(
+        f"the outcome of operation {ids[0]} was journaled by another version of this program "
+        f"(version {version}, event {event!r}); this one leaves it alone"
+    )

@@ -5,7 +5,7 @@ it only empties. It knows commands and neither stores nor HTTP: who says an outc
 `upkeep.flusher`'s. What `append` has answered is on the disk, and stays there until `forget`.
 
 Several processes may share the directory. A file is named after whom its outcomes are for, so that gateways of another
-service or store step over it, and each is locked by who uses it (`journal_file`).
+service or store step over it, and each is locked by who uses it (`file`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from gateway.core.operation import MICROSECONDS, LastWord
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.directories import make_directory
-from gateway.store.journal import place as journal_place
-from gateway.store.journal.base import EntryId, JournalEntry, JournalTally
-from gateway.store.journal.file import JournalFile, cost_bytes
+from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unborn, unlock
 from gateway.store.worker import Worker
 
 _LOG = logging.getLogger("gateway")
@@ -48,7 +47,7 @@ class _Running:
 
 
 class SqliteJournal:
-    """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of `journal_base`.
+    """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of this package.
 
     `belongs_to` says in words, without a secret, for which service and durable store the outcomes are. Beyond
     `rows_max` or `bytes_max`, all of its files together and what was refused included, nothing more is taken. The clock
@@ -112,27 +111,27 @@ class SqliteJournal:
             await running.worker.stop(self._close)
 
     async def append(self, route: str, command: LastWord) -> EntryId:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         return await self._started().appends.submit((route, command))
 
     async def read(self, entry_id: EntryId) -> LastWord | None:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         return await self._started().worker.run(self._read, entry_id)
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         return await self._started().worker.run(self._waiting, after, limit, bytes_max)
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         await self._started().worker.run(self._forget, entry_ids)
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         await self._started().worker.run(self._refuse, refusals)
 
     async def adopt(self) -> int:
-        """See `journal_base.Journal`."""
+        """See `Journal`."""
         return await self._started().worker.run(self._adopt_orphans)
 
     def _started(self) -> _Running:
@@ -148,8 +147,8 @@ class SqliteJournal:
     def _start(self) -> None:
         try:
             make_directory(self._directory)
-            journal_place.remove_unborn(self._directory)
-            for path in journal_place.named(self._directory, self._prefix):
+            remove_unborn(self._directory)
+            for path in named(self._directory, self._prefix):
                 self._adopt(path)
             self._name_strangers()
         except OSError as error:
@@ -192,7 +191,7 @@ class SqliteJournal:
 
     def _adopt_orphans(self) -> int:
         adopted = 0
-        for path in journal_place.named(self._directory, self._prefix):
+        for path in named(self._directory, self._prefix):
             if path.name in self._files or path.name in self._unfit:
                 continue
             try:
@@ -227,12 +226,12 @@ class SqliteJournal:
             file.close()
 
     def _name_strangers(self) -> None:
-        for path in journal_place.named(self._directory):
+        for path in named(self._directory):
             if path.name.startswith(self._prefix):
                 continue
-            descriptor = journal_place.lock(path)
+            descriptor = lock(path)
             if descriptor is not None:
-                journal_place.unlock(path, descriptor)
+                unlock(path, descriptor)
                 _LOG.warning(
                     "%s belongs to another service or durable store than %s, and no gateway has it open; what it holds "
                     "is written when one with those settings starts",

@@ -1,26 +1,31 @@
 """What operators see of the journals of a host, and take out: while gateways write them, and after those have died.
 
-It owns no file and no lock, and waits for nobody. What it sees may be over a moment later: an outcome is gone from the
-journal as soon as the durable store has it. All it changes is to delete what was refused, which nobody tries again.
+It owns no file and no lock, and waits for nobody: a visit is a handle for some statements, whoever owns the file and
+whether that one lives. How much of the log is on the disk for certain is known to the owner alone (`file`). What it
+sees may be over a moment later: an outcome is gone from the journal as soon as the durable store has it. All it changes
+is to delete what was refused, which nobody tries again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
+
+import apsw
 
 from gateway.core.operation import LastWord
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
-from gateway.store.journal import rows as journal_rows
-from gateway.store.journal.base import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
-from gateway.store.journal.place import SUFFIX
-from gateway.store.journal.visit import visited
+from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
+from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
 
-# As many as `journal_rows.decode` takes.
+# As many as `decode_row` takes.
 _ENTRY_COLUMNS: Final = 14
+
+Ask = Callable[..., list[Any]]
+"""Runs one statement, by its name, with what is given; returns its rows."""
 
 
 def look(
@@ -56,14 +61,14 @@ def look(
 
 
 class Desk:
-    """Satisfies `journal_base.JournalDesk`."""
+    """Satisfies `JournalDesk`."""
 
     def __init__(self, directory: Path, belongs_to: str) -> None:
         self.directory = directory
         self._belongs_to = belongs_to
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """See `journal_base.JournalDesk`."""
+        """See `JournalDesk`."""
         faults: list[str] = []
         found: list[KeptOutcome] = []
         for path in _files(self.directory, faults):
@@ -86,11 +91,11 @@ class Desk:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
             command: LastWord | None = None
             with suppress(NotApplied):
-                _, command = journal_rows.decode(columns)
+                _, command = decode_row(columns)
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
 
     def drop(self, entry_id: EntryId) -> bool:
-        """See `journal_base.JournalDesk`."""
+        """See `JournalDesk`."""
         with visited(self.directory / entry_id.file, changes=True) as ask:
             return bool(ask("delete_refused", entry_id.row))
 
@@ -114,3 +119,28 @@ def _files(directory: Path, faults: list[str]) -> list[Path]:
     except OSError as error:
         faults.append(f"{directory} cannot be read: {error.strerror}; look as the user of the gateway")
         return []
+
+
+@contextmanager
+def visited(path: Path, *, changes: bool = False) -> Iterator[Ask]:
+    """A file whoever owns it, for single statements by the name and what is given to them; each is its own transaction.
+
+    No lock is taken but SQLite's for one statement, and the log is not copied while the owner lives, who knows what of
+    it is on the disk. Raises `NotApplied`, `StartRefused`, also for the statements.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
+    try:
+        handle = apsw.Connection(str(path), flags=flags)
+        try:
+            handle.set_busy_timeout(BUSY_MS)
+            handle.wal_autocheckpoint(0)
+            check_ours(handle, path)
+            yield lambda name, *bindings: fetch(handle, statements()[name], bindings)
+        finally:
+            handle.close(True)
+    except (*DAMAGED, ValueError, TypeError) as error:
+        raise NotApplied(f"{path} is damaged: {error}") from error
+    except apsw.Error as error:
+        raise NotApplied(
+            f"{path} cannot be {'changed' if changes else 'read'}: {error}; do it as the user of the gateway"
+        ) from error

@@ -1,5 +1,6 @@
 """The durable record of many gateways.
 
-`store` is the store, `dialer` owns the driver, `link` is one connection. Commands go through `batch`, `statements` and
-`rows`; `witness` is what a copy of the database lacks. `schema`, `upkeep`, `inquiry` and `news` do the rest.
+`store` is the store, `dialer` owns the driver and what is behind it, `connection` is one connection. Commands go
+through `batch`, and those that are not hot through `change`; `rows` are records, `statements` the texts of the SQL.
+`schema`, `upkeep`, `inquiry` and `news` do the rest.
 """

@@ -1,49 +1,59 @@
-"""Batches of commands, one statement for each verb in them, and what the answers mean by the table.
+"""Batches of commands on Postgres, and what each came to by the table.
 
-It owns the road from a list of commands to a list of results over one link: grouping, repeating what lost to
+It owns the road from a list of commands to a list of results over one link: the arguments, repeating what lost to
 contention, splitting what holds a value that cannot be stored or an operation that somebody has locked. It reads no
 clock and knows no driver.
 
 Theory of operation
 -------------------
-A statement decides by its own WHERE and returns the records as they were, under its locks, with its time.
-`lifecycle.step` then says from that record and that time what the statement has done: the result. The statement's own
-number of changes must be the table's. If it is not, what was done is not known, and every command hears that.
+`claim` and `complete` are hot: each is one statement. It decides by its own WHERE and returns the records as they were,
+under its locks, with its time. From that record and that time `lifecycle.step` derives the result. The statement's own
+number of changes must be the table's. If it is not, what was done is not known, and every command of the batch gets
+`Indefinite`. All other commands lock their records in one transaction, execute `lifecycle.step`, and write what that
+returns.
 
 Where a statement cannot show enough, its result is `Unclear`: the caller looks again. That is so when a claim lost a
-race to a record that its snapshot had not, and where an answer has to be shown that only a read brings along.
+race to a record that its snapshot had not, and where a response has to be shown that only a read brings along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.lifecycle import no_token, settle, step
+from gateway.core.message import StoredResponse
 from gateway.core.operation import (
-    EVENT_OF,
     Applied,
     Claim,
     Command,
     Complete,
+    Erase,
     Prove,
+    Purge,
     Record,
+    Renew,
     Result,
     Snapshot,
     State,
     Takeover,
+    audit_of,
     operation_id_of,
 )
 from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
-from gateway.store.postgres.link import CHECK_VIOLATION, Refused
-from gateway.store.postgres.rows import WIDTH, record_of
-from gateway.store.postgres.statements import COLUMNS, DUE_SLACK_US, answer_bytes, claim_columns, load
+from gateway.store.postgres.change import Change, write
+from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, Refused
+from gateway.store.postgres.dialer import WitnessedLink
+from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, pack_headers, pack_location, record_of, row_of
+from gateway.store.postgres.statements import load
+from gateway.store.request_line import line_of
+
+C = TypeVar("C", bound=Command)
 
 # Rows of one statement of the driver.
 Rows = Sequence[Any]
-Fetch = Callable[..., Awaitable[Rows]]
 
 _CONTENTION_TRIES: Final = 5
 # Of operations that somebody has locked in one batch. At one more the rest is given up, for others wait behind it.
@@ -51,16 +61,20 @@ _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
 _OPERATIONS_MAX: Final = 10_000
-_OTHER_CHANGES: Final = "PostgreSQL changed other records than the table says: was the schema altered by hand?"
+
+_CLAIM: Final = load("claim")
+_COMPLETE: Final = load("complete")
+_LOCK: Final = load("lock")
+_BEGIN_GENERATION: Final = load("begin_generation")
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """The statement changed nothing, and could not show what the command came to: read the record, which is there."""
+    """Nothing was changed, and what the command came to could not be shown: read the record, which is there."""
 
 
-BatchAnswer = Result | Unclear
-STATEMENTS: Final[dict[type[Command], str]] = {kind: load(event.value) for kind, event in EVENT_OF.items()}
+BatchResult = Result | Unclear
+Results = list[BatchResult | Exception]
 
 
 class Windows:
@@ -87,43 +101,45 @@ class Windows:
 
 
 class Executor:
-    """Executes the batches of one link. Satisfies what a `Batcher` needs."""
+    """Executes the batches of one link: of operations that are all different, with one result for each, in order.
+
+    Never raises: an error is the result of the commands that it concerns.
+    """
 
     def __init__(
         self,
-        fetch: Fetch,
-        touch: Callable[[], Awaitable[None]],
+        link: WitnessedLink,
         add_partitions: Callable[[Sequence[int]], Awaitable[None]],
         clock_us: Callable[[], int | None],
         windows: Windows,
     ) -> None:
-        """`fetch` adds the link to a statement's arguments, and notes its number; `touch` raises that by itself."""
-        self._fetch = fetch
-        self._touch = touch
+        self._link = link
         self._add_partitions = add_partitions
         self._clock_us = clock_us
         self._windows = windows
 
-    async def execute(self, commands: list[Command]) -> Sequence[BatchAnswer | Exception]:
-        """One answer per command, in order: of operations that are all different."""
-        groups = list(_groups(commands))
-        if len(groups) == 1:
-            return await self._execute_kind(groups[0])
-        by_id: dict[UUID, BatchAnswer | Exception] = {}
-        for group in groups:
-            ids = map(operation_id_of, group)
-            by_id.update(zip(ids, await self._execute_kind(group), strict=True))
+    async def claim(self, commands: Sequence[Claim]) -> Results:
+        return await self._execute(commands, self._claim)
+
+    async def complete(self, commands: Sequence[Complete]) -> Results:
+        return [result for part in _parts(commands) for result in await self._execute(part, self._complete)]
+
+    async def change(self, commands: Sequence[Command]) -> Results:
+        """Every other verb. No lease ends because somebody holds another record: renewals go by themselves."""
+        by_id: dict[UUID, BatchResult | Exception] = {}
+        for is_renewal in (True, False):
+            for part in _parts([each for each in commands if isinstance(each, Renew) is is_renewal]):
+                by_id.update(zip(map(operation_id_of, part), await self._execute(part, self._change), strict=True))
         return [by_id[operation_id_of(command)] for command in commands]
 
-    async def _execute_kind(self, commands: list[Any]) -> Sequence[BatchAnswer | Exception]:
-        """One verb. Never raises: an error is the answer of those whom it concerns."""
-        answers: list[BatchAnswer | Exception] = []
+    async def _execute(self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]]) -> Results:
+        results: Results = []
         # The next part is the last one here.
         parts, locked, makes_room = [commands], 0, True
         while parts:
             part = parts.pop()
             try:
-                answers += await self._persist(part, makes_room=makes_room)
+                results += await self._persist(part, once, makes_room=makes_room)
             except Refused as refused:
                 locked += refused.is_locked and len(part) == 1
                 # Tried once for all of them: those for whom there is room need not wait for that again.
@@ -135,19 +151,21 @@ class Executor:
                     # One by one: each statement with the one that somebody holds takes the whole time again.
                     parts += [[command] for command in reversed(part)]
                 else:
-                    answers += [_refusal(command, refused) for command in part]
+                    results += [_refusal(command, refused) for command in part]
                     if locked > _LOCKED_MAX:
-                        answers += [_refusal(command, refused) for rest in reversed(parts) for command in rest]
+                        results += [_refusal(command, refused) for rest in reversed(parts) for command in rest]
                         break
             except (NotApplied, Indefinite) as fault:
-                answers += [type(fault)(*fault.args) for _ in part]
-        return answers
+                results += [type(fault)(*fault.args) for _ in part]
+        return results
 
-    async def _persist(self, commands: list[Any], *, makes_room: bool) -> list[BatchAnswer | Exception]:
-        """The statement, said again as long as it was refused for something that passes."""
+    async def _persist(
+        self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]], *, makes_room: bool
+    ) -> Results:
+        """Do it, and again as long as it was refused for something that passes."""
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
-                return await self._say(commands)
+                return await once(commands)
             except Refused as refused:
                 if _lacks_partition(refused) and makes_room and tries_left:
                     await self._make_room(commands, refused)
@@ -155,34 +173,65 @@ class Executor:
                     raise
         raise NotApplied("the statement lost to others every time")
 
-    async def _make_room(self, commands: Sequence[Complete | Prove], refused: Refused) -> None:
+    async def _make_room(self, commands: Sequence[Command], refused: Refused) -> None:
         """Add the partitions for their days. Raises `Refused` as the statement did, which was definitely not done."""
         try:
-            await self._add_partitions([command.replay_us for command in commands])
+            await self._add_partitions([each.replay_us for each in commands if isinstance(each, Complete | Prove)])
         except StoreError as fault:
             text = f"there is no room for responses of that day yet: {fault}"
             raise Refused(text, refused.sqlstate, refused.table) from fault
 
-    async def _say(self, commands: list[Any]) -> list[BatchAnswer | Exception]:
-        kind = type(commands[0])
-        columns = claim_columns(commands, self._windows.due_in_us) if kind is Claim else COLUMNS[kind](commands)
-        rows = await self._fetch(STATEMENTS[kind], self._clock_us(), *columns)
-        if kind is Claim:
-            answers = _granted(commands, rows)
-        elif kind is Complete:
-            answers = _completed(commands, rows)
-            self._learn(commands, answers)
-        else:
-            answers = _changed(commands, rows)
-        if not _is_witnessed(rows) and any(isinstance(answer, Applied) for answer in answers):
-            # Done by an earlier statement, whose number was lost with its answer.
-            await self._touch()
-        return answers
+    async def _claim(self, commands: Sequence[Claim]) -> Results:
+        rows = await self._link.fetch(_CLAIM, self._clock_us(), *claim_arguments(commands, self._windows.due_in_us))
+        return await self._witnessed(rows, _granted(commands, rows))
 
-    def _learn(self, commands: Sequence[Complete], answers: Sequence[BatchAnswer | Exception]) -> None:
-        for command, answer in zip(commands, answers, strict=True):
-            if isinstance(answer, Applied) and answer.snapshot.record is not None:
-                self._windows.learn(answer.snapshot.record.identity.operation, command.replay_us)
+    async def _complete(self, commands: Sequence[Complete]) -> Results:
+        rows = await self._link.fetch(_COMPLETE, self._clock_us(), *completion_arguments(commands))
+        results = _completed(commands, rows)
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, Applied) and result.snapshot.record is not None:
+                self._windows.learn(result.snapshot.record.identity.operation, command.replay_us)
+        return await self._witnessed(rows, results)
+
+    async def _witnessed(self, rows: Rows, results: Results) -> Results:
+        if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
+            # Done by an earlier statement, whose number was lost with its result.
+            await self._link.touch()
+        return results
+
+    async def _change(self, commands: Sequence[Command]) -> Results:
+        operation_ids = list(map(operation_id_of, commands))
+        taken = [command.operation_id for command in commands if isinstance(command, Takeover)]
+        results: Results = []
+
+        async def change(connection: Connection, link_id: UUID | None) -> Rows:
+            rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
+            locked = {row[1]: row for row in rows}
+            decided = [_decide(command, locked.get(operation_id_of(command)), rows[0][0]) for command in commands]
+            results.extend(result for result, _ in decided)
+            await write(connection, [change for _, change in decided if change is not None], rows[0][0])
+            pairs = zip(commands, decided, strict=True)
+            if any(isinstance(command, Purge | Erase) and change is not None for command, (_, change) in pairs):
+                await connection.execute(_BEGIN_GENERATION)
+            return rows
+
+        await self._link.transact(change)
+        return results
+
+
+def _decide(
+    command: Command, values: Sequence[Any] | None, now_us: int
+) -> tuple[BatchResult | Exception, Change | None]:
+    """The table executed on a row of `lock`: the result of the command, and what to write."""
+    try:
+        row = None if values is None else row_of(values[1:-2])
+    except Withheld as error:
+        return error, None
+    settled = None if row is None else settle(row.record, now_us)
+    result, record = step(settled, command, now_us, lambda: values[-2] if values is not None else 0)
+    if record is settled or row is None:
+        return Unclear() if _lacks_response(settled) else result, None
+    return result, Change(row, record, audit_of(command))
 
 
 def _lacks_partition(refused: Refused) -> bool:
@@ -190,13 +239,8 @@ def _lacks_partition(refused: Refused) -> bool:
     return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
-def _is_witnessed(rows: Rows) -> bool:
-    """Whether the statement has raised the witness of its link."""
-    return bool(rows) and rows[0][-1] is not None
-
-
 def _refusal(command: Command, refused: Refused) -> StoreError:
-    """What a command hears that was refused for good, or given up because others were."""
+    """The error of a command that was refused for good, or given up because others were."""
     if refused.is_data:
         return Rejected(*refused.args)
     if refused.is_locked and isinstance(command, Claim):
@@ -205,29 +249,93 @@ def _refusal(command: Command, refused: Refused) -> StoreError:
     return NotApplied(*refused.args)
 
 
-def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
-    """The commands by verb, in groups that make a statement of bearable size."""
-    kinds: dict[type[Command], list[Command]] = {}
+def _parts(commands: Sequence[C]) -> Iterator[Sequence[C]]:
+    """The commands in parts whose responses make a statement of bearable size."""
+    part: list[C] = []
+    part_bytes = 0
     for command in commands:
-        kinds.setdefault(type(command), []).append(command)
-    for kind, group in kinds.items():
-        if kind is not Complete and kind is not Prove:
-            yield group
-            continue
-        part: list[Command] = []
-        part_bytes = 0
-        for command in cast("list[Complete | Prove]", group):
-            size = answer_bytes(command.response)
-            if part and part_bytes + size > _STATEMENT_BYTES_MAX:
-                yield part
-                part, part_bytes = [], 0
-            part.append(command)
-            part_bytes += size
+        size = _size_of(command.response) if isinstance(command, Complete | Prove) else 0
+        if part and part_bytes + size > _STATEMENT_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+        part.append(command)
+        part_bytes += size
+    if part:
         yield part
 
 
-def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Exception]:
-    """The answers of a `claim` statement: grants, and records that were seen."""
+def _size_of(response: StoredResponse) -> int:
+    """About how many bytes the response adds to a statement."""
+    size = len(response.body or b"") + 8 * len(response.headers)
+    for name, value in response.headers:
+        size += len(name) + len(value)
+    return size
+
+
+# The arguments of the two statements, behind the time and before the link: arrays with one element per operation, and
+# some shorter.
+
+
+def _once(column: list[Any]) -> list[Any]:
+    """The first element alone where all are alike: the driver takes its time for each. For a column without nulls."""
+    return column[:1] if column.count(column[0]) == len(column) else column
+
+
+def _if_any(column: list[Any]) -> list[Any]:
+    """No element where all are null."""
+    return [] if column.count(None) == len(column) else column
+
+
+def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
+    """`due_in_us` foretells by operation name after how long upkeep has to look."""
+    identities = [command.identity for command in commands]
+    fingerprints = [command.fingerprint for command in commands]
+    probes = [command.probe for command in commands]
+    requests = [command.request for command in commands]
+    return (
+        [identity.operation_id for identity in identities],
+        [command.attempt_id for command in commands],
+        _once([command.holder for command in commands]),
+        _once([identity.route for identity in identities]),
+        _once([identity.operation for identity in identities]),
+        _once([identity.scope_digest for identity in identities]),
+        [identity.key_digest for identity in identities],
+        _if_any([identity.key for identity in identities]),
+        _once([fingerprint.recipe for fingerprint in fingerprints]),
+        [fingerprint.digest for fingerprint in fingerprints],
+        [fingerprint.raw for fingerprint in fingerprints],
+        _once([fingerprint.key_id for fingerprint in fingerprints]),
+        _once([command.lease_us for command in commands]),
+        _if_any([command.read_token for command in commands]),
+        _once([due_in_us(identity.operation) for identity in identities]),
+        _if_any([None if probe is None else probe.target for probe in probes]),
+        _if_any([None if probe is None else probe.host for probe in probes]),
+        _once([line_of(request) for request in requests]),
+        _if_any([None if request is None else request.request_id for request in requests]),
+        _if_any([None if request is None else request.trace_id for request in requests]),
+    )
+
+
+def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
+    responses = [command.response for command in commands]
+    return (
+        [command.operation_id for command in commands],
+        [command.token for command in commands],
+        [command.attempt_id for command in commands],
+        _once([command.replay_us for command in commands]),
+        _once([command.remember_us for command in commands]),
+        _once([response.status for response in responses]),
+        _if_any([pack_location(response.headers) for response in responses]),
+        _once([response.reason for response in responses]),
+        [pack_headers(response.headers) for response in responses],
+        _if_any([response.body for response in responses]),
+        # The records need not come back: everybody has the one of his claim.
+        all(command.granted is not None for command in commands),
+    )
+
+
+def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
+    """The results of a `claim` statement: grants, and records that were seen."""
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     for row in rows:
@@ -235,27 +343,27 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> list[BatchAnswer | Except
             grants[row[1].int] = row
         else:
             seen[row[4].int] = row
-    answers: list[BatchAnswer | Exception] = []
+    results: Results = []
     for command in commands:
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
         try:
             before = None if there is None else record_of(there[4 : 4 + WIDTH])
         except Withheld as error:
-            answers.append(error)
+            results.append(error)
             continue
         if grant is not None:
-            answers.append(_grant(command, before, grant[2], grant[3], grant[0]))
+            results.append(_grant(command, before, grant[2], grant[3], grant[0]))
         elif there is None:
-            answers.append(Unclear())
+            results.append(Unclear())
         else:
             now_us = there[0]
-            answers.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_answer=False))
-    return answers
+            results.append(result_of_read(Snapshot(settle(before, now_us), now_us), command, has_response=False))
+    return results
 
 
 def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Result | Indefinite:
-    """The answer to a claim that was granted: the first attempt found nothing, a later one a released record."""
+    """The result of a claim that was granted: the first attempt found nothing, a later one a released record."""
     if attempts == 1:
         before = None
     elif before is None or before.attempts + 1 != attempts:
@@ -263,65 +371,34 @@ def _grant(command: Claim, before: Record | None, token: int, attempts: int, now
     return step(before, command, now_us, lambda: token)[0]
 
 
-def _completed(commands: Sequence[Complete], rows: Rows) -> list[BatchAnswer | Exception]:
-    """The answers of a `complete` statement, which tells whom it changed, and may leave out how those were."""
+def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
+    """The results of a `complete` statement, which names what it changed, and may leave out how that was."""
     now_us, changed = rows[0][0], frozenset(rows[0][1])
     before = {row[2].int: row for row in rows if row[2] is not None}
-    answers: list[BatchAnswer | Exception] = []
+    results: Results = []
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
             record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
         except Withheld as error:
-            answers.append(error)
+            results.append(error)
             continue
         settled = settle(record, now_us)
         result, after = step(settled, command, now_us, no_token)
         if (after is not settled) is not is_changed:
-            raise Indefinite(_OTHER_CHANGES)
-        answers.append(Unclear() if not is_changed and _lacks_answer(settled) else result)
-    return answers
+            raise Indefinite("PostgreSQL changed other records than the table says: was the schema altered by hand?")
+        results.append(Unclear() if not is_changed and _lacks_response(settled) else result)
+    return results
 
 
-def _changed(commands: Sequence[Command], rows: Rows) -> list[BatchAnswer | Exception]:
-    """The answers of every other statement: what the table makes of the records as they were."""
-    now_us, changed_by_statement = rows[0][0], rows[0][1]
-    before = {row[2]: row for row in rows}
-    answers: list[BatchAnswer | Exception] = []
-    changed = 0
-    for command in commands:
-        row = before.get(operation_id_of(command))
-        try:
-            settled = settle(record_of(row[2 : 2 + WIDTH]), now_us) if row is not None else None
-        except Withheld as error:
-            answers.append(error)
-            continue
-        # In a takeover's row the token that was drawn is behind the record.
-        token = row[2 + WIDTH] if isinstance(command, Takeover) and row is not None else None
-        result, after = step(settled, command, now_us, _drawing(token or 0))
-        if after is not settled:
-            changed += 1
-            answers.append(result)
-        else:
-            answers.append(Unclear() if _lacks_answer(settled) else result)
-    if changed != changed_by_statement:
-        raise Indefinite(_OTHER_CHANGES)
-    return answers
-
-
-def _drawing(token: int) -> Callable[[], int]:
-    """What the statement drew, drawn again."""
-    return lambda: token
-
-
-def result_of_read(snapshot: Snapshot, command: Command, *, has_answer: bool) -> BatchAnswer:
+def result_of_read(snapshot: Snapshot, command: Command, *, has_response: bool) -> BatchResult:
     """What a command comes to on a record that was only read; unclear when it would change it."""
     result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
-    if after is not snapshot.record or (not has_answer and _lacks_answer(snapshot.record)):
+    if after is not snapshot.record or (not has_response and _lacks_response(snapshot.record)):
         return Unclear()
     return result
 
 
-def _lacks_answer(record: Record | None) -> bool:
-    """Whether a record out of a statement has an answer, which only a read brings along."""
+def _lacks_response(record: Record | None) -> bool:
+    """Whether a record out of a statement has a response, which only a read brings along."""
     return record is not None and record.state is State.COMPLETED

@@ -1,7 +1,7 @@
 """What recovery and operators ask of Postgres: which records there are, their recovery leases, and who did what.
 
 None of it changes a record, and nobody's request waits for it but one that recovers. It owns how much is looked at in
-one statement; what state a record is in, `lifecycle` says.
+one statement; what state a record is in, `lifecycle` decides.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState, Withheld
-from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.base import Withheld
+from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState
+from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
 
 # Records that one statement looks at, and holds in the server's memory.
@@ -97,9 +98,9 @@ def _words(states: Iterable[State]) -> list[str]:
 
 
 def _record_of(row: Sequence[Any]) -> Record | None:
-    """The record, its answer without the body; None when this program cannot read it.
+    """The record, its response without the body; None when this program cannot read it.
 
-    Where the answer alone cannot be read, it has what the row itself has of that.
+    Where the response alone cannot be read, it has what the row itself has of that.
     """
     try:
         record = record_of(row[2 : 2 + WIDTH])
@@ -108,5 +109,5 @@ def _record_of(row: Sequence[Any]) -> Record | None:
     if record is not None and record.state is State.COMPLETED:
         reason, headers = row[2 + WIDTH :]
         with suppress(Withheld):
-            return with_answer(record, reason, headers, None)
+            return with_response(record, reason, headers, None)
     return record

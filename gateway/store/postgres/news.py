@@ -26,7 +26,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import StoreError
-from gateway.store.postgres.link import Connection, Link
+from gateway.store.postgres.connection import Connection, Link
 from gateway.store.watching import LocalWatch, Watchers
 
 INTEREST: Final = "idempotency_gateway_interest"

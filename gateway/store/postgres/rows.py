@@ -1,7 +1,7 @@
 """Rows of Postgres and records of the core, one into the other.
 
-It owns the order of a record's columns, which every statement that returns records takes from here, and the bytes in
-which header fields are kept. It does no I/O, and knows neither states' meaning nor statements. What it cannot read,
+It owns the list of a record's columns, from which every statement that returns or writes records takes them, and the
+bytes in which headers are kept. It does no I/O, and knows neither states' meaning nor statements. What it cannot read,
 because a newer program wrote it, is an error: never a guess.
 """
 
@@ -9,29 +9,55 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gateway.core.lifecycle import epitaph
+from gateway.core.lifecycle import due_us, epitaph
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Withheld
-from gateway.store.request_line import request_of
+from gateway.store.request_line import line_of, request_of
 
 RECORD_VERSION: Final = 1
 
-_COLUMNS: Final = (
-    "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
-    "replay_until_us", "remember_until_us", "completed_us", "attempts", "drop_day", "version", "status",
-    "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation", "scope_digest", "key_digest",
-    "key", "recipe", "digest", "raw", "key_id", "location", "probe_target", "probe_host",
-    "request", "request_id", "trace_id",
-)  # fmt: skip
-WIDTH: Final = len(_COLUMNS)
+# By how much `due_us` of a claim is later than the expected end of its response's window.
+DUE_SLACK_US: Final = 5_000_000
 
-# What `{record}` and `{no_record}` stand for in the statements.
-RECORD: Final = ", ".join(f"o.{column}" for column in _COLUMNS)
+# What a change may change, in the order of `encode`, with the types of their arrays.
+_CHANGED: Final = {
+    "attempt_id": "uuid", "resolution_id": "uuid", "token": "bigint", "first_claimed_us": "bigint",
+    "claimed_us": "bigint", "lease_until_us": "bigint", "replay_until_us": "bigint", "remember_until_us": "bigint",
+    "completed_us": "bigint", "attempts": "integer", "status": "smallint", "carries_doubt": "boolean",
+    "state": "text", "last_event": "text", "doubt": "text", "holder": "text", "recipe": "bytea", "digest": "bytea",
+    "raw": "bytea", "key_id": "text", "location": "bytea", "probe_target": "bytea", "probe_host": "bytea",
+    "request": "text", "request_id": "text", "trace_id": "text",
+}  # fmt: skip
+# What no change touches.
+_FIXED: Final = ("operation_id", "version", "route", "operation", "scope_digest", "key_digest", "key")
+# What the store keeps of a record for itself; see the migration that made them.
+_OWN: Final = {"due_us": "bigint", "attention_us": "bigint"}
+
+_RECORD: Final = (*_FIXED, *_CHANGED)
+_WRITTEN: Final = {"operation_id": "uuid", **_CHANGED, **_OWN}
+WIDTH: Final = len(_RECORD)
+
+
+def _named(columns: Sequence[str]) -> str:
+    return ", ".join(f"o.{column}" for column in columns)
+
+
+# What statements write for the columns of a record in `o`, the same and what is kept beside them, and as many nulls.
+RECORD: Final = _named(_RECORD)
+ROW: Final = _named((*_RECORD, "drop_day", *_OWN))
 NO_RECORD: Final = ", ".join(["NULL"] * WIDTH)
+# For the statement that writes changes: its arrays from the second argument on, and what it sets from them. A response
+# in a format that is unknown here has no `Location` to write, and keeps the one that it has.
+CHANGE_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_WRITTEN.values(), start=1))
+CHANGE_NAMES: Final = ", ".join(_WRITTEN)
+CHANGE_SETS: Final = ", ".join(
+    f"{column} = {f'coalesce(c.{column}, o.{column})' if column == 'location' else f'c.{column}'}"
+    for column in (*_CHANGED, *_OWN)
+)
 
 _STATES: Final = {state.value: state for state in State if state is not State.ABSENT}
 _EVENTS: Final = {event.value: event for event in Event}
@@ -40,8 +66,18 @@ _LENGTHS: Final = struct.Struct(">II")
 _FORMAT: Final = b"\x01"
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record as it is written, and what the store keeps beside it."""
+
+    record: Record
+    drop_day: int | None
+    due_us: int | None
+    attention_us: int | None
+
+
 def pack_headers(headers: Headers) -> bytes:
-    """The fields in order, each part behind its length, behind the number of this format."""
+    """The headers in order, each part behind its length, behind the number of this format."""
     parts = [_FORMAT]
     for name, value in headers:
         parts += (_LENGTHS.pack(len(name), len(value)), name, value)
@@ -51,37 +87,36 @@ def pack_headers(headers: Headers) -> bytes:
 def unpack_headers(packed: bytes) -> Headers:
     """Undo `pack_headers`. Raises `Withheld` for another format."""
     if packed[:1] != _FORMAT:
-        raise Withheld("an answer in the store is in a format that this program does not know")
-    fields = []
+        raise Withheld("a response in the store is in a format that this program does not know")
+    headers = []
     offset, end = 1, len(packed)
     while offset < end:
         name_bytes, value_bytes = _LENGTHS.unpack_from(packed, offset)
         name_from = offset + _LENGTHS.size
         value_from = name_from + name_bytes
         offset = value_from + value_bytes
-        fields.append((packed[name_from:value_from], packed[value_from:offset]))
-    return tuple(fields)
+        headers.append((packed[name_from:value_from], packed[value_from:offset]))
+    return tuple(headers)
 
 
 def pack_location(headers: Headers) -> bytes | None:
-    """What a tombstone keeps of the fields, None for nothing."""
-    kept = tuple(field for field in headers if field[0].lower() == b"location")
+    """What a tombstone keeps of the headers, None for nothing."""
+    kept = tuple(header for header in headers if header[0].lower() == b"location")
     return pack_headers(kept) if kept else None
 
 
 def record_of(values: Sequence[Any]) -> Record | None:
     """The record in the columns of `RECORD`, None when they are all null.
 
-    Of an answer it has what the row itself has, status and `Location`: enough to go on with, not to replay. It has no
-    `Location` where that cannot be read, so that an answer in a newer format can be purged all the same.
+    Of a response it has what the row itself has, status and `Location`: enough to go on with, not to replay. It has no
+    `Location` where that cannot be read, so that a response in a newer format can be purged all the same.
     Raises `Withheld` for a record that a newer program wrote.
     """
     (
-        operation_id, attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us,
-        replay_until_us, remember_until_us, completed_us, attempts, _, version, status,
-        carries_doubt, state, last_event, doubt, holder, route, operation, scope_digest, key_digest,
-        key, recipe, digest, raw, key_id, location, probe_target, probe_host,
-        request, request_id, trace_id,
+        operation_id, version, route, operation, scope_digest, key_digest, key,
+        attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
+        remember_until_us, completed_us, attempts, status, carries_doubt, state, last_event, doubt, holder,
+        recipe, digest, raw, key_id, location, probe_target, probe_host, request, request_id, trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -115,8 +150,69 @@ def record_of(values: Sequence[Any]) -> Record | None:
     )
 
 
-def with_answer(record: Record, reason: bytes | None, headers: bytes | None, body: bytes | None) -> Record:
-    """A completed record with what the answers' table has of it: its answer or, when that has left, a tombstone."""
+def row_of(values: Sequence[Any]) -> Row | None:
+    """The row in the columns of `ROW`. As `record_of`."""
+    record = record_of(values[:WIDTH])
+    return None if record is None else Row(record, *values[WIDTH:])
+
+
+def with_response(record: Record, reason: bytes | None, headers: bytes | None, body: bytes | None) -> Record:
+    """A completed record with what is kept of it elsewhere: its response or, when that has left, a tombstone."""
     if record.response is None or reason is None or headers is None:
         return replace(record, state=State.TOMBSTONE, response=epitaph(record.response), replay_until_us=0)
     return replace(record, response=StoredResponse(record.response.status, reason, unpack_headers(headers), body))
+
+
+def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
+    """The columns that a change of this row writes, in the order of `CHANGE_NAMES`."""
+    fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
+    return (
+        record.identity.operation_id,
+        record.attempt_id,
+        record.resolution_id,
+        record.token,
+        record.first_claimed_us,
+        record.claimed_us,
+        record.lease_until_us,
+        record.replay_until_us,
+        record.remember_until_us,
+        record.completed_us,
+        record.attempts,
+        None if response is None else response.status,
+        record.carries_doubt,
+        record.state,
+        record.last_event,
+        record.doubt,
+        record.holder,
+        *((None,) * 4 if fingerprint is None else _parts_of(fingerprint)),
+        None if response is None else pack_location(response.headers),
+        *((None, None) if probe is None else (probe.target, probe.host)),
+        line_of(request),
+        *((None, None) if request is None else (request.request_id, request.trace_id)),
+        _due_us(record, before),
+        _attention_us(record, before, now_us),
+    )
+
+
+def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
+    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id)
+
+
+def _due_us(record: Record, before: Row) -> int | None:
+    """When upkeep looks: never before the clock's next row, and after it by no more than the slack.
+
+    What finds lapsed claims is not this; and it is left alone while it is right, because it is indexed.
+    """
+    due = due_us(record)
+    if record.state is State.CLAIMED or (
+        due is not None and before.due_us is not None and due <= before.due_us <= due + DUE_SLACK_US
+    ):
+        return before.due_us
+    return due
+
+
+def _attention_us(record: Record, before: Row, now_us: int) -> int | None:
+    """Since when the record is one of those that do not simply end well: in doubt, taken over, or long under way."""
+    if record.state in (State.CLAIMED, State.IN_DOUBT):
+        return now_us if before.attention_us is None else before.attention_us
+    return None

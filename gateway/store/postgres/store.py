@@ -1,20 +1,19 @@
 """The durable store for many gateways: Postgres.
 
-It owns which connections there are and which command goes over which. How they are opened, rows, statements, batches,
-errors, schema and news are the neighbours' (`postgres_*`). What it promises stands on `Store`.
+It owns which connections there are and which command goes over which. What it promises stands on `Store`.
 
 Theory of operation
 -------------------
 Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
-connection of its own: claims; answers; everything else that a holder says; reads. So no claim waits for a commit of
-large bodies, and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask
-goes over a seventh, which is opened when the first of them asks.
+connection of its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies,
+and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask goes over a
+seventh, which is opened when the first of them asks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,49 +26,42 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
-    Prove,
     Renew,
     Result,
     Snapshot,
     State,
-    Takeover,
     operation_id_of,
 )
-from gateway.store.base import (
-    KNOWN,
+from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Watch, Withheld
+from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Epoch,
-    NotApplied,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
-    StartRefused,
-    StoreError,
     Swept,
     Tally,
-    Watch,
-    Withheld,
 )
-from gateway.store.batching import LATER, Batcher, Later
-from gateway.store.postgres.batch import BatchAnswer, Executor, Unclear, Windows, result_of_read
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer
+from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
+from gateway.store.postgres.connection import Connection, Link, Refused
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.inquiry import Inquiry
-from gateway.store.postgres.link import Connection, Link, Refused
 from gateway.store.postgres.news import News
-from gateway.store.postgres.rows import WIDTH, record_of, with_answer
+from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
     add_partitions,
     advice,
     bring_up_to_date,
     check_role,
+    grant,
     is_up_to_date,
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
-from gateway.store.postgres.witness import WitnessedLink
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
 
@@ -77,7 +69,7 @@ _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may bring as many bodies; the statement bounds how long they are together.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
-# To make room for responses. Each waits for a lock for a moment, and all of them hold up whoever shares the connection.
+# To make room for responses. Each waits for a lock for a moment, and all of them hold up the rest of the queue.
 _ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
@@ -87,7 +79,7 @@ _READ: Final = load("read")
 class _Queue:
     """Commands that wait for their statement, and the link that it goes over."""
 
-    batcher: Batcher[Command, BatchAnswer]
+    batcher: Batcher[Command, BatchResult]
     link: WitnessedLink
 
 
@@ -98,7 +90,7 @@ class _Running:
     upkeep: Upkeep
     links: list[Link]
     claims: _Queue
-    answers: _Queue
+    completions: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
@@ -106,15 +98,15 @@ class _Running:
 
     def queue_of(self, command: Command) -> _Queue:
         match command:
-            case Claim() | Takeover():
+            case Claim():
                 return self.claims
-            case Complete() | Prove():
-                return self.answers
+            case Complete():
+                return self.completions
             case _:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims.batcher, self.answers.batcher, self.others.batcher, self.reads):
+        for batcher in (self.claims.batcher, self.completions.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
         await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
@@ -150,38 +142,30 @@ class PostgresStore:
         if self._running is not None:
             raise RuntimeError("the store was started already")
         dialer = self._dialer
-        # Not when it is closed: what is still under way then must not say a claim to a memory that nobody compared.
+        # Not when it is closed: what is still under way then must not claim in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
-        link = dialer.link()
-        upkeep = Upkeep(
-            link,
-            self._clock_us,
-            self._command_seconds,
-            partial(dialer.fetch_uncompiled, link),
-            lambda: not dialer.pgbouncer,
-            self._windows,
-        )
+        upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows)
         try:
-            await _prepare(link)
-            await link.run(check_role)
+            await _prepare(upkeep.link)
+            await upkeep.link.run(check_role)
             dialer.epoch = await upkeep.look_epoch()
             await upkeep.make_days()
         except BaseException:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, answers, others = (
+        claims, completions, others = (
             WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
         )
         reads, inquiries = dialer.link(), dialer.link()
         self._running = _Running(
             upkeep,
-            [claims.link, answers.link, others.link, reads, inquiries],
-            self._queue(claims),
-            self._queue(answers),
-            self._queue(others),
+            [claims.link, completions.link, others.link, reads, inquiries],
+            self._queue(claims, Executor.claim),
+            self._queue(completions, Executor.complete),
+            self._queue(others, Executor.change),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
-            Inquiry(partial(dialer.fetch_uncompiled, inquiries), self._clock_us),
+            Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
@@ -196,20 +180,20 @@ class PostgresStore:
         running = self._started()
         queue = running.queue_of(command)
         for _ in range(_TRIES):
-            answer: BatchAnswer = await queue.batcher.submit(command)
-            if isinstance(answer, Unclear):
-                answer = result_of_read(await self._look_again(command), command, has_answer=True)
-                if isinstance(answer, Applied):
+            result: BatchResult = await queue.batcher.submit(command)
+            if isinstance(result, Unclear):
+                result = result_of_read(await self._look_again(command), command, has_response=True)
+                if isinstance(result, Applied):
                     await queue.link.touch()
-            if not isinstance(answer, Unclear):
-                if isinstance(answer, Applied):
-                    record, dialer = answer.snapshot.record, self._dialer
+            if not isinstance(result, Unclear):
+                if isinstance(result, Applied):
+                    record, dialer = result.snapshot.record, self._dialer
                     if record is not None and record.token > dialer.seen_token:
                         dialer.seen_token = record.token
                     if not isinstance(command, Renew):
                         running.news.tell(operation_id_of(command))
-                return answer
-        # Every try was answered, and changed nothing.
+                return result
+        # Every try had a response, and changed nothing.
         raise Withheld("the operation changed each time between two looks at it")
 
     async def _look_again(self, command: Command) -> Snapshot:
@@ -274,7 +258,7 @@ class PostgresStore:
         return self._running.news.watch(operation_id)
 
     async def wait_listening(self) -> None:
-        """Return when other gateways' news can be heard. Never returns behind pgbouncer."""
+        """Return when other gateways' news arrives. Never returns behind pgbouncer."""
         await self._started().news.wait_listening()
 
     def _started(self) -> _Running:
@@ -282,7 +266,7 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink) -> _Queue:
+    def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Results]]) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
             for tries_left in reversed(range(_ATTACH_TRIES)):
                 try:
@@ -293,15 +277,15 @@ class PostgresStore:
                 else:
                     return
 
-        executor = Executor(link.fetch, link.touch, make_room, self._clock_us, self._windows)
+        executor = Executor(link, make_room, self._clock_us, self._windows)
         # As integers operation ids have the same order, and are hashed and compared much faster.
-        batcher: Batcher[Command, BatchAnswer] = Batcher(
-            executor.execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+        batcher: Batcher[Command, BatchResult] = Batcher(
+            partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
         )
         return _Queue(batcher, link)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
-        # Compared too: what another memory lacks would be told as absent to who waits for an answer that was given.
+        # Compared too: what another memory lacks would be absent for a caller who waits for a response that was given.
         asked = list(dict.fromkeys(operation_ids))
 
         async def read(connection: Connection) -> Sequence[Any]:
@@ -317,7 +301,7 @@ class PostgresStore:
             try:
                 record = record_of(row[1 : 1 + WIDTH])
                 if record is not None and record.state is State.COMPLETED:
-                    record = with_answer(record, *row[1 + WIDTH : -1])
+                    record = with_response(record, *row[1 + WIDTH : -1])
             except Withheld as error:
                 found[row[1]] = error
             else:
@@ -326,13 +310,19 @@ class PostgresStore:
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
 
-async def migrate(url: str, accepts_off: Collection[str] = ()) -> list[str]:
-    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`."""
-    upkeep = Dialer(url, accepts_off=accepts_off).link()
+async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str | None = None) -> list[str]:
+    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`.
+
+    The role `grant_to` gets the rights that a gateway needs.
+    """
+    link = Dialer(url, accepts_off=accepts_off).link()
     try:
-        return await _prepare(upkeep)
+        applied = await _prepare(link)
+        if grant_to is not None:
+            await link.run(lambda connection: grant(connection, grant_to))
     finally:
-        await upkeep.close()
+        await link.close()
+    return applied
 
 
 async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:

@@ -1,42 +1,54 @@
 """What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
 
-It owns how much one statement may lock or look through, when room is made for the responses of coming days, and when
-those of a past day go; what it says goes over the one link that it is given, so that it never holds up a command.
+It owns how much one transaction may lock or look through, when room is made for the responses of coming days, and when
+those of a past day go; all of it goes over one link of its own, so that it never holds up a command.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.identity.operation_id import derivation_of
-from gateway.core.operation import MICROSECONDS
-from gateway.store.base import Agreement, Epoch, Living, Serving, StoreError, Swept, Tally
+from gateway.core.lifecycle import written_down
+from gateway.core.operation import MICROSECONDS, State
+from gateway.store.base import StoreError, Withheld
+from gateway.store.operations import LAPSES_NAMED_MAX, Agreement, Epoch, Living, Serving, Swept, Tally
 from gateway.store.postgres.batch import Windows
-from gateway.store.postgres.link import Connection, Link
-from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition, look_epoch, transaction
+from gateway.store.postgres.change import Change, write
+from gateway.store.postgres.connection import Connection, transaction
+from gateway.store.postgres.dialer import Dialer, look_epoch
+from gateway.store.postgres.rows import row_of
+from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition
 from gateway.store.postgres.statements import EPOCH_LOCK, RECIPE_LOCK, load
 from gateway.store.recipes import Name, Remembered, compare, strays
 
 _LOG = logging.getLogger("gateway")
 
-# One statement of a sweep: its row locks are held until it commits.
+# One transaction of a sweep: its row locks are held until it commits.
 _SWEEP_ROWS_MAX: Final = 100
 _WALK_ROWS_MAX: Final = 5_000
 _WALKS_MAX: Final = 20
 # For how long the statement that drew a token may have yet to commit.
 _COMMIT_SECONDS: Final = 5.0
+# How often a past day is looked for, and at most how seldom while somebody reads who keeps it from being dropped.
 _DROP_PAUSE_SECONDS: Final = 60.0
+_DROP_PAUSE_SECONDS_MAX: Final = 1_800.0
 # How often room is made for coming days, and how soon again where that failed: there is a day for it.
 _MAKE_PAUSE_SECONDS: Final = 600.0
 _MAKE_AGAIN_SECONDS: Final = 10.0
+# What time has changed is true whether or not it is written down: no flush at commit.
+_UNFLUSHED: Final = {"synchronous_commit": "off"}
 
-_LAPSE: Final = load("lapse")
-_EXPIRE: Final = load("expire")
+_SELECT_LAPSED: Final = load("select_lapsed")
+_SELECT_DUE: Final = load("select_due")
+_PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
 _BEGIN_EPOCH: Final = load("begin_epoch")
@@ -49,88 +61,111 @@ _NOTE_RUNNING: Final = load("note_running")
 _NOTE_STOPPED: Final = load("note_stopped")
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one transaction of a sweep wrote down, to how many records, and whether another one would find more."""
+
+    swept: Swept
+    changed: int
+    is_more: bool
+
+
 class Upkeep:
     """These verbs of `Store`, over one link."""
 
     def __init__(
-        self,
-        link: Link,
-        clock_us: Callable[[], int | None],
-        command_seconds: float,
-        fetch: Callable[..., Awaitable[Sequence[Any]]],
-        is_session: Callable[[], bool],
-        windows: Windows,
+        self, dialer: Dialer, clock_us: Callable[[], int | None], command_seconds: float, windows: Windows
     ) -> None:
-        """`fetch` says one statement over the link; `is_session` says whether the link's sessions are its own, with no
-        pooler between; room is made for responses with these `windows`.
-        """
-        self._link = link
-        self._fetch = fetch
+        """Room is made for responses with these `windows`."""
+        self.link = dialer.link()
+        self._dialer = dialer
+        self._fetch = partial(dialer.fetch, self.link)
         self._clock_us = clock_us
         self._command_seconds = command_seconds
-        self._is_session = is_session
-        # When, on the event loop's clock, a past day may next be looked for.
-        self._next_drop_at = 0.0
         self._windows = windows
-        # When that may next be done for coming days.
+        # When, on the event loop's clock, room may next be made for coming days, and a past day looked for.
         self._next_make_at = 0.0
+        self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
         # The last token that was drawn at the latest look, when that was, and the last one that is long settled.
         self._drawn_token, self._looked_at, self._settled_token = 0, float("-inf"), 0
 
     async def close(self) -> None:
         """Give the link back."""
-        await self._link.close()
+        await self.link.close()
 
     async def sweep(self, limit: int) -> Swept:
-        swept, shortened = Swept(), 0
-        for _ in range(_WALKS_MAX):
-            bound = min(limit - swept.lapsed - shortened, _SWEEP_ROWS_MAX)
-            if bound <= 0:
-                break
-            row = await self._walk(bound)
-            if not row["mine"]:
-                return swept
-            swept += Swept(row["lapsed"], named=_named(row))
-            shortened += row["shortened"]
-            if not row["more"] and row["lapsed"] + row["shortened"] < bound:
-                break
-        full = True
-        while full and (left := limit - shortened - _written(swept)) > 0:
-            bound = min(left, _SWEEP_ROWS_MAX)
-            (row,) = await self._fetch(_EXPIRE, self._clock_us(), bound)
-            part = Swept(row["lapsed"], row["retired"], row["collected"], named=_named(row))
-            swept += part
-            full = _written(part) >= bound
+        swept, left = Swept(), limit
+        for sweep_some, tries in ((self._sweep_lapsed, _WALKS_MAX), (self._sweep_due, limit)):
+            for _ in range(tries):
+                if left <= 0:
+                    break
+                part = await sweep_some(min(left, _SWEEP_ROWS_MAX))
+                if part is None:
+                    return swept
+                swept += part.swept
+                left -= part.changed
+                if not part.is_more:
+                    break
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
-        more = shortened + _written(swept) >= limit or row["looked_at"] >= bound
         await self.make_days()
         await self._drop_past()
-        return replace(swept, more=more)
+        return replace(swept, more=left <= 0 or row["looked_at"] >= bound)
 
-    async def _walk(self, bound: int) -> Any:
-        """One statement of the walk for lapsed claims, told up to which token nobody has yet to commit.
+    async def _sweep_lapsed(self, bound: int) -> _Part | None:
+        """A piece of the walk for lapsed claims, up to a token below which nobody has yet to commit.
 
-        The event loop's clock says so: it is not set, as the server's may be.
+        That is known by the event loop's clock: it is not set, as the server's may be.
         """
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at >= _COMMIT_SECONDS:
             self._settled_token = self._drawn_token
-        (row,) = await self._fetch(_LAPSE, self._clock_us(), bound, _WALK_ROWS_MAX, self._settled_token)
-        if self._settled_token == self._drawn_token:
-            self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
-        return row
+
+        async def walk(connection: Connection) -> _Part | None:
+            part = await self._write_down(connection, _SELECT_LAPSED, bound, _WALK_ROWS_MAX)
+            if part is None:
+                return None
+            (row,) = await connection.fetch(_PASS, self._clock_us(), _WALK_ROWS_MAX, self._settled_token)
+            if self._settled_token == self._drawn_token:
+                self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
+            return replace(part, is_more=part.is_more or row["is_more"])
+
+        return await self._dialer.transact(self.link, walk, _UNFLUSHED)
+
+    async def _sweep_due(self, bound: int) -> _Part | None:
+        return await self._dialer.transact(
+            self.link, lambda connection: self._write_down(connection, _SELECT_DUE, bound), _UNFLUSHED
+        )
+
+    async def _write_down(self, connection: Connection, select: str, bound: int, *arguments: int) -> _Part | None:
+        """Write down what time did to the records that this statement locks; None where another gateway sweeps."""
+        rows = await connection.fetch(select, self._clock_us(), bound, *arguments)
+        if not rows:
+            return None
+        now_us = rows[0][0]
+        changes = [change for row in rows if (change := _change_by_time(row[1:], now_us)) is not None]
+        await write(connection, changes, now_us)
+        after = [change.record for change in changes]
+        states = Counter(State.ABSENT if record is None else record.state for record in after)
+        lapsed = [each.identity for each in after if each is not None and each.state is State.IN_DOUBT]
+        swept = Swept(
+            len(lapsed),
+            states[State.TOMBSTONE],
+            states[State.ABSENT],
+            named=tuple((identity.route, identity.operation_id) for identity in lapsed[:LAPSES_NAMED_MAX]),
+        )
+        return _Part(swept, len(changes), len(changes) >= bound)
 
     async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._link.run(lambda connection: look_epoch(connection, links))
+        return await self.link.run(lambda connection: look_epoch(connection, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:
-            async with transaction(connection, lock_timeout="1s"):
+            async with transaction(connection, {"lock_timeout": "1s"}):
                 await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
                 await connection.fetch(_BEGIN_EPOCH, memo, beyond_token)
 
-        await self._link.run(begin)
+        await self.link.run(begin)
 
     async def tally(self) -> Tally:
         rows = await self._fetch(_TALLY, self._clock_us())
@@ -139,7 +174,7 @@ class Upkeep:
 
     async def agree_recipes(self, serving: Serving, *, is_trial: bool) -> Agreement:
         async def agree(connection: Connection) -> Agreement:
-            async with transaction(connection, lock_timeout="5s"):
+            async with transaction(connection, {"lock_timeout": "5s"}):
                 if not is_trial:
                     await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
                 rows = await connection.fetch(_RUNNING, self._clock_us(), serving.gateway_id)
@@ -154,7 +189,7 @@ class Upkeep:
                     await self._write(connection, serving, comparison.written)
                 return agreement
 
-        return await self._link.run(agree, MIGRATE_SECONDS)
+        return await self.link.run(agree, MIGRATE_SECONDS)
 
     async def _write(self, connection: Connection, serving: Serving, written: Sequence[Remembered]) -> None:
         if written:
@@ -177,13 +212,13 @@ class Upkeep:
             names = strays(await _known(connection), service, operations)
             if not names:
                 return {}
-            async with transaction(connection, lock_timeout="1s"):
-                # A little shorter than the whole may take; behind a pooler no session says so.
+            async with transaction(connection, {"lock_timeout": "1s"}):
+                # A little shorter than the whole may take; behind a pooler no session has a limit.
                 await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
                 living = await self._count_living(connection, names)
                 return {operation: counted.keys for (_, operation), counted in living.items()}
 
-        return await self._link.run(count)
+        return await self.link.run(count)
 
     async def _count_living(self, connection: Connection, names: Collection[Name]) -> dict[Name, Living]:
         """The living keys of these operations, but for those that have none; in a transaction.
@@ -204,7 +239,7 @@ class Upkeep:
             return
         self._next_make_at = now + _MAKE_PAUSE_SECONDS
         try:
-            await self._link.run(
+            await self.link.run(
                 lambda connection: add_partitions(connection, self._windows.in_use, self._clock_us()),
             )
         except StoreError as error:
@@ -212,33 +247,36 @@ class Upkeep:
             _LOG.warning("room for the responses of coming days could not be made yet: %s", error)
 
     async def _drop_past(self) -> None:
-        """Now and then, let one day's answers go."""
+        """Now and then, let one day's responses go."""
         now = asyncio.get_running_loop().time()
         if now < self._next_drop_at:
             return
         self._next_drop_at = now + _DROP_PAUSE_SECONDS
         try:
-            dropped = await self._link.run(
-                lambda connection: drop_partition(connection, self._clock_us(), is_session=self._is_session()),
-                # Longer than the server lets it try, so that it is the server that gives up.
-                2 * self._command_seconds,
-            )
+            dropped = await self.link.run(lambda connection: drop_partition(connection, self._clock_us()))
         except StoreError:
-            # Another gateway is at it, or somebody reads for long: it stays for a later pass.
+            # Another gateway is at it, or somebody reads for long: each try holds traffic up for a moment.
+            self._drop_pause_seconds = min(2 * self._drop_pause_seconds, _DROP_PAUSE_SECONDS_MAX)
+            self._next_drop_at = now + self._drop_pause_seconds
             return
+        self._drop_pause_seconds = _DROP_PAUSE_SECONDS
         if dropped:
             self._next_drop_at = 0.0
+
+
+def _change_by_time(values: Sequence[Any], now_us: int) -> Change | None:
+    """What a sweep writes down of a row; None for nothing."""
+    try:
+        row = row_of(values)
+    except Withheld:
+        # A newer program wrote it, and sweeps it.
+        return None
+    if row is None or (record := written_down(row.record, now_us)) is row.record:
+        return None
+    return Change(row, record)
 
 
 async def _known(connection: Connection) -> list[Remembered]:
     """The operations, as `recipes` reads them."""
     rows = await connection.fetch(_RECIPES)
     return [Remembered(*row) for row in rows]
-
-
-def _written(swept: Swept) -> int:
-    return swept.lapsed + swept.retired + swept.collected
-
-
-def _named(row: Any) -> tuple[tuple[str, UUID], ...]:
-    return tuple(zip(row["routes"], row["operation_ids"], strict=True))

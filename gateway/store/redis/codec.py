@@ -1,11 +1,10 @@
 """The bytes of a completed record in a fast tier.
 
-An entry has three parts. The *fence* (magic, kind, token) is read by the Lua scripts too and is the same in every
-version. The *envelope* says for which era of the server and until when the entry may be believed. The *payload* holds
-the record, its operation id included, so that an entry that came under a wrong key is recognised.
+An entry has two parts. The *envelope* says for which era of the server and until when the entry may be believed. The
+*payload* holds the record, its operation id included, so that an entry that came under a wrong key is recognised.
 
 This file knows neither keys nor connections. Whatever is not exactly an entry of this version decodes to None:
-another version, a marker, somebody else's value, a value that was cut.
+another version, somebody else's value, a value that was cut.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from uuid import UUID
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 
-# Fence: magic, kind, token. `lua/put.lua` and `lua/drop.lua` read it by position.
-_FENCE: Final = struct.Struct(">3sQ")
-_ENTRY_KIND: Final = b"igR"
-_MARKER_KIND: Final = b"igD"
+_MAGIC: Final = b"igR"
 
 ERA_BYTES: Final = 16
 VERSION: Final = 1
 
-# What every entry begins with. The fence. The envelope: the era of the server, the version of what follows, the end of
-# the window in µs of the server's clock. Of the payload: operation id, attempt id, resolution id or zeros; attempts;
+# What every entry begins with. The envelope: magic, token, the era of the server, the version of what follows, the end
+# of the window in µs of the server's clock. Of the payload: operation id, attempt id, resolution id or zeros; attempts;
 # first claimed, claimed, replay until, remember until, completed; status; last event; flags; the number of parts that
 # follow, whose lengths come next.
 _ENTRY: Final = struct.Struct(f">3sQ {ERA_BYTES}sBQ 16s16s16sI5QHBBH")
@@ -38,11 +34,6 @@ _COMPLETED: Final = State.COMPLETED
 # By their places in `Event`, which entries that are there depend on: a change of that order is another `VERSION`.
 _EVENTS: Final = tuple(Event)
 _EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
-
-
-def marker(token: int) -> bytes:
-    """What stands for a dropped record: no entry with this token or a lower one may take its place."""
-    return _FENCE.pack(_MARKER_KIND, token)
 
 
 def encode(record: Record, era: bytes, expires_us: int) -> bytes:
@@ -82,7 +73,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
     parts.append(response.body or b"")
     try:
         fixed = _ENTRY.pack(
-            _ENTRY_KIND,
+            _MAGIC,
             record.token,
             era,
             VERSION,
@@ -115,7 +106,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             first_claimed_us, claimed_us, replay_until_us, remember_until_us, completed_us,
             status, event_number, flags, part_count,
         ) = _ENTRY.unpack_from(entry)  # fmt: skip
-        if kind != _ENTRY_KIND or entry_era != era or version != VERSION or entry_id != operation_id.bytes:
+        if kind != _MAGIC or entry_era != era or version != VERSION or entry_id != operation_id.bytes:
             return None
         parts, body = _parts(entry, _ENTRY.size, part_count)
         (

@@ -15,11 +15,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import Indefinite, StoreError
-from gateway.store.redis.link import Link, Words
+from gateway.store.redis.connection import Link, Words
 from gateway.store.watching import LocalWatch
 
-# How long a new listener waits to be sure that it will hear, for the link to be there too. Without an answer it listens
-# all the same.
+# How long a new listener waits for its subscription, and for the link, to be there. Without an answer it listens all
+# the same.
 _SUBSCRIBE_SECONDS: Final = 0.25
 
 # A silence of this length is asked about, a second one means that the link is dead.
@@ -31,11 +31,11 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 @dataclass(slots=True)
 class _Channel:
-    """One operation that somebody listens to. `missed`: there may have been news of it that nobody heard."""
+    """One operation that somebody listens to. `missed`: there may have been news of it that did not arrive."""
 
     operation_id: UUID
     listeners: set[LocalWatch] = field(default_factory=set)
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    subscribed: asyncio.Event = field(default_factory=asyncio.Event)
     missed: bool = False
 
     def wake(self) -> None:
@@ -44,19 +44,19 @@ class _Channel:
 
 
 class News:
-    """Who listens to which operation, and the link that brings what there is to hear."""
+    """Who listens to which operation, and the link that brings the news."""
 
     def __init__(
         self,
         link: Link,
         channel_of: Callable[[UUID], str],
-        drops_channel: str,
-        on_drop: Callable[[UUID], None],
+        purges_channel: str,
+        on_purge: Callable[[UUID], None],
     ) -> None:
         self._link = link
         self._channel_of = channel_of
-        self._drops_channel = drops_channel.encode()
-        self._on_drop = on_drop
+        self._purges_channel = purges_channel.encode()
+        self._on_purge = on_purge
         self._channels: dict[bytes, _Channel] = {}
         self._subscribed: set[bytes] = set()
         self._changed: set[bytes] = set()
@@ -89,8 +89,8 @@ class News:
         watch = LocalWatch()
         channel.listeners.add(watch)
         try:
-            if not channel.heard.is_set() and not await _is_heard_soon(channel):
-                # What happens until it is heard is missed: whoever waits is told to look then.
+            if not channel.subscribed.is_set() and not await _is_subscribed_soon(channel):
+                # What happens until then is missed: who waits is woken then, to look.
                 channel.missed = True
             yield watch
         finally:
@@ -102,7 +102,7 @@ class News:
     async def _listen(self) -> None:
         """Until the link fails. Raises StoreError."""
         self._connected = True
-        self._changed = {self._drops_channel, *self._channels}
+        self._changed = {self._purges_channel, *self._channels}
         self._change.set()
         subscriber = asyncio.create_task(self._subscribe())
         try:
@@ -127,16 +127,18 @@ class News:
 
     def _take(self, message: Any) -> None:
         match message:
-            case [b"message", self._drops_channel, bytes(text)]:
+            case [b"message", self._purges_channel, bytes(text)]:
                 if (operation_id := _uuid(text)) is not None:
-                    self._on_drop(operation_id)
+                    self._on_purge(operation_id)
+                    if (channel := self._channels.get(self._channel_of(operation_id).encode())) is not None:
+                        channel.wake()
             case [b"message", bytes(name), _]:
                 if (channel := self._channels.get(name)) is not None:
                     channel.wake()
             case [b"subscribe", bytes(name), _]:
                 channel = self._channels.get(name)
                 if channel is not None and name in self._subscribed:
-                    channel.heard.set()
+                    channel.subscribed.set()
                     if channel.missed:
                         channel.missed = False
                         channel.wake()
@@ -148,7 +150,7 @@ class News:
                 await self._change.wait()
                 self._change.clear()
                 changed, self._changed = self._changed, set()
-                wanted = {name for name in changed if name in self._channels or name == self._drops_channel}
+                wanted = {name for name in changed if name in self._channels or name == self._purges_channel}
                 new = wanted - self._subscribed
                 old = (changed - wanted) & self._subscribed
                 self._subscribed = (self._subscribed | new) - old
@@ -157,10 +159,10 @@ class News:
                     commands.append(("SUBSCRIBE", *new))
                 if old:
                     commands.append(("UNSUBSCRIBE", *old))
-                # A listener that came back before its channel was given up will get no answer: it is heard already.
+                # A listener that came back before its channel was given up will get no answer: it is subscribed.
                 for name in wanted - new:
                     if (channel := self._channels.get(name)) is not None:
-                        channel.heard.set()
+                        channel.subscribed.set()
                 if commands:
                     await self._link.send(commands)
         except StoreError:
@@ -173,7 +175,7 @@ class News:
             self._change.set()
 
     def _lose(self) -> None:
-        """Nothing is heard any more. Whoever waits had better look."""
+        """No news arrives any more. Wake all who wait, to look."""
         if not self._connected:
             return
         self._connected = False
@@ -182,14 +184,14 @@ class News:
         self._change.clear()
         for channel in self._channels.values():
             channel.missed = True
-            channel.heard.clear()
+            channel.subscribed.clear()
             channel.wake()
 
 
-async def _is_heard_soon(channel: _Channel) -> bool:
+async def _is_subscribed_soon(channel: _Channel) -> bool:
     try:
         async with asyncio.timeout(_SUBSCRIBE_SECONDS):
-            await channel.heard.wait()
+            await channel.subscribed.wait()
     except TimeoutError:
         return False
     return True

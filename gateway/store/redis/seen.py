@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.store.base import NotApplied, boot_seconds
 from gateway.store.epoch import FORMER_MAX, Seen
-from gateway.store.redis.link import Words, make_link, refusal
+from gateway.store.redis.connection import Words, make_link, refusal
 from gateway.store.redis.store import ERA_KEY, KEY_PREFIX
 
 # A gateway that starts waits for this, and so does nobody else.

@@ -1,7 +1,7 @@
 """Redis as the fast tier: acknowledged answers for replay, and news for waiters. It may answer and never grants.
 
 It refuses to know anything of work in flight. Its invariant: an entry is never believed after the record's window
-ended, nor after a drop that was acknowledged.
+ended, nor after a purge that was reported to it.
 
 Theory of operation
 -------------------
@@ -12,18 +12,20 @@ in between is refused. A read is answered with the time left, and it asks for `T
 time left is never too long.
 
 *Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. The keys of
-entries, which are the channels of news too, name the store, by what of its identity stays over a promotion. Until
-`bind` has said which store it is, the tier is not up. The era and the moment of the last drop are the server's and
-shared by all: a drop of another store costs a copy.
+entries, which are the channels of news too, name the store, by what of its identity stays over a promotion, and so does
+that of the era. Until `bind` has said which store it is, the tier is not up.
 
-*Drops.* The moment of the last drop is kept with the era and forgotten only with it: what was read before, of whatever
-operation, is not put. That costs a copy, which somebody makes again. The server's clock may be set, so a drop leaves a
-marker with its token too, which may be evicted. A put is accepted only for `PUT_AGE_SECONDS_MAX` after its record was
-read, and the marker lives longer than that, so a put that read before the drop finds the marker or comes too late.
+*Eras.* Each question and each put names the era that it belongs to (`lua/era.lua`); entries of another one are not
+there. A flush, a restart from an old file or a failover can bring back what was purged: then the era is another. A
+record that was read before its writer knew the era is not put: it may be older than what made the era end.
 
-*Eras.* A flush, a restart from an old file or a failover can lose a marker or bring back what was dropped. Then the
-era is another (see `lua/era.lua`), and entries of another era are not there. A record that was read before its writer
-knew the era is not put: it may be older than a drop that this server has forgotten.
+*Purges.* A purge ends the era, for all operations: that costs copies, which are made again, and leaves nothing that has
+to be remembered by operation. It is no debt of one process either. In the durable store a purge makes another
+generation, in the purge's own transaction, and whoever learns of one (`bind`) ends the era of the one before, unless
+somebody did. So it does not matter who purged, whether that one reached Redis, and whether he still lives: an era that
+began under the generation of a purge began after it, and what was read before that era was known is not put. It is
+enough that *some* era begins after the purge; two gateways that know different generations for a moment may end each
+other's eras, which costs copies again. A gateway that has to end an era, and could not yet, answers nothing.
 
 *Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
 the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. Connections to a
@@ -36,36 +38,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import Snapshot, State, microseconds
+from gateway.core.operation import Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.epoch import lineage
-from gateway.store.redis.codec import ERA_BYTES, decode, encode, marker
-from gateway.store.redis.link import Link, Words, make_link, refusal, refusal_word, time_us
+from gateway.store.redis.codec import ERA_BYTES, decode, encode
+from gateway.store.redis.connection import Link, Room, Words, make_link, refusal, refusal_word, time_us
 from gateway.store.redis.news import News
-from gateway.store.redis.room import Room
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 ERA_KEY: Final = f"{KEY_PREFIX}era"
 # Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
 _STORE_DIGITS: Final = 16
-_DROPS_CHANNEL: Final = f"{KEY_PREFIX}drops"
+_PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
 
 # A read is on the way of every first request: it must cost less than asking the durable store is worth.
 GET_SECONDS: Final = 0.25
 PUT_SECONDS: Final = 2.0
-
-# How long after its reading a record may still be put, and how long a drop is remembered: the latter has to be longer.
-PUT_AGE_SECONDS_MAX: Final = 10.0
-MARKER_SECONDS: Final = 60.0
-_PUT_AGE_US_MAX: Final = microseconds(PUT_AGE_SECONDS_MAX)
 
 # A larger entry would make its neighbours in a batch miss their deadline on a slow wire.
 ENTRY_BYTES_MAX: Final = 256 * 1024
@@ -80,7 +76,6 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 _LUA: Final = Path(__file__).parent / "lua"
 _PUT_SCRIPT: Final = (_LUA / "put.lua").read_bytes()
-_DROP_SCRIPT: Final = (_LUA / "drop.lua").read_bytes()
 _DOWN: Final = "the fast tier is down"
 _COMPLETED: Final = State.COMPLETED
 
@@ -94,19 +89,13 @@ class _Put:
 
 
 @immutable
-class _Drop:
-    key: str
+class _News:
+    channel: str
     operation_id: UUID
-    token: int
+    message: str
 
 
-@immutable
-class _Announce:
-    key: str
-    operation_id: UUID
-
-
-_Write = _Put | _Drop | _Announce
+_Write = _Put | _News
 
 # The operation, and since when its caller waits.
 _Get = tuple[UUID, float]
@@ -120,7 +109,7 @@ class RedisFastTier:
         self._clock = clock
         self._reader = make_link(url, ERA_KEY, clock)
         self._writer = make_link(url, ERA_KEY, clock)
-        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _DROPS_CHANNEL, self._tell_drop)
+        self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _PURGES_CHANNEL, self._report_purge)
         self._gets: Batcher[_Get, Snapshot | None] = Batcher(
             self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
@@ -130,13 +119,14 @@ class RedisFastTier:
             size_max=_BATCH_SIZE_MAX,
             queue_max=_QUEUE_MAX,
         )
-        self._drop_listeners: list[Callable[[UUID], None]] = []
+        self._purge_listeners: list[Callable[[UUID], None]] = []
         self._change_listeners: list[Callable[[bool, str], None]] = []
         # Of the store that it is bound to.
         self._prefix = ""
+        self._generation: str | None = None
         self._is_reached = False
         self._why_down = ""
-        self._failed = asyncio.Event()
+        self._wake = asyncio.Event()
         self._room = Room(clock)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -144,16 +134,28 @@ class RedisFastTier:
     def up(self) -> bool:
         return self._is_reached and self._prefix != ""
 
-    def bind(self, identity: str) -> None:
-        """From here on keep, read and announce for the durable store of this identity (`Epoch.identity`) alone."""
-        store = sha256(lineage(identity).encode()).hexdigest()[:_STORE_DIGITS]
-        was_up = self.up
-        self._prefix = f"{KEY_PREFIX}{store}:"
-        if self.up and not was_up:
-            self._tell_change()
+    @property
+    def has_forgotten(self) -> bool:
+        return self._reader.era != b"" and self._writer.era != b""
 
-    def on_drop(self, listener: Callable[[UUID], None]) -> None:
-        self._drop_listeners.append(listener)
+    def bind(self, identity: str, generation: str | None = None) -> None:
+        """Keep, read and announce for this store alone, by `Epoch.identity`."""
+        store = sha256(lineage(identity).encode()).hexdigest()[:_STORE_DIGITS]
+        prefix, was_up = f"{KEY_PREFIX}{store}:", self.up
+        if prefix == self._prefix and generation in (None, self._generation):
+            return
+        self._prefix, self._generation = prefix, generation
+        self._bind_links(generation or "")
+        if self.up and not was_up:
+            self._report_change()
+
+    def _bind_links(self, generation: str) -> None:
+        for link in (self._reader, self._writer):
+            link.bind(self._era_key, generation)
+        self._wake.set()
+
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        self._purge_listeners.append(listener)
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
@@ -186,11 +188,14 @@ class RedisFastTier:
         operation_id = record.identity.operation_id
         return self._write(_Put(self._key_of(operation_id), operation_id, snapshot, started_seconds))
 
-    async def drop(self, operation_id: UUID, token: int) -> None:
-        await self._write(_Drop(self._key_of(operation_id), operation_id, token))
+    async def forget(self, operation_id: UUID) -> None:
+        # One that nobody else knows: it ends whatever era there is.
+        self._bind_links(uuid4().hex)
+        # Told by the first write that finds no era.
+        await self._write(_News(_PURGES_CHANNEL, operation_id, operation_id.hex))
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        return self._write(_Announce(self._key_of(operation_id), operation_id))
+        return self._write(_News(self._key_of(operation_id), operation_id, ""))
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
@@ -200,6 +205,11 @@ class RedisFastTier:
     def _check_up(self) -> None:
         if not self.up:
             raise NotApplied(_DOWN)
+
+    @property
+    def _era_key(self) -> str:
+        # Of no store, until it is known which.
+        return f"{self._prefix or KEY_PREFIX}era"
 
     def _key_of(self, operation_id: UUID) -> str:
         # In braces, so that a cluster would keep what belongs to one operation together.
@@ -218,7 +228,7 @@ class RedisFastTier:
             raise
 
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
-        """One question for all. Whoever has waited for as long as an answer may take is not made to wait on."""
+        """One question for all. A caller who has waited for as long as an answer may take does not wait on."""
         oldest_seconds = self._clock() - GET_SECONDS
         # By integers, which are hashed much faster than ids.
         asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
@@ -231,7 +241,8 @@ class RedisFastTier:
     async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
         """What is believed of the operations, by their ids as integers."""
         prefix = self._prefix
-        commands: list[Words] = [("MGET", ERA_KEY, *map(self._key_of, operation_ids)), ("TIME",)]
+        await self._look_unless_known(self._reader)
+        commands: list[Words] = [("MGET", self._era_key, *map(self._key_of, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
             raise NotApplied(f"Redis refused: {error}")
@@ -252,6 +263,7 @@ class RedisFastTier:
     async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
         """All puts by one script, the others by one command each. What the server refuses fails those it was for."""
         link = self._writer
+        await self._look_unless_known(link)
         keys: list[str] = []
         arguments: list[bytes | int] = []
         commands: list[Words] = []
@@ -259,23 +271,22 @@ class RedisFastTier:
         places: list[list[int]] = []
         put_places: list[int] = []
         for place, write in enumerate(writes):
-            if isinstance(write, _Put) and (entry := self._entry(write)) is not None:
+            if isinstance(write, _News):
+                commands.append(("PUBLISH", write.channel, write.message))
+                places.append([place])
+            elif (entry := self._entry(write)) is not None:
                 keys.append(write.key)
                 arguments += entry
                 put_places.append(place)
-                continue
-            commands.append(self._drop(write) if isinstance(write, _Drop) else ("PUBLISH", write.key, b""))
-            places.append([place])
+            else:
+                commands.append(("PUBLISH", write.key, b""))
+                places.append([place])
         era = link.era
         if keys:
-            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, ERA_KEY, *keys, era, *arguments))
+            commands.append(("EVAL", _PUT_SCRIPT, len(keys) + 1, self._era_key, *keys, era, *arguments))
             places.append(put_places)
         replies = await self._exchange(link, commands, PUT_SECONDS)
         errors = [refusal(reply) for reply in replies]
-        for reply in replies[: len(commands) - bool(keys)]:
-            # A drop tells when it was. Without that, what is read next would seem to be from before it.
-            if isinstance(reply, list):
-                link.note_time(reply)
         if keys and not errors[-1]:
             held_era, *time, text = replies[-1]
             errors[-1] = refusal_word(text.decode())
@@ -288,17 +299,10 @@ class RedisFastTier:
                 results[place] = NotApplied(f"Redis refused: {error}")
         return results
 
-    def _drop(self, drop: _Drop) -> Words:
-        arguments = (marker(drop.token), int(MARKER_SECONDS * 1000), _DROPS_CHANNEL, drop.operation_id.hex)
-        return ("EVAL", _DROP_SCRIPT, 2, drop.key, ERA_KEY, *arguments)
-
-    def _entry(self, put: _Put) -> tuple[bytes, int, int, int] | None:
-        """The entry's bytes, when it was read and until when it may be put (µs), and when (ms) it expires.
-
-        None if it cannot be put.
-        """
+    def _entry(self, put: _Put) -> tuple[bytes, int] | None:
+        """The entry's bytes, and when (ms) it expires. None if it cannot be put."""
         link, record = self._writer, put.snapshot.record
-        if record is None or put.started_seconds < link.era_seconds:
+        if record is None or put.started_seconds < link.era_seconds or not put.key.startswith(self._prefix):
             return None
         started_us = link.server_us(put.started_seconds)
         expires_us = started_us + record.replay_until_us - put.snapshot.now_us
@@ -306,13 +310,10 @@ class RedisFastTier:
             entry = encode(record, link.era, expires_us)
         except ValueError:
             return None
-        if len(entry) > ENTRY_BYTES_MAX:
-            return None
-        until_us = min(expires_us, started_us + _PUT_AGE_US_MAX)
-        return entry, started_us, until_us, expires_us // 1000
+        return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
 
-    def _tell_drop(self, operation_id: UUID) -> None:
-        for listener in self._drop_listeners:
+    def _report_purge(self, operation_id: UUID) -> None:
+        for listener in self._purge_listeners:
             listener(operation_id)
 
     async def _keep(self) -> None:
@@ -329,29 +330,38 @@ class RedisFastTier:
             tried_seconds = self._clock()
 
     async def _stays_reached(self) -> bool:
-        """Look once, after a while or as soon as a verb failed."""
-        try:
+        """Look once, after a while or as soon as a verb failed or there is a purge to report."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS):
-                await self._failed.wait()
-        except TimeoutError:
-            await self._look(self._reader)
-            await self._look(self._writer)
+                await self._wake.wait()
+        if self._is_reached:
+            await self._try_open()
             self._room.note(self._writer.refused)
         return self._is_reached
 
     async def _try_open(self) -> None:
+        self._wake.clear()
         try:
             await self._reader.open()
             await self._writer.open()
-            if self._reader.era != self._writer.era:
-                # One has outlived a failover: what the other drops it would go on to find.
+            if self._reader.run_id != self._writer.run_id:
+                # One has outlived a failover: what is reported over the other does not reach its server.
                 await self._reader.leave()
                 await self._writer.leave()
                 raise NotApplied("Redis is another server over one connection than over the other")
         except StoreError as error:
             self._set_down(error)
         else:
-            self._set_up()
+            # A verb may have failed meanwhile, and closed its link.
+            if self._reader.is_open and self._writer.is_open:
+                self._set_up()
+
+    async def _look_unless_known(self, link: Link) -> None:
+        """Raises NotApplied where the era stays unknown."""
+        if not link.era:
+            await self._look(link)
+            if not link.era:
+                raise NotApplied(_DOWN)
 
     async def _look(self, link: Link) -> None:
         try:
@@ -362,18 +372,17 @@ class RedisFastTier:
     def _set_up(self) -> None:
         if not self._is_reached:
             self._is_reached, self._why_down = True, ""
-            self._failed.clear()
             if self.up:
-                self._tell_change()
+                self._report_change()
 
     def _set_down(self, error: StoreError) -> None:
         why = str(error)
         if self._is_reached or why != self._why_down:
             self._is_reached, self._why_down = False, why
-            self._failed.set()
-            self._tell_change()
+            self._wake.set()
+            self._report_change()
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         for listener in self._change_listeners:
             listener(self.up, self._why_down)
 

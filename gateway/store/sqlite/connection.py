@@ -1,8 +1,8 @@
 """Connections to an embedded database, each used by one thread, and what is known when one fails.
 
-This is the only module of the SQLite store that imports the driver. It owns how a connection is opened, trusted and
-dropped, and which errors mean that nothing was changed; what is done over it comes in as `work`. The journal's files
-are committed to in the same way (`journal_file`).
+This is the only module of the SQLite store that imports the driver. It owns where the file may be (private, and where
+commits can be trusted), how a connection is opened, trusted and dropped, and which errors mean that nothing was
+changed; what is done over it comes in as `work`. The journal's files are committed to in the same way (`journal.file`).
 
 Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
 connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. The
@@ -12,6 +12,8 @@ each new connection; until that succeeds there is no store.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,8 +22,17 @@ from typing import Final, TypeVar
 import apsw
 
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
-from gateway.store.sqlite import files as sqlite_files
+from gateway.store.directories import make_directory
 from gateway.store.sqlite import statements as sql
+
+FileId = tuple[int, int]
+"""Device and inode: which file it is, whatever its name."""
+
+# The write-ahead log needs shared memory and working locks between all who open the file.
+_NETWORK_FILESYSTEMS: Final = (
+    "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
+    "gfs2", "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs",
+)  # fmt: skip
 
 # Tables and indexes with the statements that made them, but for those that SQLite makes for itself.
 _OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
@@ -57,22 +68,88 @@ def check_library() -> None:
         )
 
 
+def prepare_file(path: Path) -> FileId:
+    """Make the directory (0700) and the file (0600) where they are missing. Raises `StartRefused`."""
+    directory = path.parent
+    try:
+        if not directory.exists():
+            make_directory(directory)
+        _check_directory(directory)
+        if (filesystem := filesystem_of(directory)) in _NETWORK_FILESYSTEMS:
+            raise StartRefused(
+                f"{directory} is on a network file system ({filesystem}), where SQLite's locks cannot be trusted; "
+                "use a local disk, or Postgres"
+            )
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            return _check_file(path, descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError | FileExistsError):
+            raise StartRefused(f"cannot write {path}: {error.strerror}") from error
+        raise NotApplied(f"cannot open {path}: {error.strerror}") from error
+
+
+def _check_directory(directory: Path) -> None:
+    mode = directory.stat().st_mode
+    if not stat.S_ISDIR(mode):
+        raise StartRefused(f"{directory} is not a directory")
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise StartRefused(f"{directory} can be written by everybody; run: chmod o-w {directory}")
+
+
+def _check_file(path: Path, descriptor: int) -> FileId:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise StartRefused(f"{path} is not a file")
+    if status.st_mode & 0o077:
+        # The log and the shared memory get the mode of the file, so this must come before they are made.
+        os.fchmod(descriptor, 0o600)
+    return status.st_dev, status.st_ino
+
+
+def file_id(path: Path) -> FileId | None:
+    """Which file has this name now; None when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def filesystem_of(directory: Path) -> str:
+    """The type of the file system that holds the directory, as Linux names it; empty where that cannot be found out."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    # proc(5): identifiers, device, root, mount point, options … then " - ", type, source, options.
+    for mount in mounts:
+        described, _, filesystem = mount.partition(" - ")
+        if described.split()[2] == wanted:
+            return filesystem.split()[0]
+    return ""
+
+
 class Connection:
     """A connection as its thread uses it: opened when needed, dropped when no longer to be trusted."""
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.busy_seconds = busy_seconds
-        self._file_id: sqlite_files.FileId | None = None
+        self._file_id: FileId | None = None
         self._handle: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
 
     @property
     def is_gone(self) -> bool:
         """Whether somebody took the file away that was there at the start."""
-        return sqlite_files.file_id(self.path) != self._file_id
+        return file_id(self.path) != self._file_id
 
-    def start(self, file_id: sqlite_files.FileId) -> None:
+    def start(self, file_id: FileId) -> None:
         """Connect to this file, now and whenever the connection was dropped. Raises `StartRefused`, `NotApplied`."""
         self._file_id = file_id
         try:

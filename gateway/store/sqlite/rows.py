@@ -1,7 +1,8 @@
 """How a record is written as a row of SQLite, and read back.
 
-It owns the order of the columns, which is that of the `.sql` files, and the version of the row's form. What it cannot
-read it does not guess: a row of an unknown version, state or event is an error, and stays as it is.
+It owns the columns of a record and their order, which the `.sql` files name as a whole (`MACROS`), and the version of
+the row's form. What it cannot read it does not guess: a row of an unknown version, state or event is an error, and
+stays as it is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,29 @@ VERSION: Final = 1
 
 Row = tuple[Any, ...]
 
+# What a change may change, and what stays.
+_CHANGED: Final = (
+    "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
+    "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id",
+    "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
+    "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "due_us",
+    "probe_target", "probe_host", "request", "request_id", "trace_id",
+)  # fmt: skip
+_IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
+
+MACROS: Final = {
+    # Of the operation that a statement calls `o`. The body, or NULL, has to follow.
+    "{record}": ", ".join(f"o.{column}" for column in ("row", "id", *_CHANGED, *_IDENTITY[1:])),
+    "{inserted}": f"({', '.join(_CHANGED + _IDENTITY)}) VALUES ({', '.join('?' * len(_CHANGED + _IDENTITY))})",
+    "{changed}": ", ".join(f"{column} = ?" for column in _CHANGED),
+}
+"""What stands for the columns of a record in a statement."""
+
 _STATES: Final = {state.value: state for state in State}
 _EVENTS: Final = {event.value: event for event in Event}
 _COUNT: Final = struct.Struct(">I")
-# Which column of `select_operation.sql` is `body_kept`.
-_BODY_KEPT: Final = 25
+# Behind `row` and `id`.
+_BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -45,7 +64,7 @@ def decode_headers(encoded: bytes) -> Headers:
 
 
 def encode(record: Record) -> Row:
-    """The columns that a change may change, in the order of `update_operation.sql`."""
+    """The columns that a change may change."""
     fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
     return (
         VERSION,
@@ -80,7 +99,7 @@ def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
 
 
 def encode_identity(identity: Identity) -> Row:
-    """The columns that never change, in the order of `insert_operation.sql`."""
+    """The columns that never change."""
     return (
         identity.operation_id.bytes,
         identity.route,
@@ -92,12 +111,12 @@ def encode_identity(identity: Identity) -> Row:
 
 
 def decode(columns: Row) -> Record:
-    """The record of a row as `select_operation.sql` gives it. Raises `Withheld` when this program cannot read it."""
+    """The record of a row as `{record}` and the body give it. Raises `Withheld` when this program cannot read it."""
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
-        doubt, resolution_id, status, reason, headers, body_kept,
+        doubt, resolution_id, status, reason, headers, body_kept, _,
         probe_target, probe_host, request, request_id, trace_id, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:

@@ -22,23 +22,17 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
+    Erase,
+    Purge,
     Record,
     Result,
     State,
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import (
-    AUDIT_KEEP_US,
-    LAPSES_NAMED_MAX,
-    WITNESS_KEEP_US,
-    Epoch,
-    StartRefused,
-    StoreError,
-    Swept,
-    Tally,
-)
-from gateway.store.sqlite.rows import VERSION, Row, decode, encode, encode_identity, keeps_body
+from gateway.store.base import StartRefused, StoreError
+from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Epoch, Swept, Tally
+from gateway.store.sqlite.rows import MACROS, VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
 # "igwy": says that a file is ours, as `PRAGMA application_id`.
@@ -54,6 +48,10 @@ _SWEPT: Final = (
     *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
     ("select_ahead", State.CLAIMED, LEASE_US_MAX),
 )
+
+
+# By name, because a union that stands in a test is made anew each time.
+_PURGING: Final = (Purge, Erase)
 
 
 class Cursor(Protocol):
@@ -79,14 +77,18 @@ class Misfit(Exception):
 
 @cache
 def statements() -> Mapping[str, str]:
-    """The statements by the names of their files; without comments, for the driver finds a statement by its text."""
+    """The statements by the names of their files; without comments, for the driver finds a statement by its text, and
+    with the columns of a record."""
     folder = files("gateway.store.sqlite").joinpath("sql")
     return {file.name.removesuffix(".sql"): _bare(file.read_text("utf-8")) for file in folder.iterdir()}
 
 
 def _bare(text: str) -> str:
     lines = (line.strip() for line in text.splitlines())
-    return " ".join(line for line in lines if not line.startswith("--"))
+    bare = " ".join(line for line in lines if not line.startswith("--"))
+    for name, columns in MACROS.items():
+        bare = bare.replace(name, columns)
+    return bare
 
 
 def check_ours(cursor: Cursor, path: object) -> int:
@@ -140,12 +142,12 @@ def apply_all(
 
 def look_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """Which memory the file is, with the witnesses of these links."""
-    identity, token, memo = cursor.execute(statements()["select_epoch"]).fetchone()
+    identity, token, memo, generation = cursor.execute(statements()["select_epoch"]).fetchone()
     witnesses = {}
     for link in links:
         for (number,) in cursor.execute(statements()["select_witness"], (link.bytes,)).fetchall():
             witnesses[link] = int(number)
-    return Epoch(identity, int(token), now_us, memo, witnesses)
+    return Epoch(identity, int(token), now_us, memo, generation, witnesses)
 
 
 def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
@@ -209,6 +211,8 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
     result, record = step(settled, command, now_us, tokens.draw)
     if isinstance(result, Applied) and record is not kept.record:
         _write(cursor, kept, record)
+        if isinstance(command, _PURGING):
+            cursor.execute(statements()["update_generation"])
     # A repeated command changes nothing of what was settled before.
     if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
         cursor.execute(

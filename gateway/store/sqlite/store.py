@@ -12,7 +12,7 @@ A claim on an absent key, and the answer of a claim whose record is at hand, are
 that changes nothing where the row is another than `step` was told.
 The reader sees what is committed, which is all that was ever acknowledged, and waits for no write. What looks through
 more than a few records does so in pieces, between which others have their turn. What is known when a connection fails
-is `sqlite_connection`'s to say.
+is `connection`'s to say.
 """
 
 from __future__ import annotations
@@ -29,37 +29,34 @@ from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
-from gateway.store.base import (
+from gateway.store.base import EpochChanged, NotApplied, Rejected, Watch, wall_clock_us
+from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
+from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Epoch,
     Living,
-    NotApplied,
     Query,
     RecoveryLease,
     RecoveryState,
-    Rejected,
     Serving,
     Swept,
     Tally,
-    Watch,
-    wall_clock_us,
 )
-from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.recipes import Name
-from gateway.store.sqlite import files as sqlite_files
 from gateway.store.sqlite import inquiry
-from gateway.store.sqlite import recipes as recipe
 from gateway.store.sqlite import statements as sql
-from gateway.store.sqlite.connection import DATA_ERRORS, Looker, Reader, Writer, check_library
-from gateway.store.sqlite.witness import Witness
+from gateway.store.sqlite.connection import DATA_ERRORS, Looker, Reader, Writer, check_library, file_id, prepare_file
 from gateway.store.watching import Watchers
-from gateway.store.witness_files import WitnessFiles
+from gateway.store.witness_files import Reading, WitnessFiles
 from gateway.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
 SWEEP_TRANSACTION_MAX: Final = 20
+# Of its only link in the files of witnesses.
+_PLACE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def is_migrated(path: Path) -> bool:
 
     Blocks; not for a thread that has other things to do.
     """
-    found = sqlite_files.file_id(path)
+    found = file_id(path)
     if found is None:
         return False
     connection = Looker(path, BUSY_SECONDS)
@@ -110,7 +107,7 @@ class SqliteStore:
         self._writer = Writer(self._path, busy_seconds)
         self._reader = Reader(self._path, busy_seconds)
         self._witness_files = witness_files
-        self._witness: Witness | None = None
+        self._witness: _Witness | None = None
         self._watchers = Watchers()
         self._sweeper_id = uuid4().bytes
         self._is_sweeping = False
@@ -120,12 +117,12 @@ class SqliteStore:
         if self._running is not None:
             return
         check_library()
-        self._witness = None if self._witness_files is None else Witness(self._witness_files)
+        self._witness = None if self._witness_files is None else _Witness(self._witness_files)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
-            file_id = await writing.run(sqlite_files.prepare, self._path)
-            await writing.run(self._writer.start, file_id)
-            await reading.run(self._reader.start, file_id)
+            found = await writing.run(prepare_file, self._path)
+            await writing.run(self._writer.start, found)
+            await reading.run(self._reader.start, found)
         except Exception:
             await reading.stop(self._reader.drop)
             await writing.stop(self._writer.drop)
@@ -197,17 +194,17 @@ class SqliteStore:
     def _agreeing(
         self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
     ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
-        return lambda cursor: recipe.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+        return lambda cursor: inquiry.agree(cursor, serving, counted, self._clock_us(), writes=writes)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._started().writing.run(
             self._writer.note,
-            lambda cursor: recipe.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
+            lambda cursor: inquiry.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
         )
 
     async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._started().reading.run(
-            self._reader.look, lambda cursor: recipe.strays(cursor, service, operations)
+            self._reader.look, lambda cursor: inquiry.strays(cursor, service, operations)
         )
         counted = await self._count_living(names)
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
@@ -218,7 +215,7 @@ class SqliteStore:
         counted, after = dict.fromkeys(names, Living()), 0 if names else None
         while after is not None:
             part, after = await reading.run(self._count_some, names, after)
-            counted = {name: recipe.joined(living, part[name]) for name, living in counted.items()}
+            counted = {name: inquiry.joined(living, part[name]) for name, living in counted.items()}
         return counted
 
     async def find(self, query: Query) -> list[Snapshot]:
@@ -325,7 +322,7 @@ class SqliteStore:
         return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
 
     def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
-        return self._reader.look(lambda cursor: recipe.count_some(cursor, names, after, self._clock_us()))
+        return self._reader.look(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
 
     def _is_due(self) -> bool:
         return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))
@@ -337,3 +334,50 @@ class SqliteStore:
             lambda cursor: sql.sweep_some(cursor, self._sweeper_id, self._clock_us(), limit, is_last=is_last)
         )
         return part, time.perf_counter() - began
+
+
+class _Witness:
+    """The witness of the link over which a store changes its file, from one start to the next. `files` are open.
+
+    It owns the link's number: how it is raised and compared inside a transaction, and that it is noted before anybody
+    receives what it stands for. What the numbers prove, `epoch` says. Used in the writer's thread alone.
+    """
+
+    def __init__(self, files: WitnessFiles) -> None:
+        self._files = files
+        self._link = uuid4()
+        self._number = 0
+        self._memory = b""
+        # The connection that was compared, and its count of what others committed.
+        self._compared: tuple[object, int] | None = None
+        self._reading = Reading()
+
+    def compare(self, cursor: sql.Cursor, now_us: int) -> None:
+        """Compare the file with all notes, where others may have changed it since the last transaction.
+
+        Raises `EpochChanged`, before anything was changed.
+        """
+        # https://sqlite.org/pragma.html#pragma_data_version: it stays as it is with commits of this connection.
+        version = cursor.execute("PRAGMA data_version").fetchone()[0]
+        compared = (cursor.connection, version)
+        if compared == self._compared:
+            return
+        reading = self._files.read()
+        epoch = sql.look_epoch(cursor, now_us, (note.link for note in reading.notes))
+        why = missing(reading.notes, epoch, self._files.beyond)
+        if why is not None:
+            raise EpochChanged(why)
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, compared
+
+    def raise_(self, cursor: sql.Cursor, now_us: int) -> int:
+        """Raise the number. Raises `EpochChanged` where it is behind what was acknowledged."""
+        number = sql.raise_witness(cursor, self._link, now_us)
+        if number <= self._number:
+            raise EpochChanged("the file lacks changes that it had acknowledged")
+        return number
+
+    def acknowledge(self, number: int, now_us: int) -> None:
+        """The transaction that raised it is committed."""
+        self._number = number
+        self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
+        self._files.cover(self._reading)

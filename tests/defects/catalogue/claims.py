@@ -92,7 +92,9 @@ DEFECTS = (
         "a claim is exclusive for as long as the key is remembered",
         (
             Edit(
-                CLAIMING, "self._holder, fingerprint, self._lease_us,", "self._holder, fingerprint, terms.remember_us,"
+                CLAIMING,
+                "                fingerprint,\n                self._lease_us,\n",
+                "                fingerprint,\n                terms.remember_us,\n",
             ),
         ),
         (_CLAIMING + "test_close_gives_pursuits_up",),

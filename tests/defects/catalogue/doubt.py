@@ -7,7 +7,7 @@ from tests.defects.defect import Defect, Edit
 RECOVERY = "core/recovery.py"
 _RECOVERY = "tests/core/test_recovery.py::"
 _HTTP = "tests/http/gateway/test_recovery.py::"
-_FRONT = "tests/store/test_front.py::"
+_GUARD = "tests/store/test_guard.py::"
 
 DEFECTS = (
     Defect(
@@ -229,13 +229,13 @@ DEFECTS = (
         "older-state-unnoticed",
         "a store that was put back to an older state is believed",
         (Edit("store/epoch.py", "if epoch.token < seen.token:", "if False:"),),
-        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+        ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "promotion-unnoticed",
         "a standby that was promoted is believed to know all that was acknowledged",
-        (Edit("store/epoch.py", "if seen.identity != epoch.identity:", "if False:"),),
-        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+        (Edit("store/epoch.py", "return _REPLACED if epoch.identity in seen.former else _ANOTHER", "return None"),),
+        ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "lower-witness-believed",
@@ -246,7 +246,7 @@ DEFECTS = (
     Defect(
         "witness-of-a-repeat-unraised",
         "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
-        (Edit("store/postgres/batch.py", "            await self._touch()\n", "            pass\n"),),
+        (Edit("store/postgres/batch.py", "            await self._link.touch()\n", "            pass\n"),),
         ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
     ),
     Defect(
@@ -254,7 +254,7 @@ DEFECTS = (
         "a Postgres that is replaced by an older copy under a running gateway grants what it has forgotten",
         (
             Edit(
-                "store/postgres/schema.py",
+                "store/postgres/dialer.py",
                 "if (why := missing(notes, found, beyond)) is not None:",
                 "if (why := None) is not None:",
             ),
@@ -264,8 +264,8 @@ DEFECTS = (
     Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
-        (Edit("store/front.py", "if changes != self._memory_changes and", "if False and"),),
-        ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
+        (Edit("store/guard.py", "if changes != self._memory_changes and", "if False and"),),
+        ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(
         "claim-of-an-uncompared-memory",
@@ -277,14 +277,14 @@ DEFECTS = (
                 "record.state is State.RELEASED",
             ),
         ),
-        ("tests/store/test_front.py::test_a_grant_from_while_another_memory_was_found",),
+        ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(
         "shared-note-ignored",
         "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
-        (Edit("store/front.py", "return self._unjudged, True", "return None, True"),),
+        (Edit("store/guard.py", "return self._unjudged, True", "return None, True"),),
         (
-            _FRONT + "test_a_host_without_a_note_knows_what_the_others_saw",
+            _GUARD + "test_a_host_without_a_note_knows_what_the_others_saw",
             "tests/integration/test_sweeps_failover.py::test_the_first_gateway_after_a_failover_is_a_fresh_one",
         ),
     ),
@@ -310,14 +310,14 @@ DEFECTS = (
         "lost-is-absent",
         "a key that was in the lost memory is taken for one that was never used",
         (Edit("store/epoch.py", "        if now_us >= self.until_us:\n", "        if True:\n"),),
-        ("tests/store/test_front.py::test_a_lost_memory_is_noticed",),
+        ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "forgotten-key-reads-as-free",
         "who waits for what a lost memory has forgotten is told that it had no effect",
-        (Edit("store/front.py", "        if self._is_amnesic:\n            self._check_known(snapshot)\n", ""),),
+        (Edit("store/guard.py", "        if self._is_amnesic:\n            self._check_known(snapshot)\n", ""),),
         (
-            "tests/store/test_front.py::test_what_may_be_forgotten_is_not_read_as_free",
+            "tests/store/test_guard.py::test_what_may_be_forgotten_is_not_read_as_free",
             "tests/protect/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",
         ),
     ),
@@ -331,6 +331,6 @@ DEFECTS = (
                 "record.attempt_id == attempt_id",
             ),
         ),
-        ("tests/store/test_front.py::test_a_release_from_before_the_loss_is_not_believed",),
+        ("tests/store/test_guard.py::test_a_release_from_before_the_loss_is_not_believed",),
     ),
 )

@@ -23,12 +23,12 @@ DEFECTS = (
                 ATTEMPT,
                 "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n",
                 "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n"
-                "        self._publish(AttemptResult(conclusion.reply, conclusion.reply))\n",
+                "        self._operation.publish(AttemptResult(conclusion.reply, conclusion.reply))\n",
             ),
             Edit(
-                ATTEMPT,
-                "        self._result.set_result(result)\n\n    def _drop",
-                "        if not self._result.done():\n            self._result.set_result(result)\n\n    def _drop",
+                "protect/operation.py",
+                "        self._result.set_result(result)\n        if not",
+                "        if not self._result.done():\n            self._result.set_result(result)\n        if not",
             ),
         ),
         (_FAULTS + "test_nobody_is_answered_before_the_store_has_it",),
@@ -67,7 +67,7 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "                _abort_stream(conclusion.reply)\n                reply = by_record(",
+                "                abort_stream(conclusion.reply)\n                reply = by_record(",
                 "                return AttemptResult(conclusion.reply, conclusion.reply)\n"
                 "                reply = by_record(",
             ),
@@ -172,10 +172,10 @@ DEFECTS = (
         (
             Edit(
                 DUPLICATES,
-                "return in_flight_at(snapshot, record, route) if latest is None else",
-                'if latest is not None and latest.state == "released":\n'
+                "                if latest is not None:\n",
+                '                if latest is not None and latest.state == "released":\n'
                 "                    return None\n"
-                "                return in_flight_at(snapshot, record, route) if latest is None else",
+                "                if latest is not None:\n",
             ),
         ),
         (_OUTCOMES + "test_waiters_of_a_failing_request_do_not_run_it[sqlite]",),
@@ -264,8 +264,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/operations.py",
-                'lasts = [self._say(record, word, "the gateway stopped") for record, word in words]',
-                "lasts = []",
+                "if operation.is_claimed and operation.last_word is not None\n        ]",
+                "if False\n        ]",
             ),
         ),
         (_DRAIN + "test_what_outlives_the_drain_is_said_to_be_in_doubt[sqlite]",),
@@ -276,8 +276,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                'self.last_word = self._claimed.abandon("interrupted")',
-                "self.last_word = self._claimed.release()",
+                'self._operation.last_word = self._claimed.abandon("interrupted")',
+                "self._operation.last_word = self._claimed.release()",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),

@@ -140,8 +140,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/duplicates.py",
-                "if match is Match.DIFFERENT or (match is Match.UNKNOWN",
-                "if (match is Match.UNKNOWN",
+                "if isinstance(request.judge(claimed), Refuse):",
+                "if False:",
             ),
         ),
         ("tests/http/gateway/test_verdicts.py::test_rule_9_key_reused[sqlite]",),
@@ -275,7 +275,7 @@ DEFECTS = (
         "a service that is renamed while it is stopped is taken for a second one",
         (
             Edit(
-                "store/front.py",
+                "store/guard.py",
                 "        if was_open:\n            await self._note_stopped()\n",
                 "        _ = was_open\n",
             ),
@@ -287,12 +287,12 @@ DEFECTS = (
         "a gateway that runs for more than a minute counts as stopped",
         (
             Edit(
-                "store/front.py",
+                "store/guard.py",
                 "        await self.note_running(self._serving.gateway_id, is_running=True)\n",
                 "",
             ),
         ),
-        ("tests/store/test_front.py::test_a_gateway_that_runs_is_seen",),
+        ("tests/store/test_guard.py::test_a_gateway_that_runs_is_seen",),
     ),
     Defect(
         "trial-is-an-agreement",

@@ -33,7 +33,7 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "            return news\n",
+                "            return head\n",
                 '            return NotSent(SentNothing.LOCAL, "lost")\n',
             ),
         ),
@@ -56,7 +56,7 @@ DEFECTS = (
         "a request goes out on a used connection that nobody has seen to last",
         (
             Edit(
-                "upstream/idle_history.py",
+                "upstream/pool.py",
                 "return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit",
                 "return True",
             ),
@@ -68,7 +68,7 @@ DEFECTS = (
         "an answer that broke off is taken for what came of it",
         (
             Edit(
-                "upstream/answer.py",
+                "upstream/response.py",
                 "return BodyLost(self._loss.reason, self._loss.detail)\n            try:",
                 'return b"".join(taken)\n            try:',
             ),
@@ -79,6 +79,19 @@ DEFECTS = (
         ),
     ),
     Defect(
+        "lenient-heads",
+        "a response head with control characters is passed on and stored",
+        (
+            Edit(
+                "upstream/parser.py",
+                "        self._llhttp = HttpResponseParser(self._parts)\n",
+                "        self._llhttp = HttpResponseParser(self._parts)\n"
+                "        self._llhttp.set_dangerous_leniencies(lenient_headers=True)\n",
+            ),
+        ),
+        ("tests/http/upstream/test_parser.py::test_what_has_two_readings_is_no_answer[control-character-in-value]",),
+    ),
+    Defect(
         "reset-ends-an-answer",
         "an answer without a length is complete although a reset cut it",
         (
@@ -86,7 +99,7 @@ DEFECTS = (
                 CONNECTION,
                 "            if exc is not None:\n                receiver.fail(Unknown.RESET",
                 "            if receiver.framing.name == 'CLOSE':\n                receiver.body_ended()\n"
-                "                receiver.tell()\n"
+                "                receiver.wake()\n"
                 "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
             ),
         ),
@@ -124,11 +137,23 @@ DEFECTS = (
         ("tests/http/test_forwarding.py::test_no_caller_speaks_as_the_gateway",),
     ),
     Defect(
+        "trailers-of-others",
+        "the trailer of one request is a field of the next one on its connection",
+        (Edit("http/exchange.py", "message.should_close or message.chunked or", "message.should_close or"),),
+        ("tests/http/gateway/test_hostile.py::test_the_trailer_of_a_request_is_in_no_other[whole-protected]",),
+    ),
+    Defect(
+        "bytes-lost-behind-an-upgrade",
+        "what follows bytes that the parser dropped is taken for a request",
+        (Edit("http/exchange.py", '[b"h2c"] and connection.dropped_nothing', '[b"h2c"]'),),
+        ("tests/http/gateway/test_hostile.py::test_what_follows_an_upgrade_is_never_torn[bodiless-h2c]",),
+    ),
+    Defect(
         "length-copied",
         "the length that the upstream declared is passed on beside our own",
         (
             Edit(
-                "http/writer.py",
+                "http/reply.py",
                 'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
                 'HOP_BY_HOP | {b"idempotency-status"}',
             ),
@@ -154,7 +179,7 @@ DEFECTS = (
     Defect(
         "slow-tls-reader-cut-off",
         "what a client over TLS has not read half a minute after the answer is thrown away",
-        (Edit("http/handshakes.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
+        (Edit("http/server.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
         (
             "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
             "[asyncio-to-be-closed]",
@@ -166,18 +191,18 @@ DEFECTS = (
         (
             Edit(
                 "http/server.py",
-                "        self._clients.discard(connection)\n",
-                "        self._clients.discard(connection)\n"
-                "        for task in self._handler._tasks:\n"
+                "        self._clients.pop(connection, None)\n",
+                "        self._clients.pop(connection, None)\n"
+                "        for task in self.handler._tasks:\n"
                 "            task.cancel()\n",
             ),
             Edit(
                 "protect/coordinator.py",
-                "                operation.first_caller_left()\n",
-                "                operation.first_caller_left()\n"
-                "                for task, one in self._operations._tasks.items():\n"
-                "                    if one is operation:\n"
-                "                        task.cancel()\n",
+                "            is_operations = operation is not None and operation.keeps_body\n",
+                "            is_operations = operation is not None and operation.keeps_body\n"
+                "            for task, one in self._operations._tasks.items():\n"
+                "                if one is operation:\n"
+                "                    task.cancel()\n",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

@@ -6,7 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 PARTS = "app/parts.py"
 ROUTES = "app/routes.py"
-AGREEMENT = "config/agreement.py"
+CHECKS = "config/checks.py"
 _TIMES = "tests/http/gateway/test_times.py::"
 _MISTAKES = "tests/config/test_mistakes.py::"
 _SETTINGS = "tests/app/test_settings.py::test_a_setting_changes_what_is_seen["
@@ -52,20 +52,20 @@ DEFECTS = (
     Defect(
         "resend-without-a-key",
         "what the upstream cannot recognise is sent again",
-        (Edit(AGREEMENT, 'if recovery == "resend" and whole.key == "none":', "if False:"),),
+        (Edit(CHECKS, 'if recovery == "resend" and whole.key == "none":', "if False:"),),
         (_MISTAKES + "test_resend_to_an_upstream_that_gets_no_key",),
     ),
     Defect(
         "loops-over-ipv6",
         "a gateway that forwards to itself over IPv6 is started",
-        (Edit(AGREEMENT, 'host in ("127.0.0.1", "::1") and', 'host == "127.0.0.1" and'),),
+        (Edit(CHECKS, 'host in ("127.0.0.1", "::1") and', 'host == "127.0.0.1" and'),),
         (_MISTAKES + "test_an_upstream_that_is_the_gateway_itself",),
     ),
     Defect(
-        "owed-drop-looked-up",
-        "what was purged is answered from Redis while the drop is owed",
-        (Edit("store/tiered.py", "not fast.up or self._drops.is_owed(operation_id):", "not fast.up:"),),
-        (_TIERED + "test_a_copy_that_is_owed_a_drop_is_not_used",),
+        "untold-purge-looked-up",
+        "what was purged is answered from Redis while that has still to be told of it",
+        (Edit("store/redis/connection.py", 'self._era_key, self.era = era_key, b""', "self._era_key = era_key"),),
+        ("tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier",),
     ),
     Defect(
         "unanswered-purge-keeps-the-cache",
@@ -73,8 +73,8 @@ DEFECTS = (
         (
             Edit(
                 "store/tiered.py",
-                "self._cache.drop(operation_id, self._clock())\n                self._drops.owe",
-                "self._drops.owe",
+                "        finally:\n            self._cache.drop(operation_id, self._clock())\n",
+                "        self._cache.drop(operation_id, self._clock())\n",
             ),
         ),
         (_TIERED + "test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache",),
@@ -160,11 +160,7 @@ DEFECTS = (
     Defect(
         "settle-shorter-than-the-wire",
         "a time to settle is taken in which a request may still arrive",
-        (
-            Edit(
-                AGREEMENT, "least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = whole.response_timeout"
-            ),
-        ),
+        (Edit(CHECKS, "least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = whole.response_timeout"),),
         (_MISTAKES + "test_a_time_to_settle_in_which_the_request_may_still_arrive",),
     ),
     Defect(

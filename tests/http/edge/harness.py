@@ -12,10 +12,9 @@ from typing import Any
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Word
-from gateway.http.exchange import Client
-from gateway.http.passthrough import Passthrough
+from gateway.http.limits import EdgeSettings
+from gateway.http.passthrough import Client, Passthrough
 from gateway.http.server import Edge
-from gateway.http.settings import EdgeSettings
 from gateway.observe.facts import Fact, Herald
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import Shape, plain

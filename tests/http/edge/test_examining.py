@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule, normalise_path
-from gateway.http.examining import Fault, examine
+from gateway.http.request import Fault, examine
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def asked(
     target: bytes, method: bytes = b"POST", host: bytes = b"api.test", *, more: Headers = ()
 ) -> tuple[Route | None, Fault | None]:
     """What is found of a request with this target."""
-    return examine(ROUTES, RequestHead(method, target, ((b"Host", host), *more)), host, None)
+    return examine(ROUTES, RequestHead(method, target, ((b"Host", host), *more)), (1, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import cast
 
 import pytest
 
-from gateway.http.body import ClientBody
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
@@ -384,7 +383,7 @@ async def test_a_client_that_goes_before_its_answer_gets_none() -> None:
 
 
 async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it() -> None:
-    """A client that stays until it is broken off keeps none of it in memory."""
+    """A client that stays until it is broken off keeps none of it in memory, and nobody can read it any more."""
     asked: list[Incoming] = []
 
     async def refuse(incoming: Incoming) -> Reply:
@@ -394,49 +393,52 @@ async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it
     async with serving(refuse) as edge, Connection(edge.port) as connection:
         await connection.send(CHUNKED_HEAD + b"186a0\r\n" + bytes(100_000))
         assert (await connection.read_response()).status == 503
-        body = cast(ClientBody, asked[0].body)
-        await eventually(lambda: edge.edge.in_flight and not body._buffer)
+        (client,) = edge.edge._clients
+        await eventually(lambda: client._parser is None)
         with pytest.raises(RequestCut):
-            await anext(body.stream())
-
-
-class Source:
-    """A connection that is read, or not."""
-
-    is_read = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
+            await anext(asked.pop().body.stream())
 
 
 async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:
-    """Whoever takes it gets the rest at full breadth."""
-    source = Source()
-    body = ClientBody(source, None, silence_seconds=60.0, bytes_per_second_min=500.0)
-    body.arrived(bytes(10_000))
-    assert source.is_read
-    body.arrived(bytes(10_000))
-    assert not source.is_read
-    pieces = body.stream()
-    assert len(await anext(pieces)) == 20_000
-    assert source.is_read
-    body.arrived(bytes(100_000))
-    assert source.is_read
-    body.arrived(bytes(100_000))
-    assert not source.is_read
-    assert len(await anext(pieces)) == 200_000
-    assert source.is_read
+    """Whoever takes it gets all of it."""
+    go_on = asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        await go_on.wait()
+        return reply(b"%d" % sum([len(data) async for data in incoming.body.stream()]))
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        sending = asyncio.ensure_future(
+            connection.send(LENGTH_HEAD.replace(b"10", b"%d" % (16 * MIB)) + bytes(16 * MIB))
+        )
+        (client,) = await eventually(lambda: list(edge.edge._clients))
+        await eventually(lambda: client._reading_paused)
+        # One read of a loop, and what it is about to read is none.
+        assert client._newest.total_bytes <= 256 * 1024
+        go_on.set()
+        assert (await connection.read_response()).body == b"%d" % (16 * MIB)
+        await sending
 
 
-async def test_a_body_that_is_waited_for_is_read_at_full_breadth() -> None:
-    """From its first byte."""
-    source = Source()
-    body = ClientBody(source, None, silence_seconds=60.0, bytes_per_second_min=500.0)
-    first = asyncio.ensure_future(anext(body.stream()))
-    await asyncio.sleep(0)
-    body.arrived(bytes(100_000))
-    assert source.is_read
-    assert len(await first) == 100_000
+async def test_chunks_that_turn_bad_right_behind_a_whole_one_are_refused() -> None:
+    """Whoever was woken by the end of the one is told of the other."""
+    async with cutting() as (edge, cuts), Connection(edge.port) as connection:
+        await connection.send(CHUNKED_HEAD + b"2\r\n12")
+        await eventually(lambda: edge.edge.in_flight)
+        await connection.send(b"\r\nZZ\r\n")
+        assert (await connection.read_response()).status == 400
+        assert [cut.cut for cut in cuts] == [Cut.MALFORMED]
+
+
+@pytest.mark.parametrize(
+    "endless", [b"1;" + b"e" * 100_000, b"0\r\n" + b"T: 1\r\n" * 20_000], ids=["extension", "trailers"]
+)
+async def test_what_stands_around_chunks_has_the_limit_of_a_head(endless: bytes) -> None:
+    """A body that brings none of its bytes is no body."""
+    async with cutting() as (edge, cuts), Connection(edge.port) as connection:
+        await connection.send(CHUNKED_HEAD + b"1\r\na\r\n")
+        await eventually(lambda: edge.edge.in_flight)
+        for start in range(0, len(endless), 10_000):
+            await connection.send(endless[start : start + 10_000])
+        assert (await connection.read_response()).status == 400
+        assert [cut.cut for cut in cuts] == [Cut.MALFORMED]

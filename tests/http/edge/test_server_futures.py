@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.core.verdict import Word
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
+from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.reply import Incoming, Reply, Untouched
-from gateway.protect.spool import TakenBody, WholeBody
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
@@ -99,7 +99,7 @@ async def test_a_reply_that_cannot_be_written_is_answered_otherwise() -> None:
 async def test_nobody_is_there_any_more(answer: str) -> None:
     """The request is over, a stream is given up, and no way is walked."""
     async with waiting() as (edge, connection, future):
-        await connection.close()
+        connection.reset()
         await eventually(lambda: edge.edge.connections == 0, what="the client is gone")
         assert edge.edge.in_flight == 1
         assert not future.cancelled()
@@ -171,6 +171,7 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
         async with Connection(edge.port) as client:
             await client.send(post())
             await eventually(lambda: len(asked) == 1)
+            client.reset()
         await eventually(lambda: edge.edge.connections == 0)
         answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Word.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0)
@@ -193,6 +194,7 @@ async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:
         async with Connection(edge.port) as client:
             await client.send(post())
             await asked.wait()
+            client.reset()
         await eventually(lambda: edge.edge.connections == 0)
         is_decided.set()
         await eventually(lambda: edge.edge.in_flight == 0)
@@ -216,11 +218,12 @@ async def test_nothing_is_decoded_for_a_client_that_is_gone() -> None:
     coded = reply(gzip.compress(b"done"), headers=((b"Content-Encoding", b"gzip"),))
     released = threading.Event()
     async with serving(protect_now=lambda *_: replace(coded, decode_for=Accepted((b"identity",)))) as edge:
-        edge.edge._handler._decoding.submit(released.wait)
+        edge.edge.handler._decoding.submit(released.wait)
         try:
             async with Connection(edge.port) as connection:
                 await connection.send(post())
                 await eventually(lambda: edge.edge.in_flight == 1, what="the request waits to be decoded")
+                connection.reset()
             await eventually(lambda: edge.edge.connections == 0, what="its client is gone")
         finally:
             released.set()
@@ -237,12 +240,12 @@ async def test_a_reply_whose_turn_to_be_decoded_comes_too_late_goes_out_as_it_is
     released = threading.Event()
     settings = EdgeSettings(decoding_wait_seconds=0.0)
     async with serving(protect_now=lambda *_: given, settings=settings) as edge, Connection(edge.port) as connection:
-        edge.edge._handler._decoding.submit(released.wait)
+        edge.edge.handler._decoding.submit(released.wait)
         try:
             await connection.send(post())
-            await eventually(lambda: edge.edge._state.unread.held_bytes == len(coded))
+            await eventually(lambda: edge.edge.handler.unread.held_bytes == len(coded))
         finally:
             released.set()
         response = await connection.read_response()
         assert (response.body, response.header("content-encoding")) == (coded, "gzip")
-        assert edge.edge._state.unread.held_bytes == 0
+        assert edge.edge.handler.unread.held_bytes == 0

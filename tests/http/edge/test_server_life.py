@@ -12,10 +12,8 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Word
-from gateway.http.handshakes import Handshakes
-from gateway.http.listening import ListenError
-from gateway.http.server import Edge
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
+from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Herald
 from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
@@ -55,6 +53,28 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
         await connection.send(post())
         assert (await connection.read_response()).status == 200
         assert await connection.read_rest() == b""
+
+
+async def test_of_many_connections_each_is_looked_at_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few at a time, so that a look at all of them holds nobody up."""
+    monkeypatch.setattr("gateway.http.server._SWEEP_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr("gateway.http.server._SWEEP_SECONDS", 0.01)
+    hold = asyncio.Event()
+
+    async def answer(_: Incoming) -> Reply:
+        await hold.wait()
+        return reply()
+
+    async with serving(answer, settings=EdgeSettings(keepalive_seconds=0.1)) as edge, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Connection(edge.port)) for _ in range(7)]
+        # The first ones stay, and do not keep the others from being looked at.
+        for busy in clients[:3]:
+            await busy.send(post())
+        for idle in clients[3:]:
+            assert await idle.read_rest() == b""
+        hold.set()
+        for busy in clients[:3]:
+            assert (await busy.read_response()).status == 200
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: Authority) -> None:

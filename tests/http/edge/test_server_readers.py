@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.http.settings import EdgeSettings
+from gateway.http.limits import EdgeSettings
 from tests.http.edge.harness import HOST, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -69,10 +69,10 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(authority: Auth
                 got += await some_of(client)
             # Some of the last part between any two looks of the edge at its reader, and the rest after a few of them.
             for _ in range(4):
-                timer, taken = connection._timer, connection.taken_bytes
+                due, taken = (connection._look_due, connection._write_due), connection.taken_bytes
                 while connection.taken_bytes == taken:
                     got += await some_of(client)
-                await eventually(lambda timer=timer: connection._timer is not timer)  # type: ignore[misc]
+                await eventually(lambda due=due: (connection._look_due, connection._write_due) != due)  # type: ignore[misc]
             assert got + await rest_of(client) > LONG_BYTES
         await eventually(lambda: edge.edge.connections == 0)
 
@@ -115,7 +115,7 @@ async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: A
         serving(protect_now=lambda *_: reply(bytes(answer_bytes)), settings=settings, tls=tls) as edge,
         AsyncExitStack() as stack,
     ):
-        unread = edge.edge._state.unread
+        unread = edge.edge.handler.unread
         for count in (1, 2, 2):
             before = set(edge.edge._clients)
             client = await stack.enter_async_context(connected(edge.port, authority))

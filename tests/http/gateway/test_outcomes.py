@@ -112,9 +112,20 @@ CUT = 20
         Answer(body=(b"a" * 200, b"b"), framing=Framing.CHUNKED, bytes_max=250, ending=Ending.CLOSE),
         Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
         Answer(raw=b"HTTP/1.1 20x OK\r\n\r\n"),
+        Answer(raw=b"HTTP/1.1 200 OK\r\nX-Title: a\x1b[2J\r\nContent-Length: 0\r\n\r\n"),
         Answer(headers=(("X-Long", "x" * 70_000),)),
     ],
-    ids=["close", "reset", "head-cut", "body-reset", "chunk-cut", "two-lengths", "bad-status", "head-too-long"],
+    ids=[
+        "close",
+        "reset",
+        "head-cut",
+        "body-reset",
+        "chunk-cut",
+        "two-lengths",
+        "bad-status",
+        "control",
+        "head-too-long",
+    ],
 )
 async def test_no_complete_response(store: Store, tmp_path: Path, answer: Answer) -> None:
     """When a byte may have left and no complete response came, the key is in doubt and no retry runs it again."""

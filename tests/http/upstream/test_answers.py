@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.message import ResponseHead
 from gateway.upstream import Answer, BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown
-from gateway.upstream.answer import BUFFER_BYTES_MAX
+from gateway.upstream.response import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 

@@ -10,17 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream import (
-    Answer,
-    BodyLost,
-    Framing,
-    Lost,
-    NotSent,
-    SentNothing,
-    Unknown,
-    Upstream,
-    UpstreamSettings,
-)
+from gateway.upstream import Answer, BodyLost, Framing, Lost, NotSent, SentNothing, Unknown, Upstream, UpstreamSettings
 from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.ports import free_port

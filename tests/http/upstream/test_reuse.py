@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.upstream import Answer, Lost, NotSent, SentNothing, Unknown, tls_context
-from gateway.upstream.idle_history import IdleHistory
+from gateway.upstream.pool import IdleHistory
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority

@@ -1,3 +1,4 @@
+-- name: claim
 -- absent --claim--> claimed
 -- released --claim--> claimed (fenced on the token that was read; only for the same request)
 --
@@ -34,9 +35,9 @@ WITH clock AS MATERIALIZED (
         new_probe_target, new_probe_host, new_request, new_request_id, new_trace_id
     )
 ), seen AS MATERIALIZED (
-    SELECT i.*, o.*
+    SELECT i.*, {record}
     FROM input i LEFT JOIN LATERAL (
-        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
+        SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
     ) o ON true
 ), granted AS (
     INSERT INTO idempotency_gateway.operation AS o (
@@ -52,7 +53,7 @@ WITH clock AS MATERIALIZED (
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
         OR s.state = 'released' AND s.token = s.read_token
-        OR {is_absent(s)}
+        OR {is_absent(s, c)}
     ORDER BY s.for_id
     ON CONFLICT (operation_id) DO UPDATE SET
         -- Drawn now that the row is locked: a token of `excluded` may be lower than one given to somebody meanwhile.
@@ -113,9 +114,9 @@ WITH clock AS MATERIALIZED (
     WHERE w.link = $22::uuid AND EXISTS (SELECT FROM granted)
     RETURNING w.number
 )
-SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, {record}, {witness}
+SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, {record}, (SELECT r.number FROM raised r) AS witness
 FROM seen o CROSS JOIN clock c
 WHERE o.operation_id IS NOT NULL
 UNION ALL
-SELECT g.claimed_us, g.operation_id, g.token, g.attempts, {no_record}, {witness}
+SELECT g.claimed_us, g.operation_id, g.token, g.attempts, {no_record}, (SELECT r.number FROM raised r) AS witness
 FROM granted g

@@ -1,8 +1,9 @@
+-- name: complete
 -- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
 -- A day without a partition fails the whole statement, which is then repeated. `changed` are places in the input; with the
--- last argument the records of those stay here, because whoever completes them has them.
+-- last argument the records of those stay here, because their holder has them.
 WITH input AS MATERIALIZED (
     -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
     SELECT
@@ -15,12 +16,12 @@ WITH input AS MATERIALIZED (
     WITH ORDINALITY AS i (for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, ordinal)
     ORDER BY for_id
 ), locked AS MATERIALIZED (
-    SELECT i.*, o.*
+    SELECT i.*, {record}
     FROM input i CROSS JOIN LATERAL (
-        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+        SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
-    -- Read when every lock is held: whoever was waited for came before.
+    -- Read when every lock is held: what was waited for came before.
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), changed AS (
     UPDATE idempotency_gateway.operation o SET
@@ -47,7 +48,7 @@ WITH input AS MATERIALIZED (
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND (
             l.state IN ('claimed', 'in_doubt')
-            OR {is_released(l)} AND l.last_event = 'disprove'
+            OR {is_released(l, c)} AND l.last_event = 'disprove'
         )
     RETURNING o.token, o.drop_day, l.ordinal
 ), stored AS (
@@ -61,7 +62,7 @@ WITH input AS MATERIALIZED (
     WHERE w.link = $13::uuid AND EXISTS (SELECT FROM changed)
     RETURNING w.number
 )
-SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, {witness}
+SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, (SELECT r.number FROM raised r) AS witness
 FROM clock c LEFT JOIN (
     SELECT l.* FROM locked l WHERE NOT $12 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
 ) o ON true

@@ -1,6 +1,7 @@
--- Reads records with their answers, in the order in which they were asked for. Long bodies are not read all at once: those
+-- name: read
+-- Reads records with their responses, in the order in which they were asked for. Long bodies are not read all at once: those
 -- that come after so many bytes are `left` for another statement.
--- No row of the table: what time has changed is settled by whoever reads.
+-- No row of the table: what time has changed is settled by the reader.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
@@ -11,7 +12,7 @@ SELECT
 FROM clock c LEFT JOIN (
     unnest($2::uuid[]) WITH ORDINALITY AS i (for_id, place)
     CROSS JOIN LATERAL (
-        SELECT * FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
+        SELECT {record}, o.drop_day FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
     ) o
 ) ON true LEFT JOIN LATERAL (
     SELECT r.reason, r.headers, r.body

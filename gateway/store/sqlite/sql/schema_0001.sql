@@ -130,7 +130,9 @@ CREATE INDEX audit_keep ON audit (keep_until_us);
 CREATE TABLE epoch (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     identity TEXT NOT NULL,
-    memo BLOB NOT NULL
+    memo BLOB NOT NULL,
+    -- Another one after each purge and erasure, for whoever keeps copies; empty before the first.
+    generation TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');
 

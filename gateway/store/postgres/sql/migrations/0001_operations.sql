@@ -1,4 +1,4 @@
--- One narrow row per operation, answers apart from it, and what upkeep has to know.
+-- One narrow row per operation, responses apart from it, and what upkeep has to know.
 
 CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
 
@@ -59,7 +59,7 @@ CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
 -- In the order of the pages that an operator is shown.
 CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
 
--- The answers, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
+-- The responses, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
 -- updated, and deleted only by a purge: a partition leaves as a whole.
 CREATE TABLE idempotency_gateway.response (
     token    bigint  NOT NULL,
@@ -83,12 +83,28 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     END AS coarseness) steps
 $$;
 
--- A statement does not see the response of a completion that it waited for; one of a volatile function sees what was
--- committed until it begins.
-CREATE FUNCTION idempotency_gateway.drop_response(of_token bigint, of_drop_day integer) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-    DELETE FROM idempotency_gateway.response WHERE token = of_token AND drop_day = of_drop_day
+-- What only the owner of the table may do, for the role that runs a gateway: the partition of one day is made, or dropped
+-- with its responses. Attaching locks nobody out. A table that somebody detached is attached again.
+CREATE FUNCTION idempotency_gateway.add_partition(drop_day integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    day_table text := format('idempotency_gateway.response_%s', drop_day);
+BEGIN
+    IF to_regclass(day_table) IS NULL THEN
+        EXECUTE format('CREATE TABLE %s (LIKE idempotency_gateway.response INCLUDING ALL)', day_table);
+    END IF;
+    EXECUTE format('ALTER TABLE idempotency_gateway.response ATTACH PARTITION %s FOR VALUES IN (%s)', day_table, drop_day);
+END
 $$;
+
+CREATE FUNCTION idempotency_gateway.drop_partition(drop_day integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('DROP TABLE idempotency_gateway.response_%s', drop_day);
+END
+$$;
+
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway FROM PUBLIC;
 
 -- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
 -- the configuration that was agreed on last.
@@ -153,7 +169,9 @@ CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
 CREATE TABLE idempotency_gateway.epoch (
     only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
     identity uuid    NOT NULL,
-    memo     bytea   NOT NULL
+    memo     bytea   NOT NULL,
+    -- Another one after each purge and erasure, for whoever keeps copies; empty before the first.
+    generation text  NOT NULL DEFAULT ''
 );
 INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
 

@@ -1,0 +1,316 @@
+"""What sections of the file must agree with each other on, and what is allowed and still worth a second look.
+
+Each check of `disagreements` looks at those values that are right by themselves, so that a mistake elsewhere hides none
+of its findings. Invariant: a Config is made only of a file on which every check here was silent.
+
+`notices` are remarks on a Config, which `check` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal, TypeVar
+
+from gateway.config.address import Address, Network, PostgresUrl, SqliteUrl, UpstreamUrl
+from gateway.config.document import Document, Mistake, Path
+from gateway.config.leaf import duration_text
+from gateway.config.models import Admin, Config, Listen, Status, Store
+from gateway.config.route import (
+    ApiKeyScope,
+    ComposedScope,
+    Fingerprint,
+    HeaderScope,
+    Match,
+    Outcome,
+    Retention,
+    Route,
+)
+from gateway.config.section import RightValues, Section, repeated, too_long
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
+from gateway.core.message import is_forwarding_field
+from gateway.core.recovery import probe_placeholders
+from gateway.core.routing import unreachable
+
+T = TypeVar("T", bound=Section)
+
+_WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
+_LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
+_WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
+_STORAGE = {
+    "fsync": "itself keeps every acknowledged commit",
+    "full_page_writes": "never leaves a page half written",
+}
+_OWN_SEMANTICS = {
+    "PUT": "PUT is idempotent by definition; protecting it pays where a repeat would act again or answer differently",
+    "DELETE": "DELETE is idempotent by definition; protecting it pays where a repeat would answer 404 to a success",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What of the file, or of one route, is right by itself, by attribute; what is wrong is absent."""
+
+    document: Document
+    path: Path
+    values: Mapping[str, Any]
+
+    def part(self, kind: type[T]) -> T | None:
+        """The section of this kind, of which there is one at most; None where it is wrong or left out."""
+        return next((value for value in self.values.values() if isinstance(value, kind)), None)
+
+    def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
+        return self.document.mistake((*self.path, *keys), message, hint)
+
+    def writes(self, *keys: str | int) -> bool:
+        return self.document.holds((*self.path, *keys))
+
+
+def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
+    """Every mistake that lies in two sections together."""
+    config = _Draft(document, (), right[Config][0])
+    routes = [_Draft(document, ("routes", index), values) for index, values in enumerate(right[Route])]
+    yield from _shared_service(config)
+    yield from _listeners(config)
+    yield from _names(routes)
+    yield from _tls_without_https(config, routes)
+    yield from _loops(config, routes)
+    for route in routes:
+        yield from _route(route, config)
+
+
+def _shared_service(config: _Draft) -> Iterator[Mistake]:
+    store = config.part(Store)
+    if store is None or config.writes("service"):
+        return
+    if isinstance(store.durable, PostgresUrl) or store.fast is not None:
+        yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
+
+
+def _listeners(config: _Draft) -> Iterator[Mistake]:
+    asked: list[tuple[str, Path, Address]] = []
+    if listen := config.part(Listen):
+        asked.append(("listen", ("listen",), listen.address))
+    if status := config.part(Status):
+        asked.append(("status.listen", ("status", "listen"), status.listen))
+    if (admin := config.part(Admin)) and admin.token is not None:
+        asked.append(("admin.listen", ("admin", "listen"), admin.listen))
+    for (one, first, address), (other, second, address_too) in combinations(asked, 2):
+        if _collide(address, address_too):
+            keys = second if config.writes(*second) else first
+            yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
+
+
+def _numeric(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def _collide(one: Address, other: Address) -> bool:
+    hosts = {_numeric(one.host), _numeric(other.host)}
+    return one.port == other.port != 0 and (len(hosts) == 1 or bool(hosts & _WILDCARDS))
+
+
+def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """An upstream that is the gateway itself: each request would come back until all connections are taken."""
+    listen = config.part(Listen)
+    if listen is None:
+        return
+    for place in (config, *routes):
+        upstream = place.part(Upstream) or place.part(RouteUpstream)
+        if upstream is None or upstream.url is None:
+            continue
+        if place.writes("upstream", "url") and _is_own(upstream.url, listen.address):
+            message = f"the gateway itself listens on {listen.address} and would forward to itself"
+            yield place.mistake(
+                ("upstream", "url"), message, "write where the service listens, or let the gateway listen elsewhere"
+            )
+
+
+def _is_own(url: UpstreamUrl, listen: Address) -> bool:
+    host, own = _numeric(url.host), _numeric(listen.host)
+    is_here = host in ("127.0.0.1", "::1") and own in _WILDCARDS
+    return url.port == listen.port and (host == own or is_here)
+
+
+def _names(routes: list[_Draft]) -> Iterator[Mistake]:
+    named = [route for route in routes if "name" in route.values]
+    for index in repeated(route.values["name"] for route in named):
+        yield named[index].mistake(("name",), "another route has this name already")
+
+
+def _tls_without_https(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    upstream = config.part(Upstream)
+    changes = [route.part(RouteUpstream) for route in routes]
+    if upstream is None or upstream.tls is None:
+        return
+    if all(
+        url.scheme != "https" for url in (upstream.url, *(change.url for change in changes if change and change.url))
+    ):
+        yield config.mistake(("upstream", "tls"), "tls needs an https URL")
+
+
+def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    upstream, change = config.part(Upstream), route.part(RouteUpstream)
+    if upstream and change:
+        whole = change.over(upstream, _settle(route))
+        yield from _upstream(route, change, whole)
+        yield from _recovery(route, whole)
+    yield from _retention(route)
+    yield from _outcome(route, config)
+    yield from _headers(route)
+
+
+def _upstream(route: _Draft, change: RouteUpstream, whole: Upstream) -> Iterator[Mistake]:
+    for found in too_long(whole, change.model_fields_set):
+        yield route.mistake(("upstream", *found.keys), found.message)
+    if change.tls is not None and whole.url.scheme != "https":
+        yield route.mistake(("upstream", "tls"), "tls needs an https URL")
+
+
+def _retention(route: _Draft) -> Iterator[Mistake]:
+    retention = route.part(Retention)
+    if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & _key_headers(route):
+        message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
+        yield route.mistake(("retention", "expired_status"), message)
+
+
+def _recovery(route: _Draft, whole: Upstream) -> Iterator[Mistake]:
+    recovery = route.values.get("recovery")
+    if recovery == "resend" and whole.key == "none":
+        message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
+        yield route.mistake(("recovery",), message)
+    if not isinstance(recovery, ProbeRecovery):
+        return
+    probe = recovery.probe
+    least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS
+    if probe.settle is not None and probe.settle < least:
+        message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
+        limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
+        yield route.mistake(("recovery", "probe", "settle"), f"{message}; {limits}")
+    if match := route.part(Match):
+        known = {"operation_id", "key", *match.path.names}
+        for name in probe_placeholders(probe.path):
+            if name not in known:
+                message = f"there is no {{{name}}}; known here: {', '.join(sorted(known))}"
+                yield route.mistake(("recovery", "probe", "path"), message)
+
+
+def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    outcome = route.part(Outcome)
+    if outcome and outcome.preset == "payments" and not config.writes("secrets", "fingerprint_key"):
+        message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
+        yield route.mistake(("outcome", "preset"), message)
+
+
+def _headers(route: _Draft) -> Iterator[Mistake]:
+    key = _key_headers(route)
+    if key & _scope_headers(route.values.get("scope")):
+        yield route.mistake(("scope",), "the field that holds the key cannot name the caller")
+    fingerprint = route.part(Fingerprint)
+    for index, header in enumerate(fingerprint.headers if fingerprint else ()):
+        if header.lower() in key:
+            yield route.mistake(("fingerprint", "headers", index), "the key is always compared, and is not listed here")
+
+
+def _settle(route: _Draft) -> float | None:
+    """As `Route.settle`, of a route that may be wrong elsewhere."""
+    recovery = route.values.get("recovery")
+    return recovery.probe.settle if isinstance(recovery, ProbeRecovery) else None
+
+
+def _key_headers(route: _Draft) -> frozenset[str]:
+    key = route.values.get("key")
+    return frozenset() if key is None else frozenset(name.lower() for name in key.header_names)
+
+
+def _scope_headers(scope: object) -> frozenset[str]:
+    match scope:
+        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
+            return frozenset((name.lower(),))
+        case ComposedScope(compose=parts):
+            return frozenset().union(*(_scope_headers(part) for part in parts))
+        case _:
+            return frozenset()
+
+
+# -- notices -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A remark about the value at `path`."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def notices(config: Config) -> tuple[Notice, ...]:
+    """Every remark, those about routes in their order."""
+    found = [*_of_admin(config.admin), *_of_store(config.store)]
+    for index, route in enumerate(config.routes):
+        found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
+        found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
+    for shadowed in unreachable([route.rule for route in config.routes]):
+        names = ", ".join(config.routes[index].name for index in shadowed.behind)
+        message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
+        found.append(Notice(f"routes[{shadowed.order}].match", message))
+    return tuple(found)
+
+
+def _of_admin(admin: Admin) -> Iterator[Notice]:
+    if admin.token is None and "listen" in admin.model_fields_set:
+        yield Notice("admin.listen", "nothing listens here without admin.token")
+    if admin.token is not None and admin.listen.host not in _LOOPBACK:
+        yield Notice("admin.listen", "the admin API speaks plain HTTP: whoever sees its traffic learns the token")
+
+
+def _of_store(store: Store) -> Iterator[Notice]:
+    for setting in store.accept_server_settings:
+        yield Notice(
+            "store.accept_server_settings",
+            f"{setting} = off is accepted: unless the storage of the server {_STORAGE[setting]}, a crash of it forgets "
+            "acknowledged responses, and their keys run again",
+        )
+    # Nothing in Redis says whether another host uses it, unless their files are of the same name.
+    if isinstance(store.durable, SqliteUrl) and store.fast is not None:
+        yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")
+
+
+def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[Notice]:
+    if "/:" in route.match.path.text:
+        yield Notice(f"{path}.match.path", "':' is taken as it is; a segment that varies is written {name}")
+    for method in route.match.methods:
+        if method in _OWN_SEMANTICS:
+            yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
+    parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
+    headers = [part for part in parts if isinstance(part, HeaderScope)]
+    if any(part.from_ == "any" for part in headers):
+        yield Notice(f"{path}.scope", "whoever reaches the gateway can claim to be any caller")
+    for part in headers:
+        if is_forwarding_field(part.header.encode()) and not _all_within(part.from_, trusted):
+            yield Notice(
+                f"{path}.scope",
+                f"the service does not get {part.header}, which only hops in trusted_proxies may send it",
+            )
+    if route.store_unavailable == "forward":
+        yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+
+
+def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:
+    # What a probe asks is rendered when its operation is claimed, and kept with it.
+    is_by_key = isinstance(route.recovery, ProbeRecovery) and "key" in probe_placeholders(route.recovery.probe.path)
+    if is_by_key and not store.clear_keys:
+        yield Notice(f"{path}.path", "the store has keys of this route in clear, for what its probes ask")
+
+
+def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:
+    if sources == "any":
+        return False
+    return all(
+        any(source.network_address in network and source.broadcast_address in network for network in trusted)
+        for source in sources
+    )

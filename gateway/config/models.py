@@ -1,0 +1,290 @@
+"""The whole configuration as values.
+
+Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section says what its own
+keys must agree on; what concerns several of them is in `checks`. Attributes have the names of the keys (`from` is
+`from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed every check; its
+repr shows no secret. `Placeholders` gives values of the right kinds where a file is checked without its secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
+
+from gateway.config.address import (
+    AbsolutePath,
+    Address,
+    DurableUrl,
+    FastUrl,
+    ListenAddress,
+    Network,
+    NetworkRange,
+    PostgresUrl,
+    RedisUrl,
+    SqliteUrl,
+)
+from gateway.config.document import Path as KeyPath
+from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
+from gateway.config.route import Route
+from gateway.config.section import (
+    Disagreement,
+    Holder,
+    Section,
+    listed_twice,
+    mapping_or_list,
+    one_of,
+    repeated,
+    written,
+)
+from gateway.config.upstream import Upstream
+
+_FINGERPRINT_KEY_BYTES_MIN = 32
+_ADMIN_TOKEN_CHARACTERS_MIN = 16
+WORKERS_MAX = 64
+_ADMIN_TOKEN = re.compile(r"[!-~]{1,1024}\Z")
+
+
+class ServerTls(Section):
+    """TLS for callers."""
+
+    cert: Annotated[Path, AbsolutePath()]
+    """The certificate chain, as a PEM file."""
+    key: Annotated[Path, AbsolutePath()]
+    """The private key, as a PEM file."""
+
+
+class Listen(Section):
+    """Where callers reach the gateway."""
+
+    address: Annotated[Address, ListenAddress()]
+    """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
+    tls: ServerTls | None = None
+    """TLS for callers; plain HTTP if left out."""
+
+
+class _PlainListen(Leaf):
+    """The short form of `listen`: an address alone."""
+
+    @property
+    def expected(self) -> str:
+        return ListenAddress().expected
+
+    def read(self, text: str) -> Listen:
+        return Listen.model_construct(address=ListenAddress().read(text), tls=None)
+
+    def json_schema(self) -> dict[str, Any]:
+        return ListenAddress().json_schema()
+
+
+class Status(Section):
+    """The port for probes and metrics. It only reads."""
+
+    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8081")
+    """The address of /livez, /readyz and /metrics."""
+
+
+def _admin_token(value: object) -> str:
+    token = value if isinstance(value, str) else ""
+    if len(token) < _ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(token):
+        message = f"expected a secret of at least {_ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters"
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
+    return token
+
+
+class Admin(Section):
+    """The port for operators: looking at operations, resolving doubt, purging. Nothing listens without a token."""
+
+    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
+    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind something that encrypts."""
+    token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
+    """The secret that its users send as `Authorization: Bearer TOKEN`; at least 16 characters."""
+
+
+class Store(Section):
+    """What remembers operations."""
+
+    durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
+    """Where the record is: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
+    fast: Annotated[RedisUrl, FastUrl()] | None = None
+    """A Redis that answers replays and wakes waiters, and may be lost at any moment."""
+    lease: Annotated[float, Duration("3s", "10m")] = written("30s")
+    """How long the claim of a gateway that died or was cut off stays in the way."""
+    amnesia_window: Annotated[float, Duration("0s", "3650d")] | None = None
+    """How long absent keys are refused after the store lost its memory: the longest `remember` if left out."""
+    journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
+    accept_server_settings: Annotated[tuple[Literal["fsync", "full_page_writes"], ...], Field(max_length=2)] = ()
+    """Which settings of the Postgres server may be off because its storage does their work: full_page_writes where it
+    never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
+    Where that is not so, a crash forgets acknowledged responses, and their keys run again."""
+    clear_keys: Annotated[bool, Flag()] = False
+    """Whether keys are kept in clear for operators, besides their digests."""
+    cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How old an answer from the memory of the process may be; 0s keeps none there."""
+    cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
+    """How much memory those answers may take. Workers share it out evenly."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.accept_server_settings and not isinstance(self.durable, PostgresUrl):
+            message = "only a postgresql:// store has a server with settings"
+            yield Disagreement(("accept_server_settings",), message)
+        yield from listed_twice(("accept_server_settings",), self.accept_server_settings)
+
+
+class Limits(Section):
+    """What the gateway takes at once."""
+
+    max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
+    """How many requests may be under way at once, and how many may be sending their body; more are refused with 503.
+    Workers share them out evenly."""
+    max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
+    """The longest head of a request or response."""
+
+
+class Shutdown(Section):
+    """How the gateway ends after SIGTERM."""
+
+    delay: Annotated[float, Duration("0s", "10m")] = written("5s")
+    """How long it keeps serving, but not ready, so that load balancers notice."""
+    drain_timeout: Annotated[float, Duration("0s", "1h")] = written("30s")
+    """How long operations in flight may take to end."""
+
+
+def _key_bytes(value: object) -> bytes:
+    key = value.encode() if isinstance(value, str) else b""
+    if len(key) < _FINGERPRINT_KEY_BYTES_MIN:
+        message = f"expected a secret of at least {_FINGERPRINT_KEY_BYTES_MIN} bytes"
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
+    return key
+
+
+class FingerprintKey(Section):
+    """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
+
+    id: Annotated[str, Name()]
+    """The name of this key, stored with what was made with it. A new key needs a new name."""
+    key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
+    """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
+
+
+_KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of them with the current one first"
+_FingerprintKeys = Annotated[
+    Annotated[FingerprintKey, Tag("<one>")]
+    | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16), Tag("<list>")],
+    mapping_or_list(_KEY_ENTRIES),
+]
+
+
+class Secrets(Section):
+    """Secrets of the gateway itself."""
+
+    fingerprint_key: _FingerprintKeys | None = None
+    """{id, key}, or a list of them: the first is used, the others stay for comparing with older records."""
+
+    @property
+    def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
+        """All keys, the current one first; empty if fingerprints are not keyed."""
+        match self.fingerprint_key:
+            case None:
+                return ()
+            case FingerprintKey() as key:
+                return (key,)
+            case keys:
+                return keys
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(key.id for key in self.fingerprint_keys):
+            yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
+
+
+class Log(Section):
+    """What is logged."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe kind of line that is written."""
+    format: Literal["json", "text"] = "json"
+    """One JSON object per line, or text for people."""
+    requests: Literal["protected", "all", "none"] = "protected"
+    """Which requests get a line."""
+
+
+class Config(Holder):
+    """Configuration of the idempotency gateway."""
+
+    service: Annotated[str, Name()] = "default"
+    """The name of the service, part of every key's identity. Required when the store can be shared."""
+    listen: Annotated[
+        Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],
+        one_of("address", expected="an address such as 0.0.0.0:8080, or {address, tls}", word=True),
+    ] = written("127.0.0.1:8080")
+    """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
+    status: Status = Field(default_factory=Status)
+    """The port for probes and metrics."""
+    admin: Admin = Field(default_factory=Admin)
+    """The port for operators; off without a token."""
+    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
+    """The only directory that is written to."""
+    upstream: Upstream
+    """The service behind the gateway: {url: http://127.0.0.1:9000}."""
+    store: Store
+    """What remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
+    limits: Limits = Field(default_factory=Limits)
+    """What the gateway takes at once."""
+    shutdown: Shutdown = Field(default_factory=Shutdown)
+    """How the gateway ends after SIGTERM."""
+    secrets: Secrets = Field(default_factory=Secrets)
+    """Secrets of the gateway itself."""
+    log: Log = Field(default_factory=Log)
+    """What is logged."""
+    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
+    """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
+    trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    """Networks whose X-Forwarded-* fields are believed and extended, and whose Forwarded and X-Real-IP pass. From
+    elsewhere all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
+    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
+    """What is protected, in order: the first route that matches decides. All else passes through untouched."""
+
+    def upstream_for(self, route: Route) -> Upstream:
+        """The service of a route: the global upstream with the route's own keys in place of its."""
+        return route.upstream.over(self.upstream, route.settle)
+
+
+PLACEHOLDER_DIRECTORY = Path("/placeholder")
+"""Where files are whose path is not known."""
+
+_PLACEHOLDER_URLS = {
+    ("store", "durable"): "postgresql://placeholder@placeholder/placeholder",
+    ("store", "fast"): "redis://placeholder:6379/0",
+    ("upstream", "url"): "https://placeholder",
+}
+_PLACEHOLDER_ADDRESSES = (("listen",), ("listen", "address"), ("status", "listen"), ("admin", "listen"))
+# As long as the longest that a secret has to be, and no longer than a name may be.
+_PLACEHOLDER_CHARACTERS = 48
+
+
+class Placeholders:
+    """Stands for secrets where a file is checked without them, as in a continuous integration that has none.
+
+    Gives a value for each reference, and remembers what they were for.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        """The variables and files (`file:/path`) that something stands for, in the order of the file."""
+
+    def __call__(self, path: KeyPath, name: str, is_whole: bool) -> str:
+        """What stands for `name` at this path: a value of the kind that belongs there where it is all of the value."""
+        if name not in self.names:
+            self.names.append(name)
+        word = "placeholder-" + re.sub("[^A-Za-z0-9]", "-", name)
+        if is_whole and path[-2:] in _PLACEHOLDER_URLS:
+            return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
+        if is_whole and path in _PLACEHOLDER_ADDRESSES:
+            return "127.0.0.1:0"
+        if is_whole and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
+            return str(PLACEHOLDER_DIRECTORY / word)
+        return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

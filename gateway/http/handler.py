@@ -1,0 +1,261 @@
+"""From a client's request to the reply on its connection: who answers it, and what it gets when all else fails.
+
+What is asked of a request first is said by `examine`. What a protected one means is the coordinator's business, what is
+not protected goes to the passthrough; both are given from outside. Listening, and which connections there are, is the
+server's.
+
+Each connection has one task, which calls `handle` for one request after the other. A client that goes cancels nothing
+here: what works on its request ends by itself when there is nobody left to write to, and an operation that was begun
+for it has a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+
+from gateway.core.routing import RouteTable
+from gateway.core.verdict import Word
+from gateway.http.budget import MemoryBudget
+from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
+from gateway.http.exchange import ClientExchange
+from gateway.http.limits import EdgeSettings, Refusal
+from gateway.http.passthrough import Client
+from gateway.http.reply import DateClock, framed
+from gateway.http.request import Fault, Protecting, examine, too_big
+from gateway.observe.facts import Herald, RequestAnswered
+from gateway.protect.decoding import decode_unaccepted
+from gateway.protect.problem import Shaped, plain, refuse
+from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
+
+_LOG = logging.getLogger("gateway.edge")
+
+_FAILED: Final = (
+    "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
+)
+_FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
+
+
+class EdgeRoute(Protecting, Shaped, Protocol):
+    """What the edge needs to know of a protected route; see `route.Route`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shows_status(self) -> bool: ...
+
+
+R = TypeVar("R", bound=EdgeRoute)
+
+Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
+# For what nothing protects. The last two arguments say why: no route, or this word of this route's. None is for a
+# request that became a tunnel and has ended.
+Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
+
+
+class Handler(Generic[R]):
+    """Answers requests. `close` it in the end, when no connection is left. Lives on one event loop."""
+
+    def __init__(
+        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], herald: Herald, settings: EdgeSettings
+    ) -> None:
+        self._routes = routes
+        self._protect = protect
+        self._forward = forward
+        self._herald = herald
+        self._settings = settings
+        self._clock = DateClock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._idle: asyncio.Future[None] | None = None
+        # One thread, so that those who ask for much decoding wait for it, and nobody who asks for none.
+        self._decoding = ThreadPoolExecutor(1, "decoding")
+        self.unread = MemoryBudget(settings.unread_bytes_max)
+        """Long responses that clients have yet to read."""
+        self.is_stopping = False
+        """Whether each request is the last one on its connection."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being worked on or written, tunnels included."""
+        return len(self._tasks)
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Wait until nothing is in flight, but no longer than that."""
+        if self._tasks:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._idle,), timeout=seconds)
+
+    async def end_tasks(self) -> None:
+        """End what is still being worked on."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Let the thread go that decodes."""
+        self._decoding.shutdown(wait=False, cancel_futures=True)
+
+    def refusal_bytes(self, refusal: Refusal) -> bytes:
+        """The whole response to bytes that are no request."""
+        reply = plain(refusal.status, refusal.detail)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
+        return out.head + reply.body if isinstance(reply.body, bytes) else out.head
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
+        """Answer one request; whether its connection may serve another one. Raises nothing but cancellation."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+        exchange = ClientExchange(connection, parsed)
+        try:
+            if not connection.gone.is_set():
+                await self._respond(exchange)
+        except ClientGone:
+            return False
+        except BaseException:
+            exchange.abort()
+            raise
+        finally:
+            if task is not None:
+                self._tasks.discard(task)
+            if self._idle is not None and not self._tasks and not self._idle.done():
+                self._idle.set_result(None)
+        return exchange.keep_alive
+
+    async def _respond(self, exchange: ClientExchange) -> None:
+        """Respond in every case, but where the client is gone."""
+        route: R | None = None
+        detail = _FAILED_BEFORE
+        try:
+            fault: Fault | None = None
+            if exchange.connection.has_been_filled:
+                fault = too_big(exchange.head, self._settings.header_bytes_max)
+            if fault is None:
+                route, fault = examine(self._routes, exchange.head, exchange.version)
+            if fault is not None:
+                await self._refuse(exchange, route, fault)
+                return
+            detail = _FAILED
+            if route is None:
+                await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
+                return
+            exchange.body.keeps_pace = True
+            reply = await self._protect(exchange.incoming(may_upgrade=False), route)
+            if isinstance(reply, Untouched):
+                await self._pass(exchange, reply.incoming, route, reply.word)
+            else:
+                await self._write(exchange, route, reply)
+        except ClientGone:
+            raise
+        except RequestCut as cut:
+            await self._refuse_cut(exchange, route, cut)
+        except Exception:  # noqa: BLE001 - whatever it was, a client waits for a response
+            _LOG.exception("a request could not be answered")
+            if exchange.is_answered:
+                exchange.abort()
+                raise ClientGone from None
+            await self._write(exchange, None, plain(500, detail, route), is_last=True)
+
+    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
+        """Forward a request that nothing protects."""
+        exchange.body.keeps_pace = False
+        try:
+            if exchange.connection.gone.is_set():
+                # On an idle connection it would be sent before anybody asks.
+                raise ClientGone
+            reply = await self._forward(incoming, exchange, route, word)
+            if reply is not None:
+                await self._write(exchange, route, reply if word is None else replace(reply, word=word))
+        except RequestCut as cut:
+            # What had come of it may have been passed on, so nothing is said of what the service did with it.
+            await self._refuse_cut(exchange, route, cut, is_verdict=False)
+        finally:
+            incoming.body.close()
+
+    async def _write(self, exchange: ClientExchange, route: R | None, reply: Reply, *, is_last: bool = False) -> None:
+        """Write the reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
+        if reply.decode_for is not None:
+            reply = await self._decode(reply, exchange.connection)
+        body = reply.body
+        try:
+            out = framed(
+                reply,
+                method=exchange.head.method,
+                minor=1 if exchange.takes_interim else 0,
+                keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
+                shows_status=route is not None and route.shows_status,
+                date=self._clock.now(),
+            )
+            await exchange.write(out, body, self.unread)
+        finally:
+            if not isinstance(body, bytes):
+                body.abort()
+
+    async def _decode(self, reply: Reply, connection: ClientConnection) -> Reply:
+        """The reply in a coding that its request accepts. What waits for its turn is held as what is yet to be read."""
+        if not isinstance(reply.body, bytes):
+            return reply
+        until = time.monotonic() + self._settings.decoding_wait_seconds
+        with self.unread.held(connection, len(reply.body)):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoding, _decoded, reply, reply.body, connection.gone, until)
+
+    # -- what is refused here -----------------------------------------------------------------------------------------
+
+    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
+        """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
+        if route is None or not fault.is_verdict:
+            await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
+            return
+        reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
+        head = exchange.head
+        self._herald.state(
+            RequestAnswered(
+                route=route.name,
+                word=Word.REQUEST_INVALID,
+                status=reply.status,
+                duration_seconds=0.0,
+                method=head.method.decode("latin-1"),
+                request_id=head.text(b"x-request-id"),
+                trace_id=head.text(b"traceparent"),
+            )
+        )
+        await self._write(exchange, route, reply, is_last=True)
+
+    async def _refuse_cut(
+        self, exchange: ClientExchange, route: R | None, cut: RequestCut, *, is_verdict: bool = True
+    ) -> None:
+        match cut.cut:
+            case Cut.GONE:
+                raise ClientGone
+            case Cut.MALFORMED:
+                fault = Fault(400, "The chunks of the request body are malformed.", is_verdict)
+            case Cut.SLOW | Cut.CROWDED_OUT:
+                fault = Fault(408, "The request body did not come in time.", is_verdict)
+            case other:
+                assert_never(other)
+        if exchange.is_answered:
+            exchange.abort()
+            raise ClientGone
+        await self._refuse(exchange, route, fault)
+
+
+def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:
+    """The reply in a coding that its request accepts. Takes time; not for the event loop.
+
+    As it is where its client is `gone` by then, or many who ask and go would keep the others waiting; and where its
+    turn comes too late, or many who ask would.
+    """
+    if reply.decode_for is None or gone.is_set() or time.monotonic() > until:
+        return reply
+    headers, body = decode_unaccepted(reply.headers, coded, reply.decode_for)
+    return replace(reply, headers=headers, body=body, length=len(body), decode_for=None)

@@ -1,0 +1,114 @@
+"""The limits of the edge, how far a client has read, and why bytes are no request, in words for whoever sent them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import http_exceptions, http_parser
+
+from gateway.core.immutable import immutable
+
+# `struct tcp_info` of Linux (4.6 and later), of which these are tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes.
+_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike.
+
+    `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
+    be here whole before anything is done, and with reading what was written for it. `connections_max` counts a
+    connection over TLS from the end of its handshake; until then it is one of `handshakes_max`, or of a quarter of
+    `connections_max` where that is less. `unread_bytes_max` is for all long responses together, `begun_bytes_max` for
+    all requests that are here in part or have yet to have their turn, see `MemoryBudget`. `decoding_wait_seconds` is
+    how long a response waits for its turn to be decoded; then it goes out as it is stored.
+    """
+
+    header_bytes_max: int = 64 * 1024
+    header_fields_max: int = 128
+    keepalive_seconds: float = 75.0
+    silence_seconds: float = 60.0
+    bytes_per_second_min: float = 500.0
+    linger_seconds: float = 5.0
+    handshake_seconds: float = 10.0
+    handshakes_max: int = 1024
+    connections_max: int = 100_000
+    unread_bytes_max: int = 256 * 1024 * 1024
+    begun_bytes_max: int = 64 * 1024 * 1024
+    decoding_wait_seconds: float = 5.0
+    backlog: int = 1024
+
+
+@immutable
+class Refusal:
+    """Why bytes are no request, for the client. Nothing of them is repeated."""
+
+    status: int
+    detail: str
+
+
+HEAD_TOO_BIG: Final = Refusal(431, "The head of the request is too big.")
+_MALFORMED: Final = Refusal(400, "The request is not well-formed HTTP/1.1.")
+_UNKNOWN_METHOD: Final = Refusal(400, "The request does not begin with a method that this gateway knows.")
+_REPEATED_FIELD: Final = Refusal(400, "A field that a request may have once is repeated.")
+
+
+def refusal_of(error: BaseException | None) -> Refusal:
+    """What aiohttp found, in words that repeat nothing of it."""
+    match error:
+        case http_exceptions.LineTooLong():
+            return HEAD_TOO_BIG
+        case http_exceptions.BadHttpMethod():
+            return _UNKNOWN_METHOD
+        case http_exceptions.BadHttpMessage(message=text) if text.startswith("Too many headers"):
+            return HEAD_TOO_BIG
+        case http_exceptions.BadHttpMessage(message=text) if text.startswith("Duplicate '"):
+            return _REPEATED_FIELD
+        case _:
+            return _MALFORMED
+
+
+def has_c_parser() -> bool:
+    """Whether requests are parsed by llhttp. aiohttp's parser in Python is another one, which nothing here was held
+    against."""
+    return http_parser.HttpRequestParser.__module__ == "aiohttp._http_parser"
+
+
+@immutable
+class Delivery:
+    """How much of what was written to a client it has taken.
+
+    Without TLS the transport says what has yet to leave. With it the loop does not: it encrypts a response at once, and
+    what it holds then is counted nowhere. There the kernel is asked what has arrived. `taken_bytes` are counted from
+    anywhere, and grow with what the client takes. `is_all`: nothing is left, unless the loop is about to write what it
+    holds. Seen twice, with nothing taken in between, it is certain.
+    """
+
+    taken_bytes: int
+    is_all: bool
+
+
+_UNKNOWN: Final = Delivery(0, is_all=False)
+
+
+def delivery_of(transport: asyncio.Transport) -> Delivery:
+    """How far it is now. Where nobody knows, nothing is ever taken."""
+    if transport.get_extra_info("sslcontext") is None:
+        unsent_bytes = transport.get_write_buffer_size()
+        return Delivery(-unsent_bytes, unsent_bytes == 0)
+    sock = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None:
+        return _UNKNOWN
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO.size)
+    except OSError:
+        return _UNKNOWN
+    if len(info) < _TCP_INFO.size:
+        return _UNKNOWN
+    on_its_way, arrived_bytes, unsent_bytes = _TCP_INFO.unpack(info)
+    return Delivery(arrived_bytes, on_its_way == 0 and unsent_bytes == 0)

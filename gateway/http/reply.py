@@ -1,0 +1,146 @@
+"""A reply as bytes on the wire: the one place where framing is written.
+
+Pure. Owns `Content-Length`, `Transfer-Encoding`, `Connection`, `Date` and `Idempotency-Status`; whatever a reply brings
+of them is replaced, for framing is recomputed and never copied. All other fields go out in their order, spelling and
+bytes. Invariant: a head has exactly the lines that it was given, whatever their bytes, or it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+from gateway.core.immutable import immutable
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, ResponseHead, field_values
+from gateway.core.replay import has_no_body
+from gateway.protect.reply import Reply, http_date
+
+_OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
+_LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
+_LENGTH_DIGITS_MAX: Final = 18
+# What a field of a reply is to framing, by its name.
+_PLAIN, _DATE, _REPLACED = range(3)
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class ReplyInvalid(ValueError):
+    """A reply that cannot be written without ambiguity: a defect of whoever made it, never of the client."""
+
+
+@immutable
+class Framed:
+    """A head to send, and how its body follows. `length` is what a body that is not chunked must come to, if known.
+
+    `keep_alive` is False where the end of the body is the end of the connection.
+    """
+
+    head: bytes
+    sends_body: bool
+    is_chunked: bool
+    length: int | None
+    keep_alive: bool
+
+
+def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_status: bool, date: bytes) -> Framed:
+    """Frame a final reply to a request of HTTP/1.`minor` (RFC 9112 section 6). Raises `ReplyInvalid`."""
+    is_bytes = isinstance(reply.body, bytes)
+    length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
+    sends_body = not has_no_body(method, reply.status)
+    fields, has_date = _kept(reply.headers)
+    if reply.word is not None and shows_status:
+        fields.append((b"Idempotency-Status", reply.word.encode()))
+    if not has_date:
+        fields.append((b"Date", date))
+    is_chunked = False
+    if not sends_body:
+        said = _length_of_what_is_not_sent(method, reply, length if is_bytes else None)
+        if said is not None:
+            fields.append((b"Content-Length", said))
+    elif length is not None:
+        fields.append((b"Content-Length", b"%d" % length))
+    elif minor > 0:
+        is_chunked = True
+        fields.append((b"Transfer-Encoding", b"chunked"))
+    else:
+        keep_alive = False
+    if not keep_alive:
+        fields.append((b"Connection", b"close"))
+    elif minor == 0:
+        fields.append((b"Connection", b"keep-alive"))
+    return Framed(_head(reply.status, reply.reason, fields), sends_body, is_chunked, length, keep_alive)
+
+
+def bare_head(head: ResponseHead) -> bytes:
+    """An interim response, or the 101 after which the connection is no longer HTTP. Raises `ReplyInvalid`.
+
+    `head` has what the client is to see; lengths are left out, for no content follows (RFC 9110 section 8.6).
+    """
+    return _head(head.status, head.reason, [field for field in head.headers if field[0].lower() not in _LENGTHS])
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk; `data` is not empty, since an empty chunk is the last one."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class DateClock:
+    """The `Date` of now, made anew once a second."""
+
+    __slots__ = ("_second", "_text")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = b""
+
+    def now(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._text = second, http_date(second)
+        return self._text
+
+
+def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | None) -> bytes | None:
+    """What `Content-Length` says where no body follows: for HEAD and 304 it speaks of the body that GET would get."""
+    status = reply.status
+    if not (method == b"HEAD" or status == HTTPStatus.NOT_MODIFIED) or status == HTTPStatus.NO_CONTENT:
+        return None
+    own = next(reversed(field_values(reply.headers, b"content-length")), None)
+    if own is not None and own.isdigit() and len(own) <= _LENGTH_DIGITS_MAX:
+        return own
+    return b"%d" % body_bytes if body_bytes else None
+
+
+def _kept(headers: Headers) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The fields that go out as they are, and whether one of them is `Date`."""
+    fields: list[tuple[bytes, bytes]] = []
+    has_date = False
+    for field in headers:
+        kind = _KINDS[field[0]]
+        if kind != _REPLACED:
+            fields.append(field)
+            if kind == _DATE:
+                has_date = True
+    return fields, has_date
+
+
+def _kind_of(name: bytes) -> int:
+    lower = name.lower()
+    if lower == b"date":
+        return _DATE
+    return _REPLACED if lower in _OWN else _PLAIN
+
+
+_KINDS: Final = NameTable(_kind_of)
+
+
+def _head(status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, fields), b"", b""]
+    head = b"\r\n".join(lines)
+    # A field or reason that smuggles a line would make one line more than there are fields.
+    ends = len(lines) - 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
+        raise ReplyInvalid("a field or the reason of a reply holds CR, LF or NUL, or its status is not valid")
+    return head

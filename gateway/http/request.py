@@ -1,0 +1,212 @@
+"""A request of a client: its body as it comes, and why it may be refused before anybody works on it.
+
+What bytes are a request is said by aiohttp's parser. Owned here is what that leaves open: which requests are ambiguous
+or too big where a route protects them or nearly does (`examine`), the reading of the body at the pace of whoever takes
+it, and `100 Continue`, sent when the body is first asked for rather than before, so that a request which is refused by
+its head alone never uploads. Invariant: a body that did not arrive whole raises `RequestCut`; it never just ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+
+from gateway.core.immutable import immutable
+from gateway.core.message import RequestHead, values_by_name
+from gateway.core.routing import RouteTable
+from gateway.http.connection import ClientConnection, Payload
+from gateway.http.limits import HEAD_TOO_BIG
+from gateway.protect.ambiguity import (
+    ambiguity,
+    framing_fault,
+    host_fault,
+    other_methods,
+    other_readings,
+    other_targets,
+    overrides,
+)
+from gateway.protect.reply import Cut
+
+# A path is compared with those of routes in several spellings, each of which takes time in proportion to it.
+PATH_BYTES_MAX: Final = 8 * 1024
+# So much of a body is read in one piece once somebody asks for it; as much again waits for whoever is slow.
+_PIECE_BYTES: Final = 64 * 1024
+# What stands around the name and the value of a field, and around a request line.
+_FIELD_BYTES: Final = len(b": \r\n")
+_LINE_BYTES: Final = len(b"  HTTP/1.1\r\n\r\n")
+
+# User information or a fragment beside the host are read in more than one way (RFC 9110 section 4.2.4).
+_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]++(?:[/?]|\Z)")
+
+# What a body is given up for when others want its place: it was waited for that long, and came more slowly than this.
+# A mebibyte may take a minute.
+_CROWDED_SECONDS: Final = 5.0
+_CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientBody:
+    """See `reply.RequestBody`."""
+
+    __slots__ = (
+        "_connection",
+        "_payload",
+        "_taken_bytes",
+        "_wait_began",
+        "_waited_seconds",
+        "expects_continue",
+        "keeps_pace",
+        "length",
+    )
+
+    def __init__(self, connection: ClientConnection, payload: Payload, length: int | None) -> None:
+        self._connection = connection
+        self._payload = payload
+        self._taken_bytes = 0
+        self._waited_seconds = 0.0
+        self._wait_began: float | None = None
+        self.length = length
+        self.expects_continue = False
+        """Whether the client waits for `100 Continue` before it sends the body."""
+        self.keeps_pace = False
+        """Whether it is waited for only as long as it comes at a pace: where it takes a place while it comes."""
+
+    def whole(self) -> bytes | None:
+        """All of its bytes, if they are here."""
+        payload = self._payload
+        if self.length == 0:
+            return b""
+        return payload.read_nowait() if payload.is_eof() and payload.exception() is None else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes as they come. Raises `RequestCut`."""
+        payload = self._payload
+        payload.set_read_chunk_size(_PIECE_BYTES)
+        if self.expects_continue and not payload.is_eof():
+            self.expects_continue = False
+            if self._connection.is_open:
+                self._connection.write(_CONTINUE)
+        while not payload.at_eof():
+            data = await self._read()
+            if data:
+                self._taken_bytes += len(data)
+                yield data
+
+    def crowd_out(self) -> bool:
+        """Cut it short if it comes too slowly to keep others out."""
+        waited_seconds = self._waited_seconds
+        if self._wait_began is not None:
+            waited_seconds += asyncio.get_running_loop().time() - self._wait_began
+        if waited_seconds < _CROWDED_SECONDS or self._taken_bytes >= _CROWDED_BYTES_PER_SECOND * waited_seconds:
+            return False
+        return self._connection.cut_body(Cut.CROWDED_OUT)
+
+    def close(self) -> None:
+        """Nothing is held: what was not read is the connection's business."""
+
+    async def _read(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        settings = self._connection.settings
+        seconds = settings.silence_seconds
+        if self.keeps_pace:
+            # The first silence is free; a byte in each of the next ones does not pay for them.
+            earned = self._taken_bytes / settings.bytes_per_second_min
+            seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
+        began = self._wait_began = loop.time()
+        try:
+            return await self._connection.read_body(self._payload, seconds)
+        finally:
+            self._wait_began = None
+            self._waited_seconds += loop.time() - began
+
+
+class Protecting(Protocol):
+    """What is asked of a route here. `once`: fields, in lower case, that may be said once only. `compared`: those that
+    its fingerprint takes in."""
+
+    @property
+    def once(self) -> frozenset[bytes]: ...
+    @property
+    def compared(self) -> frozenset[bytes]: ...
+
+
+P = TypeVar("P", bound=Protecting)
+
+
+@immutable
+class Fault:
+    """Why a request is refused before its route says anything of it.
+
+    `is_verdict`: on a route it is rule 2. Otherwise it belongs to no verdict, and only takes the route's shape.
+    """
+
+    status: int
+    detail: str
+    is_verdict: bool = True
+
+
+def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
+    """Why a head is not looked at: a path, or the whole of it, is longer than what may take up anybody's time."""
+    target = head.target
+    size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(target) + _LINE_BYTES)
+    if size + len(head.method) > header_bytes_max:
+        return Fault(HEAD_TOO_BIG.status, HEAD_TOO_BIG.detail, is_verdict=False)
+    if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
+        return Fault(414, "The path of the request is too long.", is_verdict=False)
+    return None
+
+
+def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) -> tuple[P | None, Fault | None]:
+    """The route that protects the request, and why it is refused all the same.
+
+    Pure. A request that meets a route only if its path is read in another way, or without regard to case, or with the
+    method or the target that a field of it names, is refused: whether the service reads it so is not known.
+    """
+    by_name = values_by_name(head.headers)
+    hosts = by_name.get(b"host")
+    host = hosts[0] if hosts else None
+    route = routes.match(head.method, head.target, host)
+    fault = framing_fault(by_name, version)
+    if fault is not None:
+        return route, Fault(400, fault)
+    if route is not None:
+        ambiguous = ambiguity(head, route.once, route.compared)
+        return route, Fault(400, ambiguous) if ambiguous is not None else None
+    if head.method == b"CONNECT":
+        return None, Fault(501, "This is not a forward proxy.")
+    if head.target[:1] != b"/" and head.target != b"*" and not _ABSOLUTE_FORM.match(head.target):
+        return None, Fault(400, "The request target is neither a path nor a URL.")
+    if host is not None and (fault := host_fault(host)) is not None:
+        return None, Fault(400, fault)
+    methods, targets = [head.method], [head.target]
+    overriding = overrides(head.headers)
+    if overriding:
+        methods += other_methods(overriding)
+        targets += other_targets(overriding)
+        # To look at them takes time, and fields may be much longer than a path.
+        if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
+            return None, Fault(400, "A field that names another target is too long.")
+    for target, names in _readings(targets, host):
+        route = routes.match_in_any_case(methods, target, names)
+        if route is not None:
+            return route, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
+    return None, None
+
+
+def _other_reading(path: str | None) -> str:
+    """`path` is that of a route which differs in upper and lower case alone."""
+    if path is None:
+        return "The request can be read as one for another operation."
+    return f"Upper and lower case differ in paths. The protected path is written {path}; nothing was sent."
+
+
+def _readings(targets: Sequence[bytes], host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
+    """Targets and hosts as which a service may read the request; first of all those that were sent."""
+    for target in targets:
+        yield target, (host,)
+        for other, other_host in other_readings(target, host):
+            # Many take the path from such a target, and the host from its field all the same.
+            yield other, (other_host, host)

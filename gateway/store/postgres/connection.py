@@ -1,0 +1,275 @@
+"""One connection to Postgres: opened on demand, replaced when it is lost, and never waited on for ever.
+
+It owns how long anything may take, what a transaction is, and what is known after an error; it knows no statement. The
+driver comes in as `dial`, so that this file needs none.
+
+Theory of operation
+-------------------
+*Time.* When a statement's time is over, its connection is aborted. It is not cancelled at the server: a cancelled
+commit that waits for a synchronous standby would become visible without being there, and a server that hangs would not
+hear of it anyway.
+
+*What is known.* Until a statement is handed to the driver, nothing was done. An error message of the server about the
+statement means that it was rolled back, unless its class is one that a commit can end with. All else (a lost
+connection, time over, an unknown error) is indefinite, but within a transaction whose COMMIT was not sent yet.
+
+*No storms.* A link that could not connect refuses at once, with the last reason, until its pause is over; the pause
+doubles up to a limit. There are few links, so few connections are tried at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS_MIN: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 1.0
+_CLOSE_SECONDS: Final = 1.0
+
+# Classes and codes after which nothing was done: the statement was refused or rolled back (PostgreSQL, appendix A). Not
+# 08, 40003, 57P01 to 57P05, 58 or XX: a commit may have been under way.
+_DEFINITE_CLASSES: Final = frozenset(("0A", "21", "22", "23", "25", "26", "28", "3D", "3F", "42", "53", "54", "55"))
+_DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014"))
+_DATA_CLASSES: Final = frozenset(("22", "23", "54"))
+# A check violation is of that class too, but no value is checked: such a row has no partition to go to.
+CHECK_VIOLATION: Final = "23514"
+LOCK_NOT_AVAILABLE: Final = "55P03"
+_CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
+# Refusals that waiting does not heal: somebody has to change the configuration.
+_MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
+# An option of the URL that nobody knows.
+_MISCONFIGURED_CODES: Final = frozenset(("42704",))
+
+
+class Connection(Protocol):
+    """What is needed of a driver's connection."""
+
+    async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]: ...
+
+    async def execute(self, query: str, *arguments: Any) -> Any: ...
+
+    async def add_listener(self, channel: str, callback: Callable[..., Any]) -> Any: ...
+
+    def add_termination_listener(self, callback: Callable[..., Any]) -> Any: ...
+
+    def get_server_pid(self) -> int: ...
+
+    def is_closed(self) -> bool: ...
+
+    def terminate(self) -> None: ...
+
+    async def close(self, *, timeout: float) -> None: ...
+
+
+class Refused(NotApplied):
+    """The server refused the statement and rolled it back. Stays inside the store, which tells apart by the code."""
+
+    def __init__(self, text: str, sqlstate: str = "", table: str | None = None) -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+        self.table = table
+
+    @property
+    def is_data(self) -> bool:
+        """The statement can never succeed as it is: a value, a constraint or a limit."""
+        return self.is_of_some and self.sqlstate != CHECK_VIOLATION
+
+    @property
+    def is_of_some(self) -> bool:
+        """Some of the rows are refused. Without them the statement may succeed."""
+        return self.sqlstate[:2] in _DATA_CLASSES
+
+    @property
+    def is_contention(self) -> bool:
+        """The statement lost against another one and can be repeated as it is."""
+        return self.sqlstate in _CONTENTION_CODES
+
+    @property
+    def is_locked(self) -> bool:
+        """The statement waited for too long for what somebody else holds."""
+        return self.sqlstate == LOCK_NOT_AVAILABLE
+
+    @property
+    def is_misconfigured(self) -> bool:
+        """The server does not know our user, password or database, or an option of the URL."""
+        return self.sqlstate[:2] in _MISCONFIGURED_CLASSES or self.sqlstate in _MISCONFIGURED_CODES
+
+
+def fault_of(error: Exception) -> StoreError:
+    """What is known when a statement under way ended with this error. The text holds no value of a statement."""
+    if isinstance(error, StoreError):
+        return error
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is None and isinstance(error, ValueError | TypeError | OverflowError):
+        # The driver could not encode an argument: nothing was sent.
+        return Refused(f"a value does not fit its column ({type(error).__name__})", "22000")
+    if sqlstate is None:
+        return Indefinite(f"PostgreSQL: the response was lost ({type(error).__name__})")
+    if sqlstate[:2] in _DATA_CLASSES:
+        what = "a row" if sqlstate == CHECK_VIOLATION else "a value"
+        text = f"PostgreSQL refused {what} ({sqlstate} {type(error).__name__})"
+    else:
+        text = f"PostgreSQL: {getattr(error, 'message', None) or type(error).__name__} ({sqlstate})"
+    if sqlstate[:2] in _DEFINITE_CLASSES or sqlstate in _DEFINITE_CODES:
+        return Refused(text, sqlstate, getattr(error, "table_name", None))
+    return Indefinite(text)
+
+
+@asynccontextmanager
+async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
+    """A transaction with these settings of its own: behind a pooler no session keeps them.
+
+    They go in one message with its beginning, so that it is never without them. A gateway that vanishes in the middle
+    holds no lock for long. What ends it before its COMMIT was sent is definite: nothing was done.
+    """
+    whole = {"idle_in_transaction_session_timeout": "5s", **settings}
+    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in whole.items())])
+    try:
+        await connection.execute(begin)
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) and isinstance(fault := fault_of(error), Indefinite):
+            connection.terminate()
+            raise NotApplied(*fault.args) from error
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+
+
+def _connect_fault(error: Exception, where: str) -> NotApplied:
+    sqlstate = getattr(error, "sqlstate", None) or ""
+    reason = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, TimeoutError):
+        reason = "no response in time"
+    if filename := getattr(error, "filename", None):
+        reason = f"{filename}: {reason}"
+    return Refused(f"{where} cannot be used: {reason}", sqlstate)
+
+
+class Link:
+    """One connection, used by one at a time. Belongs to the event loop that uses it."""
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[Connection]],
+        where: str,
+        *,
+        connect_seconds: float,
+        command_seconds: float,
+    ) -> None:
+        """`where` names the server in error texts. `dial` opens a connection and greets the server; it may raise
+        anything.
+        """
+        self._dial = dial
+        self._where = where
+        self._connect_seconds = connect_seconds
+        self._command_seconds = command_seconds
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._pause_seconds = 0.0
+        self._retry_at = 0.0
+        self._last_fault: NotApplied = NotApplied("not connected")
+
+    async def open(self) -> None:
+        """Connect now. Raises what `dial` raises of `StoreError`, else `NotApplied`."""
+        async with self._turn:
+            self._retry_at = 0.0
+            await self._connected()
+
+    async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+        """One statement in its own transaction. Raises `Refused` or another `NotApplied`, or `Indefinite`."""
+        return await self.run(lambda connection: connection.fetch(query, *arguments))
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do this work on the connection, within `seconds` (default: the time of a command). Raises as `fetch`.
+
+        When the caller is cancelled the work is given up together with its connection.
+        """
+        try:
+            async with asyncio.timeout(self._connect_seconds + self._command_seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise NotApplied(f"{self._where} is busy") from None
+        try:
+            try:
+                connection = await self._connected()
+            except StartRefused as error:
+                raise NotApplied(*error.args) from error
+            return await self._bounded(connection, work, seconds or self._command_seconds)
+        finally:
+            self._turn.release()
+
+    async def _bounded(self, connection: Connection, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds, connection.terminate)
+        # A task of its own: a cancelled statement would make the driver cancel it at the server.
+        task = asyncio.ensure_future(work(connection))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            connection.terminate()
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()
+            raise
+        except Exception as error:
+            fault = fault_of(error)
+            if isinstance(fault, Indefinite):
+                connection.terminate()
+                if timer.when() <= loop.time():
+                    fault = Indefinite(f"{self._where}: no response within {seconds:g} s")
+            raise fault from error
+        finally:
+            timer.cancel()
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.is_closed():
+            return self._connection
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._retry_at:
+            raise _again(self._last_fault)
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                self._connection = await self._dial()
+        except Exception as error:
+            if isinstance(error, StartRefused | NotApplied):
+                fault: StoreError = error
+            else:
+                fault = _connect_fault(error, self._where)
+            self._last_fault = fault if isinstance(fault, NotApplied) else NotApplied(str(fault))
+            self._pause_seconds = min(max(self._pause_seconds * 2, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
+            # Spread, so that the gateways do not all come back at the same moment.
+            self._retry_at = loop.time() + self._pause_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+            raise fault from error
+        self._pause_seconds = 0.0
+        return self._connection
+
+    def drop(self) -> None:
+        """Go on over another connection: this one may lead elsewhere."""
+        if self._connection is not None:
+            self._connection.terminate()
+
+    async def close(self) -> None:
+        """Give the connection back, after the work under way, which ends within the time of a command."""
+        async with self._turn:
+            connection, self._connection = self._connection, None
+            if connection is None or connection.is_closed():
+                return
+            try:
+                await connection.close(timeout=_CLOSE_SECONDS)
+            except Exception:  # noqa: BLE001 -- a connection that cannot be closed in order is dropped
+                connection.terminate()
+
+
+def _again(fault: NotApplied) -> NotApplied:
+    if isinstance(fault, Refused):
+        return Refused(str(fault), fault.sqlstate, fault.table)
+    return type(fault)(*fault.args)

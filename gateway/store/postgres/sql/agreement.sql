@@ -1,0 +1,67 @@
+-- name: recipes
+-- What is remembered of each operation name.
+SELECT service, operation, recipe, routes, is_current FROM idempotency_gateway.recipe
+
+-- name: write_recipes
+-- What is remembered of these operation names from now on.
+INSERT INTO idempotency_gateway.recipe (service, operation, recipe, routes, is_current)
+SELECT i.of_service, i.of_operation, i.new_recipe, i.new_routes, i.now_current
+FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::boolean[])
+    AS i (of_service, of_operation, new_recipe, new_routes, now_current)
+ON CONFLICT (service, operation) DO UPDATE
+SET recipe = excluded.recipe, routes = excluded.routes, is_current = excluded.is_current
+
+-- name: running
+-- What other gateways serve that run. A time ahead of the clock is from before it was set back.
+SELECT DISTINCT g.service, o.operation
+FROM idempotency_gateway.gateway g CROSS JOIN LATERAL unnest(g.operations) AS o (operation)
+WHERE g.gateway_id <> $2 AND g.seen_us BETWEEN {now} - {running_us} AND {now}
+
+-- name: write_gateway
+-- A gateway that has agreed. Those that were not seen for long are forgotten.
+WITH forgotten AS (
+    DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us}
+)
+INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us)
+VALUES ($2, $3, $4::text[], {now})
+ON CONFLICT (gateway_id) DO UPDATE
+SET service = excluded.service, operations = excluded.operations, seen_us = excluded.seen_us
+
+-- name: note_running
+-- A gateway that runs.
+UPDATE idempotency_gateway.gateway SET seen_us = {now} WHERE gateway_id = $2
+
+-- name: note_stopped
+-- A gateway that has stopped.
+DELETE FROM idempotency_gateway.gateway WHERE gateway_id = $1
+
+-- name: alive
+-- Counts the keys that are remembered now, by service and operation name, and until when the last of them is: null
+-- where one is kept until it is resolved.
+--
+-- The name alone does not tell whose a key is: the ids are derived again as `core.identity` does, as UUIDs of version 8,
+-- from what the ids of a service's operation are derived from, up to the caller.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+SELECT
+    a.place,
+    count(*) AS keys,
+    CASE
+        WHEN NOT bool_or(o.state IN ('claimed', 'in_doubt')) THEN max(greatest(o.replay_until_us, o.remember_until_us))
+    END AS until_us
+FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS a (operation, derivation, place)
+    JOIN idempotency_gateway.operation o USING (operation)
+    CROSS JOIN LATERAL (
+        SELECT substring(
+            sha256(
+                a.derivation
+                || int8send(length(o.scope_digest)::bigint) || o.scope_digest
+                || int8send(length(o.key_digest)::bigint) || o.key_digest
+            ) FOR 16
+        ) AS bits
+    ) d
+WHERE NOT {is_absent(o, clock)}
+    AND uuid_send(o.operation_id)
+        = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
+GROUP BY a.place

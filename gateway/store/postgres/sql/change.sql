@@ -1,0 +1,61 @@
+-- name: lock
+-- Every row of the table but those of `claim` and `complete`: the records as they are when nobody else changes them. What
+-- `core.lifecycle` makes of them is written in the same transaction.
+--
+-- Those of $3 draw a token, now that they are locked.
+WITH locked AS MATERIALIZED (
+    SELECT {row}
+    FROM (SELECT i.for_id FROM unnest($2::uuid[]) AS i (for_id) ORDER BY i.for_id) i CROSS JOIN LATERAL (
+        SELECT {row} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read when every lock is held: what was waited for came before.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), raised AS (
+    UPDATE idempotency_gateway.witness w SET number = w.number + 1
+    WHERE w.link = $4::uuid AND EXISTS (SELECT FROM locked)
+    RETURNING w.number
+)
+SELECT
+    c.now_us, {row},
+    CASE WHEN o.operation_id = ANY($3::uuid[]) THEN nextval('idempotency_gateway.token') END AS drawn_token,
+    (SELECT r.number FROM raised r) AS witness
+FROM clock c LEFT JOIN locked o ON true
+
+-- name: update
+-- No row of its own: what the table made of records that are locked.
+UPDATE idempotency_gateway.operation o SET
+    {change_sets},
+    drop_day = CASE
+        WHEN c.state = 'completed' THEN idempotency_gateway.drop_day(c.completed_us, c.replay_until_us - c.completed_us)
+    END
+FROM unnest({change_arrays}) AS c ({change_names})
+WHERE o.operation_id = c.operation_id
+RETURNING o.operation_id
+
+-- name: delete
+-- No row of its own: records that are locked, and of which the table left nothing.
+DELETE FROM idempotency_gateway.operation o
+USING unnest($1::uuid[]) AS i (for_id)
+WHERE o.operation_id = i.for_id
+RETURNING o.operation_id
+
+-- name: insert_responses
+-- No row of its own: the responses of records that became completed. A day without a partition fails the statement.
+INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
+SELECT o.token, o.drop_day, i.new_reason, i.new_headers, i.new_body
+FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[]) AS i (of_token, new_reason, new_headers, new_body)
+    JOIN idempotency_gateway.operation o ON o.token = i.of_token
+
+-- name: delete_responses
+-- No row of its own: the responses of records that were purged. Others leave with their partition.
+DELETE FROM idempotency_gateway.response r
+USING unnest($1::bigint[], $2::integer[]) AS i (of_token, of_drop_day)
+WHERE r.token = i.of_token AND r.drop_day = i.of_drop_day
+
+-- name: insert_audits
+-- No row of its own: who ordered a change by hand or by probe, and why.
+INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
+SELECT i.for_id, $1::bigint, $1::bigint + {audit_keep_us}, i.of_token, i.by_event, i.by_who, i.by_why
+FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::text[])
+    AS i (for_id, of_token, by_event, by_who, by_why)

@@ -1,0 +1,147 @@
+"""What the edge takes of aiohttp beside its public interface, and what it goes round: seen here when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
+from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+from gateway.http import connection as module
+from gateway.http.connection import ClientConnection
+from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, has_c_parser, refusal_of
+from gateway.http.server import ListenError
+from tests.http.edge.harness import HOST, serving
+from tests.support.eventually import eventually
+from tests.support.http import Connection
+
+SOURCES = {path.name: path.read_text() for path in Path(module.__file__).parent.glob("*.py")}
+# Of aiohttp's handler of a connection, as they stand there.
+OWN_TO_AIOHTTP = (
+    "_messages", "_waiter", "_request_count", "_loop", "_parser", "_upgraded", "_message_tail", "_buffer_paused",
+    "_resume_reading_if_drained", "_reading_paused", "_resume_transport_reading", "_drain_helper", "_task_handler",
+)  # fmt: skip
+
+
+class Flow:
+    """What a parser wants of a connection."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self, resume_parser: bool = True) -> None: ...
+
+
+def parser() -> HttpRequestParser:
+    limits: Any = {"max_line_size": 8192, "max_field_size": 8192, "max_headers": 64, "max_msg_queue_size": 32}
+    flow: Any = Flow()
+    return HttpRequestParser(flow, asyncio.get_running_loop(), 8192, auto_decompress=False, **limits)
+
+
+def parsed(data: bytes) -> Any:
+    messages, is_upgraded, tail = parser().feed_data(data)
+    return list(messages), is_upgraded, tail
+
+
+async def test_what_is_used_of_its_own_is_there() -> None:
+    """And the module that uses it names all of it, and no other module uses any."""
+    handler = web.RequestHandler(web.Server(None), loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    used = set(re.findall(r"self\.(_[a-z_]+)", SOURCES["connection.py"]))
+    theirs = {name for name in used if name not in vars(ClientConnection) and hasattr(handler, name)}
+    assert theirs == set(OWN_TO_AIOHTTP)
+    assert module.__doc__ is not None
+    assert all(f"`{name}`" in module.__doc__ for name in theirs)
+    for name, text in SOURCES.items():
+        assert name == "connection.py" or not re.findall(r"\b(?:connection|client|payload|message)\._[a-z]", text), name
+
+
+async def test_the_parser_is_the_one_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edge does not listen with another."""
+    assert has_c_parser()
+    monkeypatch.setattr("gateway.http.server.has_c_parser", lambda: False)
+    with pytest.raises(ListenError, match="HTTP parser in C"):
+        async with serving():
+            pass
+
+
+async def test_a_trailer_becomes_a_field_of_the_next_request() -> None:
+    """Why a connection ends with a request in chunks. Where this fails, aiohttp has mended it."""
+    chunks = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    messages, _, _ = parsed(chunks + b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert [message.chunked for message, _ in messages] == [True, False]
+    assert messages[1][0].raw_headers[0] == (b"X-Trailer", b"1")
+
+
+async def test_what_comes_with_an_upgrade_that_it_does_not_know_is_dropped() -> None:
+    """Why a connection ends with such a request, unless nothing came behind it."""
+    asks = b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n"
+    messages, is_upgraded, tail = parsed(asks % b"h2c" + b"GET /dropped HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert (len(messages), is_upgraded, tail) == (1, False, b"")
+    assert messages[0][0].upgrade
+    messages, is_upgraded, tail = parsed(asks % b"websocket" + b"kept")
+    assert (len(messages), is_upgraded, tail) == (1, True, b"kept")
+
+
+async def test_what_it_says_of_a_request() -> None:
+    """As far as it is asked here."""
+    data = b"POST /a%7E?b|c HTTP/1.0\r\n" + HOST + b"X-Odd:  \xff \t\r\nContent-Length: 2\r\n\r\n{}"
+    ((message, payload),), _, _ = parsed(data)
+    assert isinstance(message, RawRequestMessage)
+    assert (message.method, message.path, message.version) == ("POST", "/a%7E?b|c", (1, 0))
+    assert (message.should_close, message.upgrade, message.chunked) == (True, False, False)
+    assert message.raw_headers == ((b"Host", b"gateway.test"), (b"X-Odd", b"\xff"), (b"Content-Length", b"2"))
+    assert isinstance(payload, StreamReader)
+    assert (payload.is_eof(), payload.total_bytes, payload.exception(), payload.read_nowait()) == (True, 2, None, b"{}")
+    ((_, payload),), _, _ = parsed(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert payload is EMPTY_PAYLOAD
+    assert (payload.is_eof(), payload.total_bytes, payload.read_nowait()) == (True, 0, b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "detail"),
+    [
+        (b"FOO / HTTP/1.1\r\n\r\n", BadHttpMethod, "method"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", LineTooLong, "too big"),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 70 + b"\r\n", BadHttpMessage, "too big"),
+        (b"GET / HTTP/1.1\r\n" + HOST + HOST + b"\r\n", BadHttpMessage, "repeated"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"User-Agent: a\r\nUser-Agent: b\r\n\r\n", BadHttpMessage, "repeated"),
+        (b"GET / HTTP/1.1\r\nX: a\x00\r\n\r\n", BadHttpMessage, "well-formed"),
+    ],
+    ids=["method", "long field", "many fields", "two hosts", "two user agents", "NUL"],
+)
+async def test_why_bytes_are_no_request(data: bytes, kind: type[Exception], detail: str) -> None:
+    """It is told by what aiohttp raises, and to the client in words that repeat nothing."""
+    with pytest.raises(kind) as raised:
+        parsed(data)
+    refusal = refusal_of(raised.value)
+    assert detail in refusal.detail
+    assert refusal.status == (431 if "too big" in detail else 400)
+    settings = EdgeSettings(header_bytes_max=8192, header_fields_max=64)
+    async with serving(settings=settings) as edge, Connection(edge.port) as connection:
+        await connection.send(data)
+        response = await connection.read_response()
+        assert (response.status, response.json()["detail"]) == (refusal.status, refusal.detail)
+        assert await connection.read_rest() == b""
+
+
+async def test_a_head_that_does_not_end_is_refused_before_its_limit_is_far_behind() -> None:
+    """aiohttp bounds each line, and their number; all of them together are bounded here."""
+    async with serving(settings=EdgeSettings(header_bytes_max=8192)) as edge, Connection(edge.port) as connection:
+        await connection.send(b"GET / HTTP/1.1\r\n" + HOST)
+        answer = asyncio.ensure_future(connection.read_response())
+        sent = 0
+        while not answer.done():
+            await connection.send(b"X: " + b"a" * 1000 + b"\r\n")
+            sent += 1
+            await eventually(lambda sent=sent: answer.done() or _held(edge) >= 1000 * sent)  # type: ignore[misc]
+        response = await answer
+        assert (response.status, response.json()["detail"]) == (431, HEAD_TOO_BIG.detail)
+        assert sent <= 10
+
+
+def _held(edge: Any) -> int:
+    return sum(client._head_bytes for client in edge.edge._clients)

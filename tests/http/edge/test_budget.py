@@ -1,0 +1,231 @@
+"""Long answers that clients have yet to read, and requests that are here in part: for each a bound for all together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import cast
+
+import pytest
+
+from gateway.http.budget import MemoryBudget
+from gateway.http.limits import EdgeSettings
+from gateway.protect.reply import Incoming, Reply
+from tests.http.edge.harness import HOST, Stream, post, reply, serving
+from tests.http.edge.test_tunnel import HANDSHAKE
+from tests.support.eventually import eventually
+from tests.support.http import Connection
+from tests.support.tls import Authority
+from tests.support.upstream import Answer, RecordingUpstream
+
+MIB = 1 << 20
+LONG_BYTES = 16 * MIB
+
+
+class Client:
+    """Reads nothing."""
+
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_who_holds_the_most_gives_way() -> None:
+    """The newcomer too, if that is the one."""
+    unread = MemoryBudget(100)
+    first, second, third, largest = clients = [Client() for _ in range(4)]
+    with unread.held(first, 40), unread.held(second, 50):
+        with unread.held(third, 20):
+            assert [client.is_aborted for client in clients] == [False, True, False, False]
+            assert unread.held_bytes == 60
+        with unread.held(largest, 70):
+            assert [client.is_aborted for client in clients] == [False, True, False, True]
+        assert unread.held_bytes == 40
+    assert unread.held_bytes == 0
+
+
+def test_whoever_has_had_time_goes_before_a_newcomer_that_holds_more() -> None:
+    """Of those who have had it, the one that holds the most; what changes meanwhile makes nobody a newcomer."""
+    now = 0.0
+    unread = MemoryBudget(100, lambda: now)
+    slow, slower, newcomer, larger = clients = [Client() for _ in range(4)]
+    unread.hold(slow, 20)
+    unread.hold(slower, 10)
+    unread.hold(slower, 30)
+    now = 5.0
+    unread.hold(newcomer, 45)
+    assert not any(client.is_aborted for client in clients)
+    unread.hold(newcomer, 60)
+    assert [client.is_aborted for client in clients] == [False, True, False, False]
+    unread.hold(larger, 40)
+    assert [client.is_aborted for client in clients] == [True, True, False, False]
+    assert unread.held_bytes == 100
+
+
+def test_a_single_answer_may_be_longer_than_the_bound() -> None:
+    """Nobody else pays for it, and its own bound is another."""
+    unread, client = MemoryBudget(100), Client()
+    with unread.held(client, 200):
+        assert not client.is_aborted
+    assert unread.held_bytes == 0
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
+async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Authority, is_secure: bool) -> None:
+    """One of them is broken off for each that is too many; whoever reads gets its answer meanwhile."""
+    tls = authority.issue("localhost").server_context() if is_secure else None
+    own = authority.client_context() if is_secure else None
+
+    async def answer(incoming: Incoming) -> Reply:
+        return reply(b"short" if b"short" in incoming.head.target else bytes(LONG_BYTES))
+
+    settings = EdgeSettings(unread_bytes_max=2 * LONG_BYTES)
+    async with serving(answer, settings=settings, tls=tls) as edge, AsyncExitStack() as stack:
+        unread = edge.edge.handler.unread
+        for count in (1, 2, 2, 2):
+            client = await stack.enter_async_context(Connection(edge.port, tls=own))
+            cast(asyncio.Transport, client.writer.transport).pause_reading()
+            await client.send(post())
+            await eventually(lambda count=count: unread.held_bytes == count * LONG_BYTES)  # type: ignore[misc]
+            await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
+        async with Connection(edge.port, tls=own) as reader:
+            await reader.send(post(target=b"/pay/short"))
+            assert (await reader.read_response()).body == b"short"
+            await reader.send(post())
+            assert len((await reader.read_response()).body) == LONG_BYTES
+    assert unread.held_bytes == 0
+
+
+async def test_an_answer_that_is_broken_off_is_not_taken_for_whole() -> None:
+    """The client sees an error, and no end."""
+    settings = EdgeSettings(unread_bytes_max=LONG_BYTES)
+    async with (
+        serving(reply(bytes(LONG_BYTES)), settings=settings) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as second,
+    ):
+        cast(asyncio.Transport, first.writer.transport).pause_reading()
+        await first.send(post())
+        await eventually(lambda: edge.edge.handler.unread.held_bytes == LONG_BYTES)
+        await second.send(post())
+        assert len((await second.read_response()).body) == LONG_BYTES
+        cast(asyncio.Transport, first.writer.transport).resume_reading()
+        with pytest.raises(ConnectionError):
+            await first.read_rest()
+
+
+def padding(size: int) -> bytes:
+    return b"X-Padding: %b\r\n" % (b"x" * size)
+
+
+def begun(size: int) -> bytes:
+    """A head without its end."""
+    return post(padding(size), b"").removesuffix(b"\r\n\r\n")
+
+
+async def test_requests_that_are_begun_and_not_ended_cannot_fill_the_memory() -> None:
+    """Whoever sent the most is broken off; the others may go on, and then nothing is held for them."""
+    async with (
+        serving(settings=EdgeSettings(begun_bytes_max=100_000)) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as largest,
+        Connection(edge.port) as last,
+    ):
+        held = edge.edge.begun
+        await first.send(begun(30_000))
+        await eventually(lambda: held.held_bytes > 30_000)
+        await largest.send(begun(50_000))
+        await eventually(lambda: held.held_bytes > 80_000)
+        await last.send(begun(40_000))
+        with pytest.raises(ConnectionError):
+            await largest.read_rest()
+        for client in (first, last):
+            await client.send(b"\r\n\r\n")
+            assert (await client.read_response()).status == 200
+        assert held.held_bytes == 0
+
+
+async def test_requests_that_wait_for_their_turn_cannot_fill_the_memory() -> None:
+    """What comes behind a request that is being answered counts like one that is begun, until its turn comes."""
+    answered = asyncio.Event()
+
+    async def answer(_: Incoming) -> Reply:
+        await answered.wait()
+        return reply()
+
+    async with (
+        serving(answer, settings=EdgeSettings(begun_bytes_max=60_000)) as edge,
+        Connection(edge.port) as client,
+        Connection(edge.port) as larger,
+    ):
+        held = edge.edge.begun
+        behind = post(padding(30_000))
+        await client.send(post() + behind)
+        await eventually(lambda: held.held_bytes > len(behind))
+        await larger.send(post() + behind + behind)
+        with pytest.raises(ConnectionError):
+            await larger.read_rest()
+        answered.set()
+        for _ in range(2):
+            assert (await client.read_response()).status == 200
+        assert held.held_bytes == 0
+
+
+async def test_a_client_that_goes_takes_what_it_began_with_it() -> None:
+    """Nothing is held for a connection that is closed."""
+    async with serving() as edge:
+        async with Connection(edge.port) as client:
+            await client.send(begun(30_000))
+            await eventually(lambda: edge.edge.begun.held_bytes > 30_000)
+            (connection,) = edge.edge._clients
+        await eventually(lambda: edge.edge.begun.held_bytes == 0 and connection._parser is None)
+
+
+async def test_nothing_is_held_of_what_is_thrown_away_behind_an_answer() -> None:
+    """What follows a request that asked to close is nobody's."""
+    answered = asyncio.Event()
+
+    async def answer(incoming: Incoming) -> Reply:
+        await answered.wait()
+        return reply(Stream(b"a"))
+
+    async with serving(answer) as edge, Connection(edge.port) as client:
+        await client.send(post().replace(b"HTTP/1.1", b"HTTP/1.0").replace(HOST, HOST + b"Connection: keep-alive\r\n"))
+        await eventually(lambda: edge.edge.in_flight)
+        await client.send(post(padding(30_000)))
+        await eventually(lambda: edge.edge.begun.held_bytes > 30_000)
+        answered.set()
+        assert (await client.read_response()).body == b"a"
+        await eventually(lambda: edge.edge.begun.held_bytes == 0)
+
+
+async def test_nothing_is_held_of_what_a_tunnel_has_taken_over() -> None:
+    """Bytes that came before the service had switched are the tunnel's, and wait no longer."""
+    switching = asyncio.Event()
+    switch = Answer(
+        status=101, headers=(("Connection", "upgrade"), ("Upgrade", "websocket")), echo=True, hold=switching
+    )
+    async with RecordingUpstream() as upstream:
+        upstream.on("/socket", switch)
+        async with serving(upstream=upstream) as edge, Connection(edge.port) as client:
+            await client.send(HANDSHAKE + bytes(30_000))
+            await eventually(lambda: edge.edge.begun.held_bytes == 30_000)
+            switching.set()
+            await client.reader.readuntil(b"\r\n\r\n")
+            assert await client.reader.readexactly(30_000) == bytes(30_000)
+            assert edge.edge.begun.held_bytes == 0
+
+
+def test_room_is_made_at_little_cost_where_many_hold_a_little() -> None:
+    """Not by a look at all of them for each byte that comes."""
+    budget = MemoryBudget(20_000 * 4096)
+    for _ in range(20_000):
+        budget.hold(Client(), 4096)
+    began = time.process_time()
+    for _ in range(2_000):
+        budget.hold(Client(), 4096)
+    assert time.process_time() - began < 5.0
+    assert budget.held_bytes <= 20_000 * 4096

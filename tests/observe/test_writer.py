@@ -1,0 +1,261 @@
+"""Lines of the log are lines, whatever they say, and a log that cannot be written holds up nobody."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import select
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.observe.writer import JsonFormatter, Line, LogWriter, TextFormatter
+from tests.support.eventually import eventually_blocking
+
+CAPACITY = 4096
+BIG = "x" * (4 * CAPACITY)
+NAMES = st.sampled_from(["route", "detail", "request_id"])
+# Surrogates are what is left of bytes that were not UTF-8.
+ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.sampled_from(
+    [
+        "\n",
+        "\r\n2025-01-01T00:00:00.000Z error forged",
+        "\x1b[2J",
+        "\u202e",
+        "\u2028",
+        "\x85",
+        "\x7f",
+        "\udcff",
+        '" a="b',
+    ]
+)
+LINES = st.builds(
+    Line, detail=st.just({}), message=ANYTHING, fields=st.dictionaries(NAMES, ANYTHING | st.integers(0, 9) | st.none())
+)
+
+
+def record(message: object, *, seconds: float = 0.0, traceback: str | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("gateway", logging.WARNING, "", 0, message, None, None)
+    made.created = seconds
+    made.exc_text = traceback
+    return made
+
+
+def as_json(made: logging.LogRecord) -> str:
+    return JsonFormatter({}).format(made)
+
+
+def as_text(made: logging.LogRecord) -> str:
+    return TextFormatter({}).format(made)
+
+
+@given(LINES)
+def test_json_is_one_object_on_one_printable_line(line: Line) -> None:
+    """Whatever is logged, a collector reads one object with its level and its fields."""
+    text = as_json(record(line))
+    assert text.isprintable()
+    said = json.loads(text.encode())
+    assert said["level"] == "warning"
+    assert said.keys() - {"time", "level", "message"} == {k for k, v in line.fields.items() if v is not None}
+
+
+@given(LINES)
+def test_text_is_one_printable_line(line: Line) -> None:
+    """Nothing that is logged ends the line, moves the cursor or turns the direction of reading."""
+    text = as_text(record(line))
+    assert text.isprintable()
+    text.encode()
+    assert text.startswith("1970-01-01T00:00:00.000Z warning ")
+
+
+@given(ANYTHING)
+def test_a_value_cannot_pass_for_another_field(value: str) -> None:
+    """A value is bare only where it is one plain word; otherwise it is quoted."""
+    shown = as_text(record(Line("m", {"detail": value}))).partition(" m detail=")[2]
+    assert re.fullmatch(r"[A-Za-z0-9_.:/@%+-]+", shown) or isinstance(json.loads(shown), str)
+
+
+def test_a_traceback_is_indented_and_cannot_forge_a_line() -> None:
+    """Each row of a traceback is marked as one, so that no text in it begins a line of the log."""
+    traceback = "Traceback:\n2025-01-01T00:00:00.000Z error forged\x1b[2J"
+    rows = as_text(record("broken", traceback=traceback)).splitlines()
+    assert rows[1:] == ["    | Traceback:", "    | 2025-01-01T00:00:00.000Z error forged\\x1b[2J"]
+    said = json.loads(as_json(record("broken", traceback=traceback)))
+    assert said["traceback"].splitlines() == [row.removeprefix("    | ") for row in rows[1:]]
+
+
+@pytest.mark.parametrize("form", [as_json, as_text], ids=["json", "text"])
+def test_a_line_is_bounded(form: Callable[[logging.LogRecord], str]) -> None:
+    """However long the parts are, a line stays within a few pages."""
+    long = "x" * 1_000_000
+    assert len(form(record(Line(long, {"detail": long}), traceback=long))) < 32 * 1024
+
+
+def test_time_is_utc_to_the_millisecond() -> None:
+    """A reader compares times of several hosts."""
+    assert json.loads(as_json(record("m", seconds=1_750_000_000.1239)))["time"] == "2025-06-15T15:06:40.123Z"
+
+
+# -- carried to a descriptor ------------------------------------------------------------------------------------------
+
+
+class Plain(logging.Formatter):
+    """The message alone, or how many were dropped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: Any = record.msg
+        return f"dropped {line.fields['dropped']}" if line.fields else line.message
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[int, int]]:
+    """A pipe of the system that holds little: the end to read, and the end to write."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, CAPACITY)
+    yield reading, writing
+    os.close(writing)
+    try:
+        os.close(reading)
+    except OSError:
+        return  # the test closed it
+
+
+def writer(fd: int, **options: Any) -> LogWriter:
+    return LogWriter(fd, Plain(), **options)
+
+
+def log(to: LogWriter, *messages: object) -> None:
+    for message in messages:
+        to.handle(record(Line(str(message))))
+
+
+def read_lines(fd: int, count: int) -> bytes:
+    data = b""
+    while data.count(b"\n") < count:
+        part = os.read(fd, 65536)
+        assert part
+        data += part
+    return data
+
+
+def test_lines_come_out_in_order_and_all_of_them_before_the_end(ends: tuple[int, int]) -> None:
+    """What was taken is written, in the order in which it came."""
+    reading, writing = ends
+    to = writer(writing)
+    log(to, *range(200))
+    assert to.stop()
+    assert os.read(reading, CAPACITY) == b"".join(b"%d\n" % number for number in range(200))
+    assert to.dropped == 0
+
+
+def test_a_reader_that_stopped_costs_lines_and_no_time(ends: tuple[int, int]) -> None:
+    """With nobody reading, lines are taken up to the bound, dropped beyond it, and the loss is logged afterwards."""
+    reading, writing = ends
+    to = writer(writing, records_max=10)
+    log(to, BIG)
+    assert select.select([reading], [], [], 5.0)[0], "the writer is stuck in its first line"
+    log(to, *range(15))
+    assert to.dropped == 5
+    data = read_lines(reading, 12)
+    assert to.stop()
+    assert data.decode().splitlines() == [BIG, "dropped 5", *map(str, range(10))]
+
+
+def test_tracebacks_have_less_room(ends: tuple[int, int]) -> None:
+    """They are as large as many lines, and do not fill the memory either."""
+    reading, writing = ends
+    to = writer(writing)
+    log(to, BIG)
+    assert select.select([reading], [], [], 5.0)[0], "the writer is stuck in its first line"
+    try:
+        raise RuntimeError("again")
+    except RuntimeError:
+        broken = sys.exc_info()
+    for _ in range(1_200):
+        to.handle(logging.LogRecord("gateway", logging.ERROR, "", 0, Line("x"), None, broken))
+    assert to.dropped == 200
+    log(to, "a line")
+    assert to.dropped == 200
+    read_lines(reading, 1_003)
+    assert to.stop()
+
+
+def test_a_stuck_pipe_does_not_hold_up_the_end(ends: tuple[int, int]) -> None:
+    """Closing gives up after its time, and says so."""
+    reading, writing = ends
+    to = writer(writing)
+    log(to, BIG)
+    assert not to.stop(timeout_seconds=0.1)
+    log(to, "too late")
+    assert to.dropped == 1
+    read_lines(reading, 1)
+    assert to.stop()
+
+
+def test_a_reader_that_went_away_costs_the_lines_alone(ends: tuple[int, int]) -> None:
+    """A descriptor that refuses loses what was written to it, counted, and ends nothing."""
+    reading, writing = ends
+    os.close(reading)
+    to = writer(writing)
+    log(to, "one")
+    eventually_blocking(lambda: to.dropped)
+    log(to, "two")
+    assert to.stop()
+    assert to.dropped >= 2
+
+
+def test_a_descriptor_that_somebody_made_non_blocking_is_waited_for(ends: tuple[int, int]) -> None:
+    """`EAGAIN` is no loss."""
+    reading, writing = ends
+    os.set_blocking(writing, False)
+    to = writer(writing)
+    log(to, BIG, BIG)
+    assert read_lines(reading, 2) == 2 * (BIG.encode() + b"\n")
+    assert to.stop()
+    assert to.dropped == 0
+
+
+def test_a_record_may_be_logged_from_within_another(ends: tuple[int, int]) -> None:
+    """What the garbage collector has to say while a record is queued does not lock the thread up."""
+    reading, writing = ends
+    to = writer(writing)
+    to.acquire()
+    log(to, "from within")
+    to.release()
+    assert to.stop()
+    assert os.read(reading, CAPACITY) == b"from within\n"
+
+
+def test_a_line_that_cannot_be_made_is_logged_as_that(ends: tuple[int, int]) -> None:
+    """A mistake in the words of one line costs no other line."""
+    reading, writing = ends
+    to = LogWriter(writing, JsonFormatter({}))
+    to.handle(record(partial(int, "five")))
+    log(to, "the next")
+    assert to.stop()
+    said = [json.loads(line)["message"] for line in os.read(reading, CAPACITY).splitlines()]
+    assert said == ["a line could not be made: ValueError", "the next"]
+
+
+def test_lines_of_several_processes_are_not_torn(ends: tuple[int, int]) -> None:
+    """Whole lines go out in pieces that the system takes in one go, and nothing is lost or reordered."""
+    reading, writing = ends
+    one, other = (writer(writing, is_shared=True) for _ in range(2))
+    lines = [f"{number}-{'x' * (number % 700)}" for number in range(300)]
+    for line in lines:
+        log(one, f"a{line}")
+        log(other, f"b{line}")
+    data = read_lines(reading, 600)
+    assert one.stop()
+    assert other.stop()
+    whole = data.decode().splitlines()
+    for mark in ("a", "b"):
+        assert [line[1:] for line in whole if line.startswith(mark)] == lines

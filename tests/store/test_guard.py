@@ -1,0 +1,923 @@
+"""The guard of a durable store: who gets through, and what it does about a memory that was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.operation import (
+    Applied,
+    Claim,
+    Command,
+    Fenced,
+    Fingerprint,
+    Identity,
+    Release,
+    Result,
+    Snapshot,
+    State,
+)
+from gateway.observe.facts import Fact, Herald, MemoryChanged
+from gateway.store import guard as guard_module
+from gateway.store.base import (
+    Amnesic,
+    EpochChanged,
+    Indefinite,
+    NotApplied,
+    StartRefused,
+    Store,
+    StoreError,
+    Withheld,
+)
+from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
+from gateway.store.guard import EpochGuard
+from gateway.store.operations import Epoch, Serving
+from gateway.store.recipes import RUNNING_US
+from gateway.store.redis.seen import RedisSeen
+from gateway.store.witness_files import WitnessFiles
+from tests.conformance.hand import Hand, Script, do, new_identity
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
+from tests.support.memory_store import Memory, MemoryStore
+from tests.support.redis import RedisServer
+from tests.support.serving import serving
+
+WINDOW_US = 3_600_000_000
+
+
+def claim(number: int, read_token: int | None = None) -> Claim:
+    identity = Identity(UUID(int=number), "route", "route", b"scope", b"key")
+    return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
+
+
+def a_guard(
+    store: Store,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    shared: SharedNote | None = None,
+    witness_files: WitnessFiles | None = None,
+    serves: Serving | None = None,
+    met: Callable[[str, str | None], None] | None = None,
+) -> EpochGuard:
+    """Not yet started. Of the memories that it meets it reports to `met`."""
+    return EpochGuard(
+        store,
+        Herald(*([facts.append] if facts is not None else [])),
+        serves or serving(recipes={"route": b"recipe"}),
+        seen_file=SeenFile(directory / "seen.json"),
+        amnesia_window_us=WINDOW_US,
+        shared_note=shared,
+        witness_files=witness_files,
+        on_met=(lambda *_: None) if met is None else met,
+    )
+
+
+@asynccontextmanager
+async def opened(
+    memory: Memory,
+    directory: Path,
+    facts: list[Fact] | None = None,
+    store: Store | None = None,
+    shared: SharedNote | None = None,
+    serves: Serving | None = None,
+) -> AsyncIterator[EpochGuard]:
+    """A gateway's guard, with what it noted earlier in this directory, and what all noted in Redis."""
+    guard = a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)
+    await guard.start()
+    try:
+        yield guard
+    finally:
+        await guard.close()
+
+
+async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
+    """Let a gateway see a store that grants so many claims, and stop."""
+    async with opened(memory, directory, shared=shared) as guard:
+        for number in range(first, first + claims):
+            assert isinstance(await guard.apply(claim(number)), Applied)
+        await guard.tally()
+
+
+async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
+    """A store that remembers all that was seen of it grants as before, also after a restart."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    facts: list[Fact] = []
+    async with opened(memory, tmp_path, facts) as guard:
+        assert isinstance(await guard.apply(claim(7)), Applied)
+    assert not [fact for fact in facts if isinstance(fact, MemoryChanged)]
+
+
+@pytest.mark.parametrize("loss", ["older-state", "other-store"])
+async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
+    """After a restore or a failover absent keys are refused for the window, known ones are served, and tokens jump."""
+    memory = Memory()
+    await grown(memory, tmp_path, 5)
+    if loss == "older-state":
+        memory.token = 2
+        del memory.records[UUID(int=4)]
+    else:
+        memory.identity = "another"
+    facts: list[Fact] = []
+    async with opened(memory, tmp_path, facts) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(99))
+        assert isinstance(await guard.apply(claim(1)), Fenced)
+        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+        assert changed.is_lost
+        assert changed.left_seconds == WINDOW_US / 1e6
+        memory.clock.advance(WINDOW_US / 1e6)
+        result = await guard.apply(claim(99))
+        assert isinstance(result, Applied)
+        assert result.snapshot.record is not None
+        assert result.snapshot.record.token > TOKENS_SKIPPED
+
+
+async def test_a_gateway_that_never_saw_the_store_hears_of_the_loss(tmp_path: Path) -> None:
+    """What one gateway found out is in the store, so that a new one does not grant what may have been used."""
+    memory = Memory()
+    await grown(memory, tmp_path / ".", 3)
+    memory.identity = "another"
+    async with opened(memory, tmp_path):
+        pass
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    async with opened(memory, elsewhere) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(99))
+
+
+async def test_a_loss_is_dealt_with_once(tmp_path: Path) -> None:
+    """A gateway that comes late, with a note of the memory before the loss, does not refuse for another window."""
+    memory = Memory()
+    late = tmp_path / "late"
+    late.mkdir()
+    await grown(memory, late, 1)
+    await grown(memory, tmp_path, 3, first=1)
+    memory.identity = "another"
+    async with opened(memory, tmp_path):
+        pass
+    memory.clock.advance(WINDOW_US / 1e6)
+    async with opened(memory, late) as guard:
+        assert isinstance(await guard.apply(claim(99)), Applied)
+
+
+async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
+    """Once somebody accepted the loss, absent keys are granted, in gateways that run as well."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    memory.identity = "another"
+    facts: list[Fact] = []
+    async with opened(memory, tmp_path, facts) as guard:
+        accepted = amnesia_of(await guard.look_epoch())
+        memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(98))
+        await guard.tally()
+        assert isinstance(await guard.apply(claim(99)), Applied)
+        told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+        assert [fact.is_lost for fact in told] == [True, False]
+        assert told[-1].by == "ann"
+
+
+async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
+    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        token = await released(guard)
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as guard:
+        for read_token in (None, token):
+            with pytest.raises(Amnesic):
+                await guard.apply(claim(1, read_token))
+        memory.clock.advance(WINDOW_US / 1e6)
+        assert isinstance(await guard.apply(claim(1, token)), Applied)
+
+
+async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
+    """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        await released(guard)
+        await guard.apply(claim(2))
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as guard:
+        for number in (1, 99):
+            with pytest.raises(Amnesic):
+                await guard.read(UUID(int=number))
+        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
+        memory.clock.advance(WINDOW_US / 1e6)
+        assert (await guard.read(UUID(int=1))).state is State.RELEASED
+        assert (await guard.read(UUID(int=99))).state is State.ABSENT
+
+
+async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None:
+    """What was claimed since the loss is known whole: its retry runs."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as guard:
+        granted = MemoryStore(memory).apply_now(claim(1 << 40))
+        record = granted.snapshot.record
+        assert record is not None
+        await guard.apply(Release(UUID(int=1 << 40), record.token, record.attempt_id, WINDOW_US * 10))
+        assert isinstance(await guard.apply(claim(1 << 40)), Fenced)
+        assert isinstance(await guard.apply(claim(1 << 40, record.token)), Applied)
+
+
+async def is_back(guard: EpochGuard) -> bool:
+    """Whether it lets somebody through."""
+    try:
+        await guard.read(UUID(int=1))
+    except Amnesic:
+        return True
+    except NotApplied:
+        return False
+    return True
+
+
+async def released(guard: EpochGuard) -> int:
+    """Claim operation 1 and let it go; its token."""
+    granted = await guard.apply(claim(1))
+    record = granted.snapshot.record
+    assert record is not None
+    await guard.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
+    return record.token
+
+
+@pytest.mark.parametrize("meets", [EpochChanged, Withheld], ids=["command", "answer"])
+async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[StoreError]) -> None:
+    """A store that meets another memory while in use, with a command or while it fetches the answer under one, lets
+    nothing through until that was compared, and goes on then."""
+    memory = Memory()
+
+    class Switched(MemoryStore):
+        is_switched = False
+
+        async def apply(self, command):  # type: ignore[no-untyped-def]
+            if self.is_switched:
+                raise meets("another memory") from EpochChanged("another memory")
+            return await super().apply(command)
+
+        async def start(self) -> None:
+            self.is_switched = False
+            await super().start()
+
+    store = Switched(memory)
+    async with opened(memory, tmp_path, store=store) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        store.is_switched = True
+        memory.identity = "another"
+        with pytest.raises(meets):
+            await guard.apply(claim(2))
+        with pytest.raises(NotApplied, match="another memory"):
+            await guard.apply(claim(2))
+
+        await eventually(lambda: is_back(guard))
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(2))
+        assert isinstance(await guard.apply(claim(1)), Fenced)
+
+
+async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> None:
+    """A claim that was under way then is taken for lost, and not believed when it is said again: the memory that has
+    granted it may have forgotten the key."""
+    memory = Memory()
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        is_changed = True
+
+        async def apply(self, command: Command) -> Result:
+            result = await super().apply(command)
+            reached.set()
+            await goes_on.wait()
+            return result
+
+        async def read(self, operation_id: UUID) -> Snapshot:
+            if self.is_changed:
+                self.is_changed = False
+                raise EpochChanged("another memory")
+            return await super().read(operation_id)
+
+    async with opened(memory, tmp_path, store=Slow(memory)) as guard:
+        memory.identity = "another"
+        said = claim(1)
+        claiming = asyncio.create_task(guard.apply(said))
+        await reached.wait()
+        with pytest.raises(EpochChanged):
+            await guard.read(UUID(int=2))
+        goes_on.set()
+        with pytest.raises(Indefinite):
+            await claiming
+        await eventually(lambda: is_back(guard))
+        with pytest.raises(Amnesic):
+            await guard.apply(said)
+
+
+async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path) -> None:
+    """Nor is one believed that was under way while the store was seen to have fallen back."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as guard:
+        memory.token = 1
+        gate = store.stop_after("claim")
+        claiming = asyncio.create_task(guard.apply(claim(9)))
+        await gate.reached.wait()
+        await guard.tally()
+        gate.opened.set()
+        with pytest.raises(Indefinite):
+            await claiming
+
+
+async def test_a_loss_that_cannot_be_written_down(tmp_path: Path) -> None:
+    """It counts from when it was found: nothing is granted meanwhile that may have been used."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as guard:
+        memory.token = 1
+        store.break_("begin_epoch", fault=refused())
+        with pytest.raises(NotApplied):
+            await guard.tally()
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(9))
+
+
+async def test_tokens_that_nobody_was_given_are_no_loss(tmp_path: Path) -> None:
+    """What a store says of its last token may be ahead of its disk: once it is met, only what was given counts."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        memory.token += 32
+        await guard.tally()
+        memory.token -= 32
+        await guard.tally()
+        assert isinstance(await guard.apply(claim(2)), Applied)
+
+
+async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_path: Path) -> None:
+    """Nobody tells them from those that nobody was given; a store is met anew seldom."""
+    memory = Memory()
+    await grown(memory, tmp_path, 1)
+    memory.token = 100
+    async with opened(memory, tmp_path):
+        pass
+    memory.token = 50
+    async with opened(memory, tmp_path) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(9))
+
+
+async def test_an_older_token_takes_nothing_back(tmp_path: Path) -> None:
+    """The highest that was seen counts, whichever record was looked at last."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        for number in range(3):
+            assert isinstance(await guard.apply(claim(number)), Applied)
+        assert isinstance(await guard.apply(claim(0)), Fenced)
+        memory.token = 2
+        await guard.tally()
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(9))
+
+
+async def test_what_was_seen_last_is_noted_at_the_end(tmp_path: Path) -> None:
+    """What came since the last tally is not missing after a restart."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        for number in range(3):
+            assert isinstance(await guard.apply(claim(number)), Applied)
+    memory.token = 2
+    async with opened(memory, tmp_path) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(9))
+
+
+async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
+    memory = Memory()
+    gate = asyncio.Event()
+    gate.set()
+
+    class Flapping(MemoryStore):
+        is_changed = False
+        starting = 0
+        most = 0
+
+        async def start(self) -> None:
+            self.starting += 1
+            self.most = max(self.most, self.starting)
+            await gate.wait()
+            await super().start()
+            self.starting -= 1
+
+        async def read(self, operation_id: UUID) -> Snapshot:
+            if self.is_changed:
+                self.is_changed = False
+                raise EpochChanged("another memory")
+            return await super().read(operation_id)
+
+    store = Flapping(memory)
+    async with opened(memory, tmp_path, store=store) as guard:
+
+        async def change() -> None:
+            """As soon as the store answers."""
+            store.is_changed = True
+            while True:
+                try:
+                    await guard.read(UUID(int=1))
+                except EpochChanged:
+                    return
+                except NotApplied:
+                    await asyncio.sleep(0)
+
+        await change()
+        await change()
+        gate.clear()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        gate.set()
+
+        await eventually(lambda: is_back(guard))
+        assert store.most == 1
+
+
+async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
+    """Without the note of what was seen a loss would go unnoticed, so a damaged one ends the start."""
+    (tmp_path / "seen.json").write_text("{")
+    with pytest.raises(StartRefused, match=r"seen\.json"):
+        async with opened(Memory(), tmp_path):
+            pass
+
+
+async def test_what_is_seen_is_noted_at_the_tally(tmp_path: Path) -> None:
+    """A gateway that is killed has noted what it saw up to the last tally."""
+    memory = Memory()
+    async with opened(memory, tmp_path) as guard:
+        for number in range(4):
+            await guard.apply(claim(number))
+        await guard.tally()
+        seen = await asyncio.to_thread(SeenFile(tmp_path / "seen.json").read)
+        assert seen is not None
+        assert (seen.identity, seen.token) == (memory.identity, 4)
+
+
+# -- what gateways share in Redis -------------------------------------------------------------------------------------
+
+
+def host(directory: Path, name: str) -> Path:
+    """The state directory of a host that never ran a gateway."""
+    (directory / name).mkdir()
+    return directory / name
+
+
+async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
+    """Whether the claim on a key that the store does not have is refused for what it may have forgotten."""
+    try:
+        assert isinstance(await guard.apply(claim(number)), Applied)
+    except Amnesic:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("loss", ["older-state", "other-store"])
+async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, redis_url: str, loss: str) -> None:
+    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
+    if loss == "older-state":
+        memory.token = 2
+        del memory.records[UUID(int=4)]
+    else:
+        memory.identity = "another"
+    facts: list[Fact] = []
+    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
+        assert await is_refused(guard)
+        assert isinstance(await guard.apply(claim(1)), Fenced)
+        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+        assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
+        memory.clock.advance(WINDOW_US / 1e6)
+        result = await guard.apply(claim(99))
+        assert result.snapshot.record is not None
+        assert result.snapshot.record.token > TOKENS_SKIPPED
+
+
+async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_url: str) -> None:
+    """Hosts with a store each that share a Redis are told so, the first one as well as the one that came later."""
+    shared = RedisSeen(redis_url, "service shop, sqlite /operations.db")
+    facts: dict[str, list[Fact]] = {"first": [], "second": []}
+    first, second = Memory(), Memory(identity="another")
+    async with opened(first, host(tmp_path, "first"), facts["first"], shared=shared) as guard:
+        assert not await is_refused(guard, 1)
+        async with opened(second, host(tmp_path, "second"), facts["second"], shared=shared) as other:
+            assert await is_refused(other, 2)
+            await guard.tally()
+            assert await is_refused(guard, 3)
+    for told in facts.values():
+        (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
+        assert "must not share a Redis under one `service`" in changed.why
+
+
+async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
+    """Two services that share a Redis and not a store do not take each other's store for their own."""
+    shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
+    await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
+    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as guard:
+        assert not await is_refused(guard)
+
+
+async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, redis_url: str) -> None:
+    """Once accepted, the new memory is believed by gateways that come late or fresh, and by an old note in Redis."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    late = host(tmp_path, "late")
+    await grown(memory, late, 1, shared=shared)
+    old = await shared.read()
+    assert old is not None
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "first"), shared=shared) as guard:
+        assert await is_refused(guard)
+        found = amnesia_of(await guard.look_epoch())
+        await guard.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
+        assert not await is_refused(guard)
+        now = await shared.read()
+        assert now is not None
+        assert (now.identity, now.former) == ("another", (old.identity,))
+        # Redis comes back with what it held before.
+        await shared.write(old, now.identity)
+        await guard.tally()
+        assert await shared.read() == replace(now, token=memory.token)
+        assert not await is_refused(guard, 100)
+        await shared.write(old, now.identity)
+        for number, directory in enumerate((late, host(tmp_path, "fresh"))):
+            async with opened(memory, directory, shared=shared) as other:
+                assert not await is_refused(other, 200 + number)
+
+
+async def test_an_old_copy_of_redis_is_no_loss(tmp_path: Path, redis_url: str) -> None:
+    """A note of a memory that nobody knows does not count against a host that had compared the notes before."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    await grown(memory, tmp_path, 3, shared=shared)
+    await shared.write(Seen("older", 1_000), memory.identity)
+    async with opened(memory, tmp_path, shared=shared) as guard:
+        assert not await is_refused(guard)
+        held = await shared.read()
+        assert held is not None
+        assert held.identity == memory.identity
+
+
+async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A host that had to believe the store because Redis was away finds the loss out as soon as it is back."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    await grown(memory, host(tmp_path, "one"), 3, shared=shared)
+    known = await shared.read()
+    assert known is not None
+    own_redis.kill()
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "fresh"), shared=shared) as guard:
+        assert not await is_refused(guard, 50)
+        # To have met it twice is to have believed it twice.
+        await guard.tally()
+        own_redis.start()
+        await shared.write(known, "")
+        await guard.tally()
+        assert await is_refused(guard)
+
+
+async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A host that met the successor while Redis was away has believed it, however well it knew the one before."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    two = host(tmp_path, "two")
+    await grown(memory, two, 3, shared=shared)
+    memory.identity = "another"
+    async with opened(memory, host(tmp_path, "one"), shared=shared):
+        memory.clock.advance(WINDOW_US / 1e6)
+    own_redis.kill()
+    async with opened(memory, two, shared=shared) as guard:
+        assert not await is_refused(guard, 50)
+        own_redis.start()
+        await shared.write(Seen("what others saw after it", 1), "")
+        await guard.tally()
+        assert await is_refused(guard)
+
+
+async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A loss that was seen by the note, and could not be written down, counts also if Redis is away the next time."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    await grown(memory, host(tmp_path, "one"), 3, shared=shared)
+    memory.identity = "another"
+
+    class Faltering(MemoryStore):
+        has_failed = False
+
+        async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+            if not self.has_failed:
+                self.has_failed = True
+                raise NotApplied("no connection")
+            await super().begin_epoch(memo, beyond_token)
+
+    guard = a_guard(Faltering(memory), host(tmp_path, "fresh"), shared=shared)
+    with pytest.raises(NotApplied):
+        await guard.start()
+    own_redis.kill()
+    await guard.start()
+    try:
+        assert await is_refused(guard)
+    finally:
+        await guard.close()
+
+
+async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_url: str) -> None:
+    """A gateway that still reaches the old memory, after others went on with a new one, grants nothing on it."""
+    old, new, shared = Memory(), Memory(identity="promoted"), RedisSeen(redis_url, "shop")
+    async with opened(old, host(tmp_path, "cut-off"), shared=shared) as guard:
+        assert not await is_refused(guard, 1)
+        async with opened(new, host(tmp_path, "one"), shared=shared) as other:
+            assert await is_refused(other)
+        await guard.tally()
+        assert await is_refused(guard)
+        # Neither takes what the other did for another loss.
+        until_us = [amnesia_of(await guard.look_epoch()).until_us]
+        for clock in (old.clock, new.clock):
+            clock.advance(60)
+        async with opened(new, tmp_path / "one", shared=shared) as other:
+            await guard.tally()
+            await other.tally()
+            until_us.append(amnesia_of(await guard.look_epoch()).until_us)
+        assert until_us[0] == until_us[1]
+
+
+async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: str) -> None:
+    """A token that is drawn and noted while a gateway looks at the store is not taken for one that the store forgot."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    async with opened(memory, host(tmp_path, "other"), shared=shared) as other:
+        assert not await is_refused(other, 1)
+
+        class Overtaken(MemoryStore):
+            async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+                epoch = await super().look_epoch(links)
+                assert not await is_refused(other, 2 + memory.token)
+                await other.tally()
+                return epoch
+
+        async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as guard:
+            await guard.tally()
+            assert not await is_refused(guard)
+
+
+async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:
+    """A Redis that is gone, or lost everything, fails no verb; the note is written anew when it is back."""
+    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
+    own_redis.kill()
+    async with opened(memory, tmp_path, shared=shared) as guard:
+        assert not await is_refused(guard)
+        await guard.tally()
+        own_redis.start()
+        assert await shared.read() is None
+        await guard.tally()
+        held = await shared.read()
+        assert held is not None
+        assert (held.identity, held.token) == (memory.identity, 1)
+
+
+async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
+    store = MemoryStore(Memory())
+    await store.start()
+    await store.agree_recipes(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
+    for _ in range(9):
+        await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
+    await store.close()
+    async with opened(store.memory, tmp_path, store=store):
+        await eventually(lambda: caplog.records, 10)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again where it is forwarded; a route with "operation: create_payment" has its keys'
+    )
+
+
+async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that cannot count, for whatever reason, says nothing about whether it may be used."""
+    for failure in (NotApplied("the store is away"), KeyError("a bug")):
+        caplog.clear()
+        store = FaultyStore(MemoryStore(Memory()))
+        store.on("strays", Fault(failure))
+        async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as guard:
+            await eventually(lambda: caplog.records, 10)
+            assert isinstance(await guard.apply(claim(1)), Applied)
+        (warning,) = caplog.records
+        assert "could not be counted" in warning.getMessage()
+
+
+async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
+    """While keys are counted the gateway serves, and whoever closes it, or meets another memory, ends the count."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    counting = store.stop_before("strays")
+    async with opened(memory, tmp_path, store=store) as guard:
+        await counting.reached.wait()
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        again = store.stop_before("strays")
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        with pytest.raises(EpochChanged):
+            await guard.read(uuid4())
+        await again.reached.wait()
+        assert isinstance(await guard.apply(claim(2)), Applied)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NotApplied("the store is away"), StartRefused("other recipes"), KeyError("a bug")],
+    ids=["away", "refused", "bug"],
+)
+async def test_a_store_that_is_not_met_anew_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Whatever keeps it from that, nothing gets through until it was met, and everything after that."""
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as guard:
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        store.on("agree_recipes", *[Fault(failure, has_effect=False)] * 3)
+        with pytest.raises(EpochChanged):
+            await guard.read(uuid4())
+        with pytest.raises(NotApplied):
+            await guard.apply(claim(1))
+
+        async def is_through() -> bool:
+            with contextlib.suppress(NotApplied):
+                return isinstance(await guard.apply(claim(2)), Applied)
+            return False
+
+        await eventually(is_through)
+
+
+async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path) -> None:
+    """Nothing goes on behind it, and nothing gets through."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as guard:
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        meeting = store.stop_before("agree_recipes")
+        with pytest.raises(EpochChanged):
+            await guard.read(uuid4())
+        await meeting.reached.wait()
+        await guard.close()
+        assert len(asyncio.all_tasks()) == 1
+        with pytest.raises(NotApplied):
+            await guard.apply(claim(1))
+
+
+async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
+    """With every tally it notes that it runs, so that it counts for as long as it does, and no longer."""
+    memory = Memory()
+    store = MemoryStore(memory)
+    renamed = serving([("POST /a", "renamed")], gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])) as guard:
+        await store.start()
+        for _ in range(3):
+            memory.clock.advance(RUNNING_US / 1_000_000 - 1)
+            await guard.tally()
+        assert (await store.agree_recipes(renamed)).conflicts
+    assert not (await store.agree_recipes(renamed)).conflicts
+
+
+async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away, or silent, when a gateway stops keeps nobody from closing it."""
+    monkeypatch.setattr(guard_module, "_STOP_NOTE_SECONDS", 0.01)
+    for fault in (refused(), Fault(before=Gate())):
+        store = FaultyStore(MemoryStore(Memory()))
+        async with opened(Memory(), host(tmp_path, str(fault.error)), store=store):
+            store.on("note_running", fault)
+        with pytest.raises(NotApplied):
+            await store.read(uuid4())
+
+
+async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
+    memory = Memory()
+    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
+    store = MemoryStore(memory)
+    await store.start()
+    await store.agree_recipes(other)
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "service books runs, and its operation create has the same requests as operation create of service shop: "
+        "they are taken for two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`"
+    )
+
+
+async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
+    """A start that does not know whether it has agreed is tried again, and is not refused because of itself."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    await grown(memory, tmp_path, 1)
+    renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
+        guard = a_guard(store, host(tmp_path, "second"), serves=renamed)
+        store.on("agree_recipes", lost())
+        with pytest.raises(Indefinite):
+            await guard.start()
+        await guard.start()
+        assert isinstance(await guard.apply(claim(7)), Applied)
+        await guard.close()
+
+
+class AwayStore(MemoryStore):
+    """One that cannot be reached."""
+
+    async def start(self) -> None:
+        raise NotApplied("away")
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "told"),
+    [
+        ("id/1", "id/1", ["id/1"]),
+        ("id/1", "id/2", ["id/1"]),
+        ("id/1", "other/1", []),
+        ("id/1", None, []),
+        (None, "id/1", []),
+    ],
+    ids=["agree", "promoted-since", "disagree", "not-shared", "fresh-host"],
+)
+async def test_a_store_that_is_away_is_known_by_two_notes(
+    tmp_path: Path, redis_url: str, own: str | None, shared: str | None, told: list[str]
+) -> None:
+    """Before the store was met it is taken for the one that this host has seen, where the other hosts say the same."""
+    note = RedisSeen(redis_url, "service shop, postgresql gateway")
+    if own is not None:
+        SeenFile(tmp_path / "seen.json").write(Seen(own, 7))
+    if shared is not None:
+        await note.write(Seen(shared, 7), "")
+    met: list[str] = []
+    guard = a_guard(AwayStore(Memory()), tmp_path, shared=note, met=lambda identity, _: met.append(identity))
+    with pytest.raises(NotApplied):
+        await guard.start()
+    await guard.close()
+    assert met == told
+
+
+async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
+    """Whoever keeps copies hears which memory it is while the gate is still shut, and of purges later."""
+    memory = Memory()
+    asked: list[str] = []
+
+    class Asked(MemoryStore):
+        async def apply(self, command: Command) -> Result:
+            assert met == [(memory.identity, "")]
+            asked.append(memory.identity)
+            return await super().apply(command)
+
+    met: list[tuple[str, str | None]] = []
+    guard = a_guard(Asked(memory), tmp_path, met=lambda *told: met.append(told))
+    await guard.start()
+    try:
+        await guard.apply(claim(1))
+        memory.generation = "purged by another gateway"
+        await guard.tally()
+        assert met[-1] == (memory.identity, memory.generation)
+    finally:
+        await guard.close()
+    assert asked == [memory.identity]
+
+
+async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path) -> None:
+    """Its last notes are enough, whatever the token says, and the loss is found once."""
+    memory, directory = Memory(), tmp_path / "witness"
+    killed = WitnessFiles(directory)
+    killed.open()
+    store = MemoryStore(memory, killed)
+    await store.start()
+    await do(store, Hand(), Hand.claim)
+    copy = dict(memory.records), dict(memory.witnesses)
+    await do(store, hand := Hand(), Hand.claim, Hand.complete)
+    memory.records, memory.witnesses = copy
+    killed.close()
+    until_us = memory.clock() + WINDOW_US
+    for _ in range(2):
+        files = WitnessFiles(directory)
+        guard = a_guard(MemoryStore(memory, files), tmp_path, witness_files=files)
+        await guard.start()
+        try:
+            with pytest.raises(Amnesic):
+                await guard.apply(hand.claim())
+            await guard.tally()
+            assert amnesia_of(await guard.look_epoch()).until_us == until_us
+        finally:
+            await guard.close()
+        memory.clock.advance(1)

@@ -1,0 +1,206 @@
+"""One connection to a real Redis: whose answer is whose, what a failure tells, and what the server's clock shows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.redis.connection import ROOM_SECONDS, Link, Room, make_link, refusal_word, time_us
+from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
+from tests.support.redis import RedisServer
+from tests.support.relay import Fault, Relay, Rule
+
+FULL = "Redis takes no copies: its memory is full"
+
+ERA_KEY = "idempotency-gateway:era"
+LONG_SECONDS = 30.0
+
+
+@pytest.fixture
+async def link(redis_url: str) -> AsyncIterator[Link]:
+    link = make_link(redis_url, ERA_KEY, boot_seconds)
+    await link.open()
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@pytest.fixture
+async def relay(redis_url: str) -> AsyncIterator[Relay]:
+    async with Relay(urlsplit(redis_url).port or 6379) as relay:
+        yield relay
+
+
+def through(relay: Relay) -> str:
+    return f"redis://127.0.0.1:{relay.port}/0"
+
+
+async def test_replies_come_in_the_order_of_the_commands(link: Link) -> None:
+    """Each command has its reply, and one that the server refused is an exception in its place."""
+    first, refused, last = await link.exchange([("ECHO", "a"), ("NO-SUCH-COMMAND",), ("ECHO", b"b")], LONG_SECONDS)
+    assert (first, last) == (b"a", b"b")
+    assert isinstance(refused, Exception)
+
+
+async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:
+    """The link is closed when its caller leaves, so the next caller cannot be given the late reply."""
+    waiting = asyncio.create_task(link.exchange([("BLPOP", "nothing", 0)], LONG_SECONDS))
+    await asyncio.sleep(0)
+    following = asyncio.create_task(link.exchange([("ECHO", "a")], LONG_SECONDS))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(NotApplied):
+        await following
+    await link.open()
+    assert await link.exchange([("ECHO", "b")], LONG_SECONDS) == [b"b"]
+
+
+async def test_silence_is_indefinite_and_a_closed_link_is_definite(link: Link) -> None:
+    """After a deadline nothing is known of the commands; on the closed link nothing is sent."""
+    with pytest.raises(Indefinite):
+        await link.exchange([("BLPOP", "nothing", 0)], 0.01)
+    assert not link.is_open
+    with pytest.raises(NotApplied):
+        await link.exchange([("ECHO", "a")], LONG_SECONDS)
+
+
+async def test_the_servers_clock_is_never_shown_too_late(link: Link, redis_url: str) -> None:
+    """A local moment is mapped to what the server's clock showed then, or less, however old the reading is."""
+    with client(redis_url) as redis:
+        for seconds_ago in (0.0, 1.0, 1_000.0):
+            moment = boot_seconds()
+            seconds, microseconds = redis.time()
+            now_us = int(seconds) * 1_000_000 + int(microseconds)
+            assert link.server_us(moment) <= now_us
+            assert link.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
+            await link.look()
+
+
+async def test_an_era_lasts_until_the_server_forgets(link: Link, redis_url: str) -> None:
+    """All who connect to one run of a server share its era; a flush or a foreign value begins another, seen later."""
+    other = make_link(redis_url, ERA_KEY, boot_seconds)
+    await other.open()
+    try:
+        assert other.era == link.era
+        with client(redis_url) as redis:
+            for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
+                before, before_seconds = link.era, link.era_seconds
+                forget()
+                await link.look()
+                assert link.era != before
+                assert link.era_seconds > before_seconds
+        await other.look()
+        assert other.era == link.era
+    finally:
+        await other.close()
+
+
+def renew_as_list(url: str) -> None:
+    with client(url) as redis:
+        redis.delete(ERA_KEY)
+        redis.rpush(ERA_KEY, "a")
+
+
+async def test_a_server_that_never_answers_is_no_connection(relay: Relay) -> None:
+    """Connecting is bounded too."""
+    relay.black_hole = True
+    link = make_link(through(relay), ERA_KEY, boot_seconds)
+    with pytest.raises(StoreError):
+        await link.open()
+    assert not link.is_open
+
+
+async def test_a_refused_password_is_no_connection(redis_url: str) -> None:
+    """What the server says to it is kept out of the error's text."""
+    link = make_link(redis_url.replace("redis://", "redis://nobody:secret@"), ERA_KEY, boot_seconds)
+    with pytest.raises(NotApplied) as refused:
+        await link.open()
+    assert "secret" not in str(refused.value)
+    assert not link.is_open
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("place", [b"MARK", b"$72", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
+async def test_an_answer_that_is_cut_is_none(relay: Relay, redis_url: str, fault: Fault, place: bytes) -> None:
+    """A reply that stops in the middle fails its caller, and what comes afterwards is right."""
+    marked, other = completed(b"a body with a MARK in it"), completed(b"another")
+    async with fast_tier(through(relay)) as tier:
+        for snapshot in (marked, other):
+            await tier.put(snapshot, boot_seconds())
+        relay.to_client.rule = Rule(place, fault)
+        with pytest.raises(StoreError):
+            await tier.get(id_of(marked))
+        assert relay.to_client.fired.is_set()
+        relay.to_client.rule = None
+        await until_up(tier)
+        assert record_of(await tier.get(id_of(other))) == record_of(other)
+        assert record_of(await tier.get(id_of(marked))) == record_of(marked)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", "OOM"),
+        ("Error running script (call to f_1): @user_script:33: @user_script: 33: -OOM command not allowed", "OOM"),
+        ("READONLY You can't write against a read only replica.", "READONLY"),
+        ("Error running script (call to f_1): @user_script:7: WRONGTYPE Operation against a key", "WRONGTYPE"),
+        ("@user_script: 9: The user executing the script can't run this command or subcommand", "NOPERM"),
+        ("ERR ACL failure in script: User u has no permissions to run the 'set' command", "NOPERM"),
+        ("ERR unknown command 'x'", "unknown"),
+        ("unknown command 'HELLO', with args beginning with: 'SECRET' ", "unknown"),
+        ("unknown command 'x'", "unknown"),
+        ("", ""),
+    ],
+)
+def test_a_refusal_is_told_in_a_word(text: str, word: str) -> None:
+    """The code of an error is told, and nothing that it may quote."""
+    assert refusal_word(text) == word
+
+
+def test_a_time_is_in_microseconds() -> None:
+    """Redis says seconds and microseconds apart."""
+    assert time_us([b"12", b"000034"]) == 12_000_034
+
+
+async def test_a_full_server_that_runs_says_so_at_each_look(own_redis: RedisServer) -> None:
+    """With what to do about it, for as long as it is full, and although everything there is can still be read."""
+    link = make_link(own_redis.url, "era", boot_seconds)
+    await link.open()
+    try:
+        assert link.refused == ""
+        with client(own_redis.url) as redis:
+            redis.config_set("maxmemory", 1)
+            for _ in range(2):
+                await link.look()
+                assert link.refused == (
+                    f"Redis at 127.0.0.1:{own_redis.port}/0 takes no copies: its memory is full (OOM); "
+                    "raise maxmemory, or let maxmemory-policy evict keys"
+                )
+            redis.config_set("maxmemory", 0)
+        await link.look()
+        assert link.refused == ""
+    finally:
+        await link.close()
+
+
+def test_no_room_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A server at its limit, which takes one copy and refuses the next, gives one line; so does the end of that."""
+    now = [0.0]
+    room = Room(lambda: now[0])
+    with caplog.at_level(logging.INFO, "gateway"):
+        for looked in ["", *[FULL, ""] * 50]:
+            room.note(looked)
+            now[0] += ROOM_SECONDS / 3
+        assert caplog.messages == [f"{FULL}; until then replays come from the durable store"]
+        for _ in range(10):
+            room.note("")
+            now[0] += ROOM_SECONDS / 3
+    assert caplog.messages[1:] == ["Redis takes copies again"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, field_values, list_members
+from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, header_values, list_members
 from gateway.protect.decoding import decode_unaccepted
 
 HEAD_BYTES_MAX: Final = 256 * 1024
@@ -83,13 +83,13 @@ def _check_answer(head: ResponseHead, body: bytes) -> None:
 
 
 def _is_still_chunked(headers: Headers, body: bytes) -> bool:
-    codings = list_members(field_values(headers, b"transfer-encoding"))
+    codings = list_members(header_values(headers, b"transfer-encoding"))
     return b"chunked" in codings and _CHUNK.match(body) is not None and body.endswith(b"0\r\n\r\n")
 
 
 def _check_length(head: ResponseHead, body: bytes) -> None:
-    lengths = set(list_members(field_values(head.headers, b"content-length")))
-    if not lengths or head.status == 304 or field_values(head.headers, b"transfer-encoding"):
+    lengths = set(list_members(header_values(head.headers, b"content-length")))
+    if not lengths or head.status == 304 or header_values(head.headers, b"transfer-encoding"):
         return
     if lengths != {b"%d" % len(body)}:
         said = b", ".join(sorted(lengths))[:40].decode("latin-1")
@@ -100,7 +100,7 @@ def _check_length(head: ResponseHead, body: bytes) -> None:
 
 
 def _check_coding(headers: Headers, body: bytes) -> None:
-    codings = set(list_members(field_values(headers, b"content-encoding"))) - {b"identity"}
+    codings = set(list_members(header_values(headers, b"content-encoding"))) - {b"identity"}
     if not body or not codings or not codings <= _KNOWN_CODINGS:
         return
     # Asked for without any coding: what cannot be decoded comes back as it is.

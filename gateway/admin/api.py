@@ -47,7 +47,7 @@ from gateway.admin.request import (
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
 from gateway.observe.side_port import SidePort, terse
-from gateway.store.base import Amnesic, Indefinite, NotApplied, Rejected, StartRefused, Withheld, boot_seconds
+from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
 
 _LOG = logging.getLogger("gateway")
 
@@ -259,14 +259,14 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except Malformed as error:
         return problem(400, "malformed", str(error))
-    except Rejected as error:
+    except Unstorable as error:
         return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
     except NotApplied as error:
         what = "nothing could be read" if request.method == "GET" else "nothing was changed"
         return _unavailable(f"The store cannot be asked; {what}: {error}")
     except Amnesic as error:
         return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
-    except Withheld as error:
+    except Unreadable as error:
         return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
     except Indefinite as error:
         return _unavailable(f"It is not known whether this was done: {error}")

@@ -49,7 +49,7 @@ class MemoryState:
 
 async def look(store: ManagedStore) -> MemoryState:
     """What the store says of its memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
-    epoch = await store.look_epoch()
+    epoch = await store.check_memory()
     return MemoryState(amnesia_of(epoch), epoch.now_us)
 
 

@@ -61,7 +61,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.protect.structured_fields import unquote
-from gateway.store.base import Indefinite, NotApplied, Withheld
+from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.operations import ManagedStore, Query
 
@@ -181,7 +181,7 @@ class Operations:
         """End the doubt about an operation. `token`: only if it is still this one that is in doubt. `is_dry_run`: say
         what would become of it, and change nothing.
 
-        Raises `NotApplied`, `Withheld`, `Indefinite` (give the same command again), `Rejected`.
+        Raises `NotApplied`, `Unreadable`, `Indefinite` (give the same command again), `Unstorable`.
         """
         snapshot = await self._read(operation_id)
         record = snapshot.record
@@ -342,7 +342,7 @@ class Operations:
         """Without its answer where that cannot be read: it can be dropped all the same. Raises as `resolve`."""
         try:
             return await self._read(operation_id)
-        except Withheld:
+        except Unreadable:
             # What is looked for among many is looked at without its answer.
             before = UUID(int=max(0, operation_id.int - 1))
             page = await self.page(Query(frozenset((State.COMPLETED,)), after=before, limit=1))
@@ -361,7 +361,7 @@ class Operations:
                     return await self._store.apply(command), was_lost
             except (Indefinite, TimeoutError):
                 was_lost = True
-            except (NotApplied, Withheld):
+            except (NotApplied, Unreadable):
                 # After a lost answer this says nothing of the try before.
                 if not was_lost:
                     raise
@@ -393,7 +393,7 @@ def audit_by(who: str, why: str) -> Audit:
 
 
 async def _bounded(call: Awaitable[T]) -> T:
-    """A read within its time. Raises `NotApplied`, `Withheld`."""
+    """A read within its time. Raises `NotApplied`, `Unreadable`."""
     try:
         async with asyncio.timeout(_CALL_SECONDS):
             return await call

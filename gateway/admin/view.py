@@ -12,7 +12,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.lifecycle import LAPSED_DOUBT
-from gateway.core.message import StoredResponse, field_values
+from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
@@ -177,7 +177,7 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
 
 def location_of(response: StoredResponse) -> str | None:
     """Where the created thing is, as far as it can be shown."""
-    values = field_values(response.headers, b"location")
+    values = header_values(response.headers, b"location")
     text = values[0].decode("utf-8", "replace") if values else ""
     return text if text and text.isprintable() else None
 

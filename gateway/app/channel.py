@@ -23,7 +23,7 @@ _LENGTH: Final = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class StartWorker:
     """The first message to a worker: what it is to be. Seats are descriptors that it has inherited."""
 
     number: int
@@ -64,13 +64,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class SkipDelay:
     """To a worker: stop without `shutdown.delay`."""
 
 
-ToWorker = LookAfter | Report | Hurry
+ToWorker = LookAfter | Report | SkipDelay
 FromWorker = Serving | Reported | Failed
-Message = Errand | ToWorker | FromWorker
+Message = StartWorker | ToWorker | FromWorker
 
 
 class Channel:

@@ -45,7 +45,7 @@ from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
-from gateway.observe.facts import Herald, Observer
+from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.protect.route import Route
@@ -86,11 +86,11 @@ class Gateway:
         self.metrics = Metrics(
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
-        self.herald = Herald(self.metrics, self.health, *observers)
-        self._upstreams = Upstreams(config, self.herald)
+        self.events = Events(self.metrics, self.health, *observers)
+        self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
-        self._parts = Parts(config, environment, self.herald, self._upstreams.client_for)
+        self._parts = Parts(config, environment, self.events, self._upstreams.client_for)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
         self._edge = self._edge_before(self._parts)
@@ -135,7 +135,7 @@ class Gateway:
         count = self.coordinator.in_flight
         return f"{count} {'operation' if count == 1 else 'operations'} in flight"
 
-    def hurry(self) -> None:
+    def skip_delay(self) -> None:
         """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
         self._hurried.set()
 
@@ -235,7 +235,7 @@ class Gateway:
             routes=RouteTable(zip(rules, parts.routes, strict=True), config.upstream.default_host),
             protect=parts.coordinator.respond,
             forward=parts.forward,
-            herald=self.herald,
+            events=self.events,
             settings=EdgeSettings(
                 header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
             ),

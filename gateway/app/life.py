@@ -41,14 +41,14 @@ class Server(Protocol):
     async def stop(self) -> int:
         """Stop in order; returns the exit code."""
 
-    def hurry(self) -> None:
+    def skip_delay(self) -> None:
         """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
 
 
 async def live(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
     """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`, and logs it.
 
-    `worker` is the number of this process among several; its supervisor says when it is to hurry, and what failed.
+    `worker` is the number of this process among several; its supervisor says when it is to skip_delay, and what failed.
     """
     logs = Logs(
         level=config.log.level,
@@ -65,7 +65,7 @@ async def live(config: Config, build: Callable[[Logs], Server], *, worker: int |
         if not told.is_set():
             told.set()
         elif worker is None and server is not None:
-            server.hurry()
+            server.skip_delay()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell)

@@ -27,7 +27,7 @@ from gateway.app.routes import (
 from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of, tiered_store
 from gateway.config import Config
 from gateway.core.operation import microseconds
-from gateway.observe.facts import Herald
+from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
@@ -106,12 +106,12 @@ async def operate(config: Config, job: Job) -> int:
             )
         fast_tier = make_fast_tier(config) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
-            tiered = tiered_store(config, store, fast_tier, Herald())
+            tiered = tiered_store(config, store, fast_tier, Events())
             store, operations = tiered, operations_on(config, tiered, journal_look(config))
         try:
             await store.start()
             if fast_tier is not None:
-                epoch = await store.look_epoch()
+                epoch = await store.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
             return await job.run(operations, desk)
         finally:
@@ -135,10 +135,10 @@ async def check_store(config: Config) -> list[str]:
             return ["the store holds nothing that this program could compare: a start prepares its schema"]
         try:
             await store.start()
-            agreement = await store.agree_recipes(serving, is_trial=True)
+            agreement = await store.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
                 raise StartRefused(what_would_be_lost(serving, agreement.conflicts))
-            strays = await store.strays(serving.service, serving.recipes)
+            count_without_route = await store.count_without_route(serving.service, serving.recipes)
         finally:
             await store.close()
     except StartRefused as error:
@@ -147,5 +147,5 @@ async def check_store(config: Config) -> list[str]:
         raise OperatingError(f"the store could not be read: {error}") from error
     return [
         *(beside(serving, neighbour) for neighbour in agreement.neighbours),
-        *(without_route(operation, alive) for operation, alive in sorted(strays.items())),
+        *(without_route(operation, alive) for operation, alive in sorted(count_without_route.items())),
     ]

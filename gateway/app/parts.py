@@ -16,9 +16,9 @@ from gateway.app.routes import route_of, serving_of, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
-from gateway.core.identity.key import key_fields
+from gateway.core.identity.key import key_headers_of
 from gateway.http.passthrough import Passthrough
-from gateway.observe.facts import Herald
+from gateway.observe.facts import Events
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
@@ -73,7 +73,7 @@ class Parts:
         self,
         config: Config,
         environment: Environment,
-        herald: Herald,
+        events: Events,
         client_for: Callable[[UpstreamConfig], Upstream],
     ) -> None:
         """`client_for` gives the client of an upstream. Raises what it raises."""
@@ -83,16 +83,16 @@ class Parts:
         durable = durable_store(
             config,
             environment.durable,
-            herald,
+            events,
             serving_of(config),
             environment.seen_file,
             environment.shared_note,
             environment.witness_files,
             environment.fast,
         )
-        self.store = store = tiered_store(config, durable, environment.fast, herald, clock)
-        journaling = Journaling(journal, herald, clock=clock)
-        self._flusher = flusher = Flusher(store, journal, herald, on_flushed=journaling.flushed, clock=clock)
+        self.store = store = tiered_store(config, durable, environment.fast, events, clock)
+        journaling = Journaling(journal, events, clock=clock)
+        self._flusher = flusher = Flusher(store, journal, events, on_flushed=journaling.flushed, clock=clock)
         self.claiming = Claiming(
             store,
             holder=environment.holder,
@@ -102,10 +102,10 @@ class Parts:
             reachable_seconds=lambda: store.durable_reachable_seconds if flusher.is_done else 0.0,
             clock=clock,
         )
-        self.leases = Leases(store, herald, lease_seconds=config.store.lease, clock=clock)
+        self.leases = Leases(store, events, lease_seconds=config.store.lease, clock=clock)
         self.prober = Prober(
             store,
-            herald,
+            events,
             service=config.service,
             may_recover=self.claiming.may_recover,
             who=f"probe by {environment.holder}",
@@ -124,16 +124,18 @@ class Parts:
             leases=self.leases,
             waiting=Waiting(store),
             prober=self.prober,
-            herald=herald,
+            events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
             look=store.look,
         )
         self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        key_names = frozenset(name for route in self.routes for name in key_fields(route.key)) | {b"idempotency-key"}
-        self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), herald, key_names)
-        self._sweeper = Sweeper(store, herald, clock=clock)
-        self._tally_taker = TallyTaker(store, herald)
+        key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {
+            b"idempotency-key"
+        }
+        self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
+        self._sweeper = Sweeper(store, events, clock=clock)
+        self._tally_taker = TallyTaker(store, events)
         self._recovery = RecoveryWorker(store, self.prober, {route.name: route for route in self.routes})
 
     async def start_store(self) -> bool:

@@ -19,7 +19,7 @@ from gateway.core.identity.fingerprint import (
     FingerprintSpec,
 )
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
-from gateway.core.identity.operation_id import identity_recipe, single_fields
+from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
@@ -44,7 +44,7 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
         key=key,
         is_key_required=route.key.required,
         scope=scope,
-        once=single_fields(scope, key),
+        once=single_headers(scope, key),
         compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",

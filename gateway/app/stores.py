@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
-from gateway.observe.facts import Herald, TierChanged
+from gateway.observe.facts import Events, TierChanged
 from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
@@ -28,7 +28,7 @@ from gateway.store.witness_files import WitnessFiles
 def durable_store(
     config: Config,
     store: ManagedStore,
-    herald: Herald,
+    events: Events,
     serving: Serving,
     seen_file: SeenFile,
     shared_note: SharedNote | None,
@@ -40,7 +40,7 @@ def durable_store(
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
     return EpochGuard(
         store,
-        herald,
+        events,
         serving,
         seen_file=seen_file,
         amnesia_window_us=microseconds(window_seconds),
@@ -54,7 +54,7 @@ def tiered_store(
     config: Config,
     durable: ManagedStore,
     fast: FastTier | None,
-    herald: Herald,
+    events: Events,
     clock: Callable[[], float] = boot_seconds,
 ) -> Tiered:
     """The durable record with what stands before it."""
@@ -64,7 +64,7 @@ def tiered_store(
         cache_bytes=config.store.cache_bytes,
         cache_max_age_seconds=config.store.cache_max_age,
         clock=clock,
-        on_tier=lambda tier, up, why: herald.state(TierChanged(tier, up, why)),
+        on_tier=lambda tier, up, why: events.publish(TierChanged(tier, up, why)),
     )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import Errand, Hurry, LookAfter
+from gateway.app.channel import LookAfter, SkipDelay, StartWorker
 from gateway.app.life import StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
@@ -102,10 +102,10 @@ class Supervisor:
         """What a stop waits for, in words."""
         return "what the workers have in flight"
 
-    def hurry(self) -> None:
+    def skip_delay(self) -> None:
         """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
         for worker in self._workers.values():
-            worker.channel.send(Hurry())
+            worker.channel.send(SkipDelay())
         close_seats(self._seats)
 
     async def stop(self) -> int:
@@ -204,11 +204,11 @@ class Supervisor:
         return end_of(code, worker.why_failed, has_served=worker.has_served, lived_seconds=lived_seconds)
 
     async def _spawn(self, number: int) -> WorkerProcess:
-        """A process that has its errand."""
+        """A process that has its order."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         worker = self._workers[number] = await WorkerProcess.start(number, inherited)
-        worker.channel.send(Errand(number, share_of(self._config, number, self._count), seats))
+        worker.channel.send(StartWorker(number, share_of(self._config, number, self._count), seats))
         if self._is_stopping:
             worker.tell_to_stop()
         return worker

@@ -9,16 +9,16 @@ from gateway.app.life import StartError
 from gateway.app.routes import upstream_settings
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
-from gateway.observe.facts import Herald, UpstreamChanged
+from gateway.observe.facts import Events, UpstreamChanged
 from gateway.upstream import NotSent, Upstream, UpstreamStats
 
 
 class Upstreams:
     """The clients that were asked for, until `close`. They state it when no connection can be made."""
 
-    def __init__(self, config: Config, herald: Herald) -> None:
+    def __init__(self, config: Config, events: Events) -> None:
         self._config = config
-        self._herald = herald
+        self._events = events
         self._clients: dict[UpstreamConfig, Upstream] = {}
 
     def client_for(self, asked: UpstreamConfig) -> Upstream:
@@ -46,4 +46,4 @@ class Upstreams:
 
     def _tell(self, url: str, failure: NotSent | None) -> None:
         reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
-        self._herald.state(UpstreamChanged(url, reason, detail))
+        self._events.publish(UpstreamChanged(url, reason, detail))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import Channel, Errand, Failed, Hurry, LookAfter, Report, Reported, Serving
+from gateway.app.channel import Channel, Failed, LookAfter, Report, Reported, Serving, SkipDelay, StartWorker
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, live
 from gateway.app.seats import Handed
@@ -30,14 +30,14 @@ _PR_SET_PDEATHSIG: Final = 1
 class Worker:
     """A gateway that serves on seats, and speaks with its supervisor."""
 
-    def __init__(self, errand: Errand, channel: Channel, logs: Logs) -> None:
+    def __init__(self, order: StartWorker, channel: Channel, logs: Logs) -> None:
         """See `Gateway`."""
         seats = {
             number: tuple(socket.socket(fileno=descriptor) for descriptor in descriptors)
-            for number, descriptors in errand.seats.items()
+            for number, descriptors in order.seats.items()
         }
         self._channel = channel
-        self._gateway = Gateway(errand.config, (logs,), lambda: logs.dropped, Handed(errand.number, seats))
+        self._gateway = Gateway(order.config, (logs,), lambda: logs.dropped, Handed(order.number, seats))
         self._listening: asyncio.Task[None] | None = None
 
     @property
@@ -56,9 +56,9 @@ class Worker:
         """See `Gateway`."""
         return self._gateway.in_flight
 
-    def hurry(self) -> None:
+    def skip_delay(self) -> None:
         """See `Gateway`."""
-        self._gateway.hurry()
+        self._gateway.skip_delay()
 
     async def stop(self) -> int:
         """Stop in order, and say what was counted; returns the exit code."""
@@ -77,8 +77,8 @@ class Worker:
                     self._report()
                 case LookAfter(seats):
                     await self._look_after(seats)
-                case Hurry():
-                    self.hurry()
+                case SkipDelay():
+                    self.skip_delay()
                 case _:
                     raise TypeError(f"a supervisor does not say {type(message).__name__}")
         # Nobody is left to speak for this worker.
@@ -99,11 +99,11 @@ async def work(descriptor: int) -> int:
     """Do what comes over the channel; returns the exit code. What keeps it from starting goes to the supervisor."""
     channel = await Channel.open(socket.socket(fileno=descriptor))
     try:
-        errand = await channel.receive()
-        if not isinstance(errand, Errand):
+        order = await channel.receive()
+        if not isinstance(order, StartWorker):
             return EXIT_FAILED
         try:
-            return await live(errand.config, lambda logs: Worker(errand, channel, logs), worker=errand.number)
+            return await live(order.config, lambda logs: Worker(order, channel, logs), worker=order.number)
         except StartError as error:
             channel.send(Failed(str(error)))
             return EXIT_FAILED

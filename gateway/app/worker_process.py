@@ -50,7 +50,7 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, number: int, inherited: Iterable[int]) -> Self:
-        """A process that has inherited these descriptors, and waits for its errand. Raises `OSError`."""
+        """A process that has inherited these descriptors, and waits for its order. Raises `OSError`."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(

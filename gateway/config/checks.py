@@ -29,7 +29,7 @@ from gateway.config.route import (
 )
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
-from gateway.core.message import is_forwarding_field
+from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import unreachable
 
@@ -291,7 +291,7 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
     if any(part.from_ == "any" for part in headers):
         yield Notice(f"{path}.scope", "whoever reaches the gateway can claim to be any caller")
     for part in headers:
-        if is_forwarding_field(part.header.encode()) and not _all_within(part.from_, trusted):
+        if is_forwarding_header(part.header.encode()) and not _all_within(part.from_, trusted):
             yield Notice(
                 f"{path}.scope",
                 f"the service does not get {part.header}, which only hops in trusted_proxies may send it",

@@ -62,7 +62,7 @@ class NameTable(dict[bytes, V]):
 class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
     """Header fields that are looked up a dozen times: `by_name` has their values by name in lower case, in order.
 
-    Equal to a plain tuple of the same fields; `field_values` is the way in for both.
+    Equal to a plain tuple of the same fields; `header_values` is the way in for both.
     """
 
     by_name: dict[bytes, list[bytes]]
@@ -89,7 +89,7 @@ class RequestHead:
 
     def text(self, name: bytes) -> str | None:
         """The first line of a field as it may be logged: short and printable, else None. `name` is in lower case."""
-        values = field_values(self.headers, name)
+        values = header_values(self.headers, name)
         if not values:
             return None
         text = values[0][:_LOGGED_CHARACTERS_MAX].decode("latin-1")
@@ -124,7 +124,7 @@ def trace_id_of(traceparent: str | None) -> str | None:
     return None if found is None else found[1]
 
 
-def field_values(headers: Headers, name: bytes) -> list[bytes]:
+def header_values(headers: Headers, name: bytes) -> list[bytes]:
     """Every value of the field, in order. `name` is in lower case. The list is not the caller's to change."""
     if isinstance(headers, IndexedHeaders):
         return headers.by_name.get(name, [])
@@ -143,11 +143,11 @@ def list_members(values: Iterable[bytes]) -> list[bytes]:
 
 def connection_options(headers: Headers) -> frozenset[bytes]:
     """The names that the `Connection` fields list, in lower case."""
-    values = field_values(headers, b"connection")
+    values = header_values(headers, b"connection")
     return frozenset(list_members(values)) if values else frozenset()
 
 
-def is_forwarding_field(name: bytes) -> bool:
+def is_forwarding_header(name: bytes) -> bool:
     """Whether a field, in any spelling, says who called, and how: it is believed of a trusted proxy alone.
 
     A service may prefer others of them to those that the gateway writes, so that leaving them would let anybody speak
@@ -159,7 +159,7 @@ def is_forwarding_field(name: bytes) -> bool:
 
 def asks_upgrade(headers: Headers) -> bool:
     """Whether the fields ask to leave HTTP, or agree to (RFC 9110 section 7.8): `Upgrade`, named by `Connection`."""
-    return bool(field_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)
+    return bool(header_values(headers, b"upgrade")) and b"upgrade" in connection_options(headers)
 
 
 def bracketed(host: str) -> str:

@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 from gateway.core.operation import Event, microseconds
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 
 
 class Meaning(StrEnum):
@@ -64,7 +64,7 @@ class Outcome:
     """The event to apply, and the word for the client when it was applied."""
 
     event: Event
-    word: Word
+    verdict: Verdict
 
 
 def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool) -> Meaning:
@@ -82,11 +82,11 @@ def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_d
         return Meaning.RETRYABLE
     if status // 100 in policy.classes:
         return policy.classes[status // 100]
-    return _preset(policy.preset, status, has_retry_after=bool(field_values(headers, b"retry-after")))
+    return _preset(policy.preset, status, has_retry_after=bool(header_values(headers, b"retry-after")))
 
 
 def _declared(headers: Headers) -> Meaning | None:
-    said = field_values(headers, b"idempotency-outcome")
+    said = header_values(headers, b"idempotency-outcome")
     if not said:
         return None
     values = {value.strip(b" \t").lower() for value in said}
@@ -129,15 +129,15 @@ def conclude_answered(
     """
     match meaning_of(status, headers, policy, carries_doubt=carries_doubt):
         case Meaning.FINAL:
-            return Outcome(Event.COMPLETE, Word.STORED if is_stored else Word.RESPONSE_NOT_STORED)
+            return Outcome(Event.COMPLETE, Verdict.STORED if is_stored else Verdict.RESPONSE_NOT_STORED)
         case Meaning.RETRYABLE:
             if carries_doubt:
-                return Outcome(Event.ABANDON, Word.IN_DOUBT)
+                return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
             if status in REFUSED_AT_THE_DOOR and is_first_attempt:
-                return Outcome(Event.FORGET, Word.RELEASED)
-            return Outcome(Event.RELEASE, Word.RELEASED)
+                return Outcome(Event.FORGET, Verdict.RELEASED)
+            return Outcome(Event.RELEASE, Verdict.RELEASED)
         case Meaning.IN_DOUBT:
-            return Outcome(Event.ABANDON, Word.IN_DOUBT)
+            return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
         case meaning:
             assert_never(meaning)
 
@@ -145,18 +145,18 @@ def conclude_answered(
 def conclude_not_sent(*, carries_doubt: bool) -> Outcome:
     """The outcome when it is known that no byte of the request left. It says nothing of earlier attempts."""
     if carries_doubt:
-        return Outcome(Event.ABANDON, Word.IN_DOUBT)
-    return Outcome(Event.RELEASE, Word.UPSTREAM_UNREACHABLE)
+        return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
+    return Outcome(Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)
 
 
 def conclude_unknown() -> Outcome:
     """The outcome when a byte may have left and no complete response came."""
-    return Outcome(Event.ABANDON, Word.IN_DOUBT)
+    return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
 
 
 def declared_retention_seconds(headers: Headers) -> int | None:
     """What the upstream asks for by `Idempotency-Retention`; None when it asks for nothing intelligible."""
-    values = field_values(headers, b"idempotency-retention")
+    values = header_values(headers, b"idempotency-retention")
     if len(values) != 1:
         return None
     text = values[0].strip(b" \t")

@@ -20,7 +20,7 @@ from uuid import UUID
 from gateway.core.identity.canonical import number_lexeme, parse_json
 from gateway.core.identity.pointer import MISSING, Pointer, resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
-from gateway.core.message import ResponseHead, field_values
+from gateway.core.message import ResponseHead, header_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
 from gateway.core.routing import PathPattern, normalise_path
 
@@ -264,7 +264,7 @@ def pause_us(tries: int) -> int:
 def _follow(where: Literal["location"] | Pointer, head: ResponseHead, body: bytes) -> bytes | None:
     """A target on the same upstream: a path. What names another host is not followed."""
     if where == "location":
-        values = field_values(head.headers, b"location")
+        values = header_values(head.headers, b"location")
         target = values[0] if len(values) == 1 else b""
     else:
         document = parse_json(body)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options, field_values
+from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options, header_values
 
 # Said by the gateway alone, or said to it alone: an upstream's spelling of them never reaches a client.
-GATEWAY_FIELDS: Final = frozenset(
+GATEWAY_HEADERS: Final = frozenset(
     (
         b"idempotency-status",
         b"idempotency-expires",
@@ -55,7 +55,7 @@ class KeepPolicy:
     """All names that are not kept, whatever the response, but for `Content-Length`."""
 
     def __post_init__(self) -> None:
-        dropped = HOP_BY_HOP | GATEWAY_FIELDS | MOMENTARY | self.strip | (PERSONAL - self.keep)
+        dropped = HOP_BY_HOP | GATEWAY_HEADERS | MOMENTARY | self.strip | (PERSONAL - self.keep)
         object.__setattr__(self, "dropped", dropped)
 
     def keeps_body(self, headers: Headers, body_bytes: int) -> bool:
@@ -68,7 +68,7 @@ def has_no_body(method: bytes, status: int) -> bool:
     return method == b"HEAD" or status in (204, 304) or 100 <= status < 200
 
 
-def kept_fields(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
+def kept_headers(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
     """The fields to store. `Content-Length` stays only where it speaks of a body that is not sent (HEAD, 304)."""
     dropped = policy.dropped
     if options := connection_options(head.headers):
@@ -87,7 +87,7 @@ def kept_fields(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Header
 
 def stored_response(method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy) -> StoredResponse:
     """The response as it is kept; `body` is None when it is remembered without it."""
-    fields = tuple([field for field in kept_fields(method, head, policy) if not _asks_for_a_retry(*field)])
+    fields = tuple([field for field in kept_headers(method, head, policy) if not _asks_for_a_retry(*field)])
     return StoredResponse(head.status, head.reason, fields, body)
 
 
@@ -97,7 +97,7 @@ def _asks_for_a_retry(name: bytes, value: bytes) -> bool:
 
 def is_event_stream(headers: Headers) -> bool:
     """Whether the response is one that need not end (text/event-stream)."""
-    values = field_values(headers, b"content-type")
+    values = header_values(headers, b"content-type")
     return any(value.split(b";", 1)[0].strip(b" \t").lower() == b"text/event-stream" for value in values)
 
 

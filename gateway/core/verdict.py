@@ -2,7 +2,7 @@
 
 `RULES` is the order of precedence; the first rule that applies decides. Rules 1 to 8 are decided by the edge and the
 coordinator as they learn what they need; rules 9 to 15 are `judge`, a pure function of the settled record and the
-request's fingerprints. One word names each verdict, the same in the header, the problem document, the metric and the
+request's fingerprints. One verdict names each verdict, the same in the header, the problem document, the metric and the
 log.
 """
 
@@ -16,7 +16,7 @@ from gateway.core.immutable import immutable
 from gateway.core.operation import Fingerprint, Record, Snapshot, State
 
 
-class Word(StrEnum):
+class Verdict(StrEnum):
     """The verdict, as everybody reads it."""
 
     REQUEST_INVALID = "request-invalid"
@@ -50,10 +50,10 @@ class Rule:
     number: int
     when: str
     answer: str
-    words: tuple[Word, ...]
+    words: tuple[Verdict, ...]
 
 
-_W = Word
+_W = Verdict
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(1, "no route matches", "forwarded untouched, streamed", ()),
@@ -156,9 +156,9 @@ def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[
 
 @immutable
 class Refuse:
-    """Rules 9, 11 and 12: answer with a problem of this word; nothing is executed."""
+    """Rules 9, 11 and 12: answer with a problem of this verdict; nothing is executed."""
 
-    word: Word
+    verdict: Verdict
     record: Record
 
 
@@ -205,21 +205,21 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
         return Claimable(ours[0], None)
     match, fingerprint = compare(record.fingerprint, ours)
     if match is Match.DIFFERENT or (match is Match.UNKNOWN and not accept_recipe_change):
-        return Refuse(Word.KEY_REUSED, record)
+        return Refuse(Verdict.KEY_REUSED, record)
     match record.state:
         case State.COMPLETED:
             if record.response is None or record.response.body is None:
-                return Refuse(Word.RESPONSE_NOT_STORED, record)
+                return Refuse(Verdict.RESPONSE_NOT_STORED, record)
             return Replay(record)
         case State.TOMBSTONE:
-            return Refuse(Word.KEY_EXPIRED, record)
+            return Refuse(Verdict.KEY_EXPIRED, record)
         case State.CLAIMED:
             return Wait(record)
         case State.IN_DOUBT:
             return Doubt(record, match is Match.SAME)
         case State.RELEASED:
             if match is Match.UNKNOWN:
-                return Refuse(Word.KEY_REUSED, record)
+                return Refuse(Verdict.KEY_REUSED, record)
             return Claimable(fingerprint, record.token)
         case State.ABSENT:
             raise AssertionError("absent has no record")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, field_values
+from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
 from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
@@ -89,7 +89,7 @@ class ClientExchange:
 
     def _protocols(self) -> list[bytes]:
         """What the request offers to go on with."""
-        return [value.lower() for value in field_values(self.head.headers, b"upgrade")]
+        return [value.lower() for value in header_values(self.head.headers, b"upgrade")]
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 from gateway.core.routing import RouteTable
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
 from gateway.http.exchange import ClientExchange
@@ -28,7 +28,7 @@ from gateway.http.limits import EdgeSettings, Refusal
 from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
 from gateway.http.request import Fault, Protecting, examine, too_big
-from gateway.observe.facts import Herald, RequestAnswered
+from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import Shaped, plain, refuse
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
@@ -53,21 +53,21 @@ class EdgeRoute(Protecting, Shaped, Protocol):
 R = TypeVar("R", bound=EdgeRoute)
 
 Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
-# For what nothing protects. The last two arguments say why: no route, or this word of this route's. None is for a
+# For what nothing protects. The last two arguments say why: no route, or this verdict of this route's. None is for a
 # request that became a tunnel and has ended.
-Forward = Callable[[Incoming, Client, R | None, Word | None], Awaitable[Reply | None]]
+Forward = Callable[[Incoming, Client, R | None, Verdict | None], Awaitable[Reply | None]]
 
 
 class Handler(Generic[R]):
     """Answers requests. `close` it in the end, when no connection is left. Lives on one event loop."""
 
     def __init__(
-        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], herald: Herald, settings: EdgeSettings
+        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], events: Events, settings: EdgeSettings
     ) -> None:
         self._routes = routes
         self._protect = protect
         self._forward = forward
-        self._herald = herald
+        self._events = events
         self._settings = settings
         self._clock = DateClock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -151,7 +151,7 @@ class Handler(Generic[R]):
             exchange.body.keeps_pace = True
             reply = await self._protect(exchange.incoming(may_upgrade=False), route)
             if isinstance(reply, Untouched):
-                await self._pass(exchange, reply.incoming, route, reply.word)
+                await self._pass(exchange, reply.incoming, route, reply.verdict)
             else:
                 await self._write(exchange, route, reply)
         except ClientGone:
@@ -165,16 +165,18 @@ class Handler(Generic[R]):
                 raise ClientGone from None
             await self._write(exchange, None, plain(500, detail, route), is_last=True)
 
-    async def _pass(self, exchange: ClientExchange, incoming: Incoming, route: R | None, word: Word | None) -> None:
+    async def _pass(
+        self, exchange: ClientExchange, incoming: Incoming, route: R | None, verdict: Verdict | None
+    ) -> None:
         """Forward a request that nothing protects."""
         exchange.body.keeps_pace = False
         try:
             if exchange.connection.gone.is_set():
                 # On an idle connection it would be sent before anybody asks.
                 raise ClientGone
-            reply = await self._forward(incoming, exchange, route, word)
+            reply = await self._forward(incoming, exchange, route, verdict)
             if reply is not None:
-                await self._write(exchange, route, reply if word is None else replace(reply, word=word))
+                await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
         except RequestCut as cut:
             # What had come of it may have been passed on, so nothing is said of what the service did with it.
             await self._refuse_cut(exchange, route, cut, is_verdict=False)
@@ -216,12 +218,12 @@ class Handler(Generic[R]):
         if route is None or not fault.is_verdict:
             await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
             return
-        reply = refuse(Word.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
+        reply = refuse(Verdict.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
         head = exchange.head
-        self._herald.state(
+        self._events.publish(
             RequestAnswered(
                 route=route.name,
-                word=Word.REQUEST_INVALID,
+                verdict=Verdict.REQUEST_INVALID,
                 status=reply.status,
                 duration_seconds=0.0,
                 method=head.method.decode("latin-1"),

@@ -14,12 +14,12 @@ from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.routing import normalise_path
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
 from gateway.http.tunnel import Tunnel, relay
-from gateway.observe.facts import Herald, RequestPassed
+from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.answer_stream import AnswerStream
-from gateway.protect.forwarding import response_fields, unprotected_request
+from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
@@ -49,47 +49,47 @@ class Client(Protocol):
 class Passthrough:
     """Forwards what is not protected: to the upstream of its route, or to `target` where there is none.
 
-    A request that carries one of `key_fields` (lower case) although no route matches is told of, for it may be one that
-    somebody believes to be protected. To be made with the event loop running.
+    A request that carries one of `key_headers` (lower case) although no route matches is published as such: somebody
+    may believe it to be protected. To be made with the event loop running.
     """
 
-    def __init__(self, target: Target, herald: Herald, key_fields: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, target: Target, events: Events, key_headers: frozenset[bytes] = frozenset()) -> None:
         self._target = target
-        self._herald = herald
-        self._key_fields = key_fields
-        self._is_key_field = NameTable(lambda name: name.lower() in key_fields)
+        self._events = events
+        self._key_fields = key_headers
+        self._is_key_field = NameTable(lambda name: name.lower() in key_headers)
         self._loop = asyncio.get_running_loop()
 
     async def __call__(
-        self, incoming: Incoming, client: Client, route: Route | None, word: Word | None
+        self, incoming: Incoming, client: Client, route: Route | None, verdict: Verdict | None
     ) -> Reply | None:
         """Forward once, and give the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
-        `word` says why a route's request is not protected.
+        `verdict` says why a route's request is not protected.
         """
         stopwatch = Stopwatch()
         target = self._target if route is None else route.target
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         result = await _exchange(target, head, incoming.body, client)
-        self._publish(incoming, route, word, stopwatch, result)
+        self._publish(incoming, route, verdict, stopwatch, result)
         if isinstance(result, Answer) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
 
     def _publish(
-        self, incoming: Incoming, route: Route | None, word: Word | None, stopwatch: Stopwatch, result: Result
+        self, incoming: Incoming, route: Route | None, verdict: Verdict | None, stopwatch: Stopwatch, result: Result
     ) -> None:
         key_field: str | None = None
         path: str | None = None
-        if word is None:
+        if verdict is None:
             headers = incoming.head.headers
             if not self._key_fields.isdisjoint(values_by_name(headers)):
                 key_field = self._first_key_field(headers).decode("latin-1")
                 path = normalise_path(incoming.head.target).decode("latin-1")
-        self._herald.state(
+        self._events.publish(
             RequestPassed(
-                word,
+                verdict,
                 incoming.head.method.decode("latin-1"),
                 _status_of(result),
                 stopwatch.seconds,
@@ -166,7 +166,7 @@ async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> Asyn
 
 def _pass_on(client: Client, head: ResponseHead) -> None:
     if client.takes_interim:
-        client.send_interim(ResponseHead(head.status, head.reason, response_fields(head.headers)))
+        client.send_interim(ResponseHead(head.status, head.reason, response_headers(head.headers)))
 
 
 def _status_of(result: Result) -> int:
@@ -187,7 +187,7 @@ def _reply_to(result: Result, route: Route | None) -> Reply:
 
 def _reply(answer: Answer) -> Reply:
     head = answer.head
-    headers = response_fields(head.headers)
+    headers = response_headers(head.headers)
     if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
         # If all of it is here already, it can leave in one write.
         whole = answer.body.whole()
@@ -199,7 +199,7 @@ def _reply(answer: Answer) -> Reply:
 async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
     head = answer.head
     try:
-        tunnel = client.switch(ResponseHead(head.status, head.reason, response_fields(head.headers, upgraded=True)))
+        tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))
     except BaseException:
         answer.close()
         raise

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, NameTable, ResponseHead, field_values
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, ResponseHead, header_values
 from gateway.core.replay import has_no_body
 from gateway.protect.reply import Reply, http_date
 
@@ -50,8 +50,8 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
     sends_body = not has_no_body(method, reply.status)
     fields, has_date = _kept(reply.headers)
-    if reply.word is not None and shows_status:
-        fields.append((b"Idempotency-Status", reply.word.encode()))
+    if reply.verdict is not None and shows_status:
+        fields.append((b"Idempotency-Status", reply.verdict.encode()))
     if not has_date:
         fields.append((b"Date", date))
     is_chunked = False
@@ -107,7 +107,7 @@ def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | N
     status = reply.status
     if not (method == b"HEAD" or status == HTTPStatus.NOT_MODIFIED) or status == HTTPStatus.NO_CONTENT:
         return None
-    own = next(reversed(field_values(reply.headers, b"content-length")), None)
+    own = next(reversed(header_values(reply.headers, b"content-length")), None)
     if own is not None and own.isdigit() and len(own) <= _LENGTH_DIGITS_MAX:
         return own
     return b"%d" % body_bytes if body_bytes else None

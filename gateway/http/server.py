@@ -30,7 +30,7 @@ from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
 from gateway.http.handler import Forward, Handler, Protect, R
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
-from gateway.observe.facts import Herald
+from gateway.observe.facts import Events
 
 # How often connections are looked at, and how many of them at once: above that each is looked at less often.
 _SWEEP_SECONDS: Final = 0.25
@@ -55,12 +55,12 @@ class Edge(Generic[R]):
         routes: RouteTable[R],
         protect: Protect[R],
         forward: Forward[R],
-        herald: Herald,
+        events: Events,
         settings: EdgeSettings | None = None,
     ) -> None:
         """To be made with the event loop running."""
         self.settings = settings = settings or EdgeSettings()
-        self.handler = Handler(routes=routes, protect=protect, forward=forward, herald=herald, settings=settings)
+        self.handler = Handler(routes=routes, protect=protect, forward=forward, events=events, settings=settings)
         # What aiohttp's connections know each other by. It answers nothing: that is their `start`.
         self._server = web.Server(cast(Any, self.handler.handle))
         self._listeners: list[asyncio.Server] = []

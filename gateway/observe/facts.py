@@ -15,7 +15,7 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import Event, RequestInfo
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 
 
 @immutable
@@ -29,7 +29,7 @@ class RequestAnswered:
     """
 
     route: str
-    word: Word
+    verdict: Verdict
     status: int
     duration_seconds: float
     method: str
@@ -46,12 +46,12 @@ class RequestAnswered:
 class RequestPassed:
     """A request that nothing protects was passed through.
 
-    `word` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
+    `verdict` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
     field that it carries all the same, if any, and `path` is its normalised path. `why` says why there is no answer of
     the upstream, where that is so.
     """
 
-    word: Word | None
+    verdict: Verdict | None
     method: str
     status: int
     duration_seconds: float
@@ -63,9 +63,9 @@ class RequestPassed:
     @property
     def reason(self) -> str:
         """`no_route`, `unkeyed` or `store_unavailable`."""
-        if self.word is None:
+        if self.verdict is None:
             return "no_route"
-        return "store_unavailable" if self.word is Word.UNPROTECTED else self.word
+        return "store_unavailable" if self.verdict is Verdict.UNPROTECTED else self.verdict
 
 
 @immutable
@@ -94,12 +94,12 @@ class OperationTakenOver:
 class EndedUnanswered:
     """An attempt ended when its caller waited no longer: it was answered before, with a 504 say, or is gone.
 
-    `word` and `status` are what it would have got; `duration_seconds` is from the claim to the end. `upstream_status`
-    as in `RequestAnswered`.
+    `verdict` and `status` are what it would have got; `duration_seconds` is from the claim to the end.
+    `upstream_status` as in `RequestAnswered`.
     """
 
     route: str
-    word: Word
+    verdict: Verdict
     status: int
     duration_seconds: float
     operation_id: UUID
@@ -298,7 +298,7 @@ Fact = (
 Observer = Callable[[Fact], None]
 
 
-class Herald:
+class Events:
     """Hands each fact to every observer, in the order in which they were given.
 
     An observer may have a method `wants`, which says of a kind of fact whether it may matter to it, now or ever.
@@ -309,7 +309,7 @@ class Herald:
         self._listeners: dict[type[Fact], list[Observer]] = {}
         self._failed: set[tuple[Observer, type[Fact]]] = set()
 
-    def state(self, fact: Fact) -> None:
+    def publish(self, fact: Fact) -> None:
         kind = type(fact)
         listeners = self._listeners.get(kind)
         if listeners is None:

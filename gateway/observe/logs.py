@@ -235,7 +235,7 @@ class Logs:
 
 def _answered(fact: RequestAnswered) -> Line:
     return Line(
-        f"{fact.method} {fact.route} {fact.status} {fact.word}",
+        f"{fact.method} {fact.route} {fact.status} {fact.verdict}",
         {
             "upstream_status": fact.upstream_status,
             "duration_ms": _milliseconds(fact.duration_seconds),
@@ -245,14 +245,14 @@ def _answered(fact: RequestAnswered) -> Line:
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
             "trace_id": trace_id_of(fact.trace_id),
         },
-        {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
+        {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.verdict},
     )
 
 
 def _ended(fact: EndedUnanswered) -> Line:
     request = fact.request
     return Line(
-        f"{request.method} {fact.route} {fact.status} {fact.word}, when its caller waited no longer",
+        f"{request.method} {fact.route} {fact.status} {fact.verdict}, when its caller waited no longer",
         {
             "upstream_status": fact.upstream_status,
             "duration_ms": _milliseconds(fact.duration_seconds),
@@ -261,7 +261,7 @@ def _ended(fact: EndedUnanswered) -> Line:
             "request_id": request.request_id,
             "trace_id": request.trace_id,
         },
-        {"method": request.method, "route": fact.route, "status": fact.status, "verdict": fact.word},
+        {"method": request.method, "route": fact.route, "status": fact.status, "verdict": fact.verdict},
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.operation import Event
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
     EndedUnanswered,
@@ -46,12 +46,7 @@ from gateway.observe.facts import (
 # `no_route_keyed`: nothing protects the request although its caller sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
-# Calls of a store whose own names say little to operators.
-_CALLS: Final = {
-    "agree_recipes": "compare_configuration",
-    "look_epoch": "check_memory",
-    "strays": "count_without_route",
-}
+
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -139,7 +134,7 @@ class Metrics:
         self._rendering = asyncio.Lock()
 
         self._requests = self._counter(
-            "idempotency_requests_total", "Requests on protected routes, by verdict", route=routes, verdict=Word
+            "idempotency_requests_total", "Requests on protected routes, by verdict", route=routes, verdict=Verdict
         )
         self._unprotected_requests = self._counter(
             "idempotency_unprotected_requests_total",
@@ -251,14 +246,14 @@ class Metrics:
     def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
         match fact:
             case RequestAnswered():
-                self._requests.add(fact.route, fact.word)
+                self._requests.add(fact.route, fact.verdict)
                 self._request_durations.observe(fact.duration_seconds, fact.route)
                 if fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case RequestPassed():
                 self._unprotected_requests.add(fact.reason if fact.key_field is None else "no_route_keyed")
-                if fact.route is not None and fact.word is not None:
-                    self._requests.add(fact.route, fact.word)
+                if fact.route is not None and fact.verdict is not None:
+                    self._requests.add(fact.route, fact.verdict)
             case OperationClaimed():
                 self._claims.add(fact.route)
                 if fact.is_takeover:
@@ -270,10 +265,9 @@ class Metrics:
                 if fact.is_late:
                     self._late_writes.add(fact.route)
             case StoreCalled():
-                call = _CALLS.get(fact.verb, fact.verb)
-                self._store_durations.observe(fact.duration_seconds, fact.tier, call)
+                self._store_durations.observe(fact.duration_seconds, fact.tier, fact.verb)
                 if fact.error is not None:
-                    self._store_errors.add(fact.tier, call, fact.error)
+                    self._store_errors.add(fact.tier, fact.verb, fact.error)
             case ProbeMade():
                 self._probes.add(fact.route, fact.finding)
             case WriteRefused() | FlushRefused():

@@ -85,7 +85,7 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
     `once` are the fields (lower case) that say who calls, under which key and with which credential on this route,
     `compared` those that make it the same request as another: the service must see of them what is seen here.
     """
-    return _target_fault(head.target) or _fields_fault(head.headers, once, compared)
+    return _target_fault(head.target) or _headers_fault(head.headers, once, compared)
 
 
 def overrides(headers: Headers) -> Headers:
@@ -166,7 +166,7 @@ def _target_fault(target: bytes) -> str | None:
     return None
 
 
-def _fields_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[bytes]) -> str | None:
+def _headers_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[bytes]) -> str | None:
     by_name = values_by_name(headers)
     if len(by_name) < len(headers):
         for name, values in by_name.items():

@@ -30,10 +30,10 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.replay import is_event_stream
-from gateway.core.verdict import Word
-from gateway.observe.facts import Herald, OperationSettled, WriteRefused
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import Events, OperationSettled, WriteRefused
 from gateway.protect.answer_stream import AnswerStream
-from gateway.protect.compose import by_record, expires_field
+from gateway.protect.compose import by_record, expires_header
 from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_answer
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
@@ -41,7 +41,7 @@ from gateway.protect.leases import Lease
 from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.stopwatch import Stopwatch
-from gateway.store.base import Indefinite, Rejected, Store, StoreError
+from gateway.store.base import Indefinite, Store, StoreError, Unstorable
 from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 
 _PAUSE_SECONDS_MIN: Final = 0.05
@@ -62,7 +62,7 @@ class Attempt:
         lease: Lease,
         store: Store,
         journaling: Journaling,
-        herald: Herald,
+        events: Events,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._operation = operation
@@ -70,7 +70,7 @@ class Attempt:
         self._lease = lease
         self._store = store
         self._journaling = journaling
-        self._herald = herald
+        self._events = events
         self._loop = loop
 
     async def run(self) -> None:
@@ -90,8 +90,8 @@ class Attempt:
     def _interrupted(self) -> Reply:
         """What can be said when everything stops here: as much as `last_word` says, which may still be recorded."""
         if isinstance(self._operation.last_word, Release | Forget):
-            return self._claimed.refuse(Word.OVERLOADED, 503)
-        return self._claimed.refuse(Word.IN_DOUBT, 503)
+            return self._claimed.refuse(Verdict.OVERLOADED, 503)
+        return self._claimed.refuse(Verdict.IN_DOUBT, 503)
 
     async def _forward(self) -> Conclusion:
         request = self._claimed.request
@@ -168,7 +168,7 @@ class Attempt:
                 said_seconds = started
             try:
                 result = await self._apply(conclusion.command)
-            except Rejected:
+            except Unstorable:
                 less = without_answer(conclusion)
                 if less is None:
                     raise
@@ -210,8 +210,8 @@ class Attempt:
         except StoreError:
             return None
         reply = conclusion.reply
-        if reply.word is Word.STORED:
-            reply = replace(reply, word=Word.JOURNALED)
+        if reply.verdict is Verdict.STORED:
+            reply = replace(reply, verdict=Verdict.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
         is_answer = isinstance(conclusion.command, Complete)
         return AttemptResult(
@@ -223,8 +223,8 @@ class Attempt:
 
         That nothing was sent is true whatever the record says.
         """
-        is_unsent = conclusion.outcome.word is Word.UPSTREAM_UNREACHABLE
-        reply = conclusion.reply if is_unsent else self._claimed.refuse(Word.IN_DOUBT, 503)
+        is_unsent = conclusion.outcome.verdict is Verdict.UPSTREAM_UNREACHABLE
+        reply = conclusion.reply if is_unsent else self._claimed.refuse(Verdict.IN_DOUBT, 503)
         self._operation.publish(AttemptResult(reply, reply), is_final=False)
         abort_stream(conclusion.reply)
 
@@ -234,7 +234,7 @@ class Attempt:
         others: Reply | Snapshot | None
         match result:
             case Applied(snapshot):
-                self._herald.state(
+                self._events.publish(
                     OperationSettled(
                         identity.route,
                         identity.operation_id,
@@ -247,10 +247,10 @@ class Attempt:
                 )
                 reply = conclusion.reply
                 # Recognised so late that it is replayed no more, it has no such time.
-                if reply.word is Word.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
-                    headers = (*reply.headers, expires_field(snapshot.record))
+                if reply.verdict is Verdict.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
+                    headers = (*reply.headers, expires_header(snapshot.record))
                     # Written out, for every new key comes here: `replace` looks at each field by its name.
-                    reply = Reply(reply.status, reply.reason, headers, reply.body, reply.word, reply.length)
+                    reply = Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length)
                 others = conclusion.shared
                 if others is None:
                     # Held up here, others may have come when what the store saw was over.
@@ -260,11 +260,11 @@ class Attempt:
                     reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
                 )
             case Lapsed(snapshot) | Fenced(snapshot):
-                self._herald.state(
+                self._events.publish(
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
                 )
                 abort_stream(conclusion.reply)
-                reply = by_record(snapshot, request, free_word=Word.IN_DOUBT)
+                reply = by_record(snapshot, request, free_verdict=Verdict.IN_DOUBT)
                 # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot

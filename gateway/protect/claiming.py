@@ -47,10 +47,10 @@ from gateway.store.base import (
     Amnesic,
     Indefinite,
     NotApplied,
-    Rejected,
     Store,
     StoreError,
-    Withheld,
+    Unreadable,
+    Unstorable,
     boot_seconds,
 )
 
@@ -224,7 +224,7 @@ class Claiming:
         try:
             async with asyncio.timeout_at(until):
                 snapshot = await self._store.read(operation_id)
-        except (Amnesic, Withheld) as error:
+        except (Amnesic, Unreadable) as error:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
@@ -267,10 +267,10 @@ class Claiming:
                         if not is_definite:
                             self._pursue(pursuit.unexecuted())
                         return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
-                    except (NotApplied, Rejected, Withheld) as error:
+                    except (NotApplied, Unstorable, Unreadable) as error:
                         # After a lost answer, whoever is at the key may be the statement that it was the answer to.
-                        is_withheld |= isinstance(error, Withheld)
-                        is_refused, detail = is_withheld or isinstance(error, Rejected), str(error)
+                        is_withheld |= isinstance(error, Unreadable)
+                        is_refused, detail = is_withheld or isinstance(error, Unstorable), str(error)
                         if is_definite:
                             return Unavailable(detail, is_definite=True, is_refused=is_refused)
                     else:
@@ -315,7 +315,7 @@ class Claiming:
                 ending = _last_word_of(pursuit, await self._record_of(pursuit.command))
                 if ending is not None:
                     await self._store.apply(ending)
-            except Rejected:
+            except Unstorable:
                 # It never arrived, and its connection is gone.
                 return
             except StoreError:

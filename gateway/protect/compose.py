@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot
 from gateway.core.recovery import for_repeats, retry_after_seconds
-from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Wait, Word
+from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
@@ -19,7 +19,7 @@ from gateway.protect.reply import Reply, http_date
 from gateway.protect.route import Route
 
 
-def expires_field(record: Record) -> tuple[bytes, bytes]:
+def expires_header(record: Record) -> tuple[bytes, bytes]:
     """Until when the record is replayed, as an HTTP date on the store's clock: the same in every answer."""
     return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
 
@@ -32,10 +32,10 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     headers = (*stored.headers, (b"Idempotent-Replayed", b"true"))
     if record.replay_until_us:
         # Not known while the durable store has yet to record it.
-        headers += (expires_field(record),)
-    word = Word.RECOVERED if record.last_event is Event.PROVE else Word.REPLAYED
+        headers += (expires_header(record),)
+    verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
     decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
-    return Reply(stored.status, stored.reason, headers, stored.body, word, len(stored.body), decode_for)
+    return Reply(stored.status, stored.reason, headers, stored.body, verdict, len(stored.body), decode_for)
 
 
 def shared_with(reply: Reply, request_headers: Headers) -> Reply:
@@ -47,27 +47,27 @@ def shared_with(reply: Reply, request_headers: Headers) -> Reply:
 
 def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> tuple[bytes, ...] | None:
     """The request's `Accept-Encoding` values where the body is in a coding that they do not accept."""
-    accepted = field_values(request_headers, b"accept-encoding")
+    accepted = header_values(request_headers, b"accept-encoding")
     return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
-def by_record(snapshot: Snapshot, request: KeyedRequest, *, free_word: Word) -> Reply:
-    """What rules 9 to 14 say of the record to somebody who does not claim, now; `free_word` as in `by_judgement`."""
-    return by_judgement(request.judge(snapshot), snapshot, request, free_word=free_word)
+def by_record(snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
+    """What rules 9 to 14 say of the record to somebody who does not claim, now; `free_verdict` as in `by_judgement`."""
+    return by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
 
 
-def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_word: Word) -> Reply:
+def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
     """What somebody gets who does not claim, where the record was judged so and nobody is waited for.
 
-    `free_word` is the word where the record is free: `released` for a waiter, who may try again, and `in-doubt` for a
-    holder whose own answer was fenced off.
+    `free_verdict` is that of a record that is free: `released` for a waiter, who may try again, and `in-doubt` for a
+    holder whose own result was fenced off.
     """
     route = request.route
     match judgement:
         case Replay(record):
             return replay_of(record, request.head.headers)
-        case Refuse(word, record):
-            return refuse_by(word, record, route)
+        case Refuse(verdict, record):
+            return refuse_by(verdict, record, route)
         case Doubt(record, is_same):
             return _in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
@@ -80,23 +80,23 @@ def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest
         case Claimable():
             # For a holder the store has forgotten the attempt, and with it what a repeat could be sent again for.
             return refuse(
-                free_word,
+                free_verdict,
                 shape=route.shape,
-                status=502 if free_word is Word.IN_DOUBT else None,
+                status=502 if free_verdict is Verdict.IN_DOUBT else None,
                 operation_id=request.identity.operation_id,
             )
         case _:
             assert_never(judgement)
 
 
-def refuse_by(word: Word, record: Record, route: Route) -> Reply:
+def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
     """Rules 9, 11 and 12 with the statuses that the route chose."""
     status, why = None, None
-    if word is Word.KEY_REUSED:
+    if verdict is Verdict.KEY_REUSED:
         status, why = route.mismatch_status, _why_incomparable(record, route)
-    elif word is Word.KEY_EXPIRED:
+    elif verdict is Verdict.KEY_EXPIRED:
         status = route.retention.expired_status
-    reply = refuse(word, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+    reply = refuse(verdict, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
     return reply if why is None else replace(reply, why=why)
 
 
@@ -104,7 +104,7 @@ def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool
     """Rule 14, with what a repeat can do about it. `is_same`: as in `Doubt`."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
-        Word.IN_DOUBT,
+        Verdict.IN_DOUBT,
         shape=route.shape,
         operation_id=record.identity.operation_id,
         record=record,
@@ -126,7 +126,7 @@ def in_flight(
 ) -> Reply:
     """Rule 13 after the wait. Come back after as long again as it has run so far, within its lease."""
     return refuse(
-        Word.IN_FLIGHT,
+        Verdict.IN_FLIGHT,
         shape=route.shape,
         status=route.in_flight.status if status is None else status,
         operation_id=record.identity.operation_id,

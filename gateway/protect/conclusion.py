@@ -14,9 +14,9 @@ from gateway.core.message import Headers, ResponseHead, StoredResponse
 from gateway.core.operation import Abandon, Complete, Event, Forget, LastWord, Record, Release
 from gateway.core.outcome import Outcome, conclude_answered, conclude_not_sent, conclude_unknown, windows_us
 from gateway.core.recovery import answered_doubt, for_repeats
-from gateway.core.replay import kept_fields, stored_response
-from gateway.core.verdict import Word
-from gateway.protect.forwarding import response_fields
+from gateway.core.replay import kept_headers, stored_response
+from gateway.core.verdict import Verdict
+from gateway.protect.forwarding import response_headers
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, ResponseStream
@@ -53,8 +53,8 @@ class ClaimedRequest:
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
         why = f"{reason}: {detail}"
         # In doubt because of an earlier attempt: a 503 would say that an answer to this one has yet to be recorded.
-        status = 502 if outcome.word is Word.IN_DOUBT else status_of(reason)
-        reply = replace(self.refuse(outcome.word, status), why=why)
+        status = 502 if outcome.verdict is Verdict.IN_DOUBT else status_of(reason)
+        reply = replace(self.refuse(outcome.verdict, status), why=why)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
 
     def unknown(
@@ -62,7 +62,7 @@ class ClaimedRequest:
     ) -> Conclusion:
         """A byte may have left, and no complete response came."""
         outcome = conclude_unknown()
-        reply = self.refuse(outcome.word, status_of(reason))
+        reply = self.refuse(outcome.verdict, status_of(reason))
         return Conclusion(
             outcome,
             self._command(outcome, reason if upstream_status is None else answered_doubt(upstream_status, reason)),
@@ -90,11 +90,13 @@ class ClaimedRequest:
         stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
         shared = None
         if is_stored and outcome.event in (Event.RELEASE, Event.ABANDON):
-            shared = Reply(head.status, head.reason, kept_fields(method, head, route.keep), body, outcome.word, length)
+            shared = Reply(
+                head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length
+            )
         return Conclusion(
             outcome,
             self._command(outcome, answered_doubt(head.status), stored, head.headers),
-            Reply(head.status, head.reason, response_fields(head.headers), body, outcome.word, length),
+            Reply(head.status, head.reason, response_headers(head.headers), body, outcome.verdict, length),
             shared,
             f"answered {head.status}",
             upstream_seconds,
@@ -111,10 +113,10 @@ class ClaimedRequest:
         """Something may have been sent under this claim."""
         return Abandon(*self._ids, doubt)
 
-    def refuse(self, word: Word, status: int) -> Reply:
+    def refuse(self, verdict: Verdict, status: int) -> Reply:
         """A problem about this operation."""
         return refuse(
-            word,
+            verdict,
             shape=self.request.route.shape,
             status=status,
             operation_id=self.request.identity.operation_id,
@@ -153,12 +155,12 @@ def without_answer(conclusion: Conclusion) -> Conclusion | None:
     command = conclusion.command
     if not isinstance(command, Complete) or command.response == _bare(command.response):
         return None
-    outcome = Outcome(Event.COMPLETE, Word.RESPONSE_NOT_STORED)
+    outcome = Outcome(Event.COMPLETE, Verdict.RESPONSE_NOT_STORED)
     return replace(
         conclusion,
         outcome=outcome,
         command=replace(command, response=_bare(command.response)),
-        reply=replace(conclusion.reply, word=outcome.word),
+        reply=replace(conclusion.reply, verdict=outcome.verdict),
     )
 
 

@@ -20,8 +20,8 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Snapshot
-from gateway.core.verdict import Word
-from gateway.observe.facts import Herald
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import Events
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
@@ -58,7 +58,7 @@ class Coordinator:
         leases: Leases,
         waiting: Waiting,
         prober: Prober,
-        herald: Herald,
+        events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
         look: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
@@ -71,8 +71,8 @@ class Coordinator:
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
-        self._herald = herald
-        self._operations = Operations(store, journaling, claiming, leases, herald)
+        self._events = events
+        self._operations = Operations(store, journaling, claiming, leases, events)
         self._duplicates = Duplicates(
             store=store,
             journaling=journaling,
@@ -109,8 +109,8 @@ class Coordinator:
         """
         trace = RequestTrace(incoming.head, route, self._loop.time())
         reply = await self._respond(incoming, route, trace)
-        if isinstance(reply, Reply) and reply.word is not None:
-            self._herald.state(trace.answered(reply.word, reply.status, reply.why))
+        if isinstance(reply, Reply) and reply.verdict is not None:
+            self._events.publish(trace.answered(reply.verdict, reply.status, reply.why))
         return reply
 
     async def drain(self, timeout_seconds: float) -> Drained:
@@ -163,7 +163,7 @@ class Coordinator:
                     found = await self._duplicates.by_sight(found.snapshot, request, trace)
                 if found is not None:
                     return found
-            return _refuse(request, Word.OVERLOADED, detail="Others keep changing the record of this key.")
+            return _refuse(request, Verdict.OVERLOADED, detail="Others keep changing the record of this key.")
         finally:
             is_operations = operation is not None and operation.keeps_body
             if not is_operations and not isinstance(found, Untouched):
@@ -190,7 +190,7 @@ class Coordinator:
         if operation is None and self._journaling.holds(request.identity.operation_id):
             return await self._duplicates.by_journal(request, trace)
         if operation is None:
-            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+            return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
         match admission:
             case Granted():
@@ -245,24 +245,24 @@ class Coordinator:
         """
         _LOG.debug("a claim was not possible: %s", admission.detail)
         if self._is_draining:
-            return _refuse(request, Word.OVERLOADED, detail=_SHUTTING_DOWN)
+            return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
             # This store is there, and says that the key may have been used.
-            return _refuse(request, Word.STORE_AMNESIA)
+            return _refuse(request, Verdict.STORE_AMNESIA)
         is_wanted = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if is_wanted and not admission.is_refused:
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
-            return Untouched(incoming, Word.UNPROTECTED)
-        return _refuse(request, Word.STORE_UNAVAILABLE)
+            return Untouched(incoming, Verdict.UNPROTECTED)
+        return _refuse(request, Verdict.STORE_UNAVAILABLE)
 
 
 def _overloaded(route: Route, detail: str) -> Reply:
-    return refuse(Word.OVERLOADED, shape=route.shape, detail=detail)
+    return refuse(Verdict.OVERLOADED, shape=route.shape, detail=detail)
 
 
-def _refuse(request: KeyedRequest, word: Word, *, detail: str | None = None) -> Reply:
+def _refuse(request: KeyedRequest, verdict: Verdict, *, detail: str | None = None) -> Reply:
     return refuse(
-        word,
+        verdict,
         shape=request.route.shape,
         operation_id=request.identity.operation_id,
         detail=detail,

@@ -17,7 +17,7 @@ from typing import Final
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
-from gateway.core.message import Headers, field_values, list_members
+from gateway.core.message import Headers, header_values, list_members
 from gateway.core.replay import accepted_codings, accepts
 
 # The longest body that comes out of decoding. What is stored is 1 MiB by default; a bomb grows a thousandfold.
@@ -62,12 +62,12 @@ def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[b
 
 def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> bool:
     """Whether `decode_unaccepted` has anything to decode; asked of the fields alone."""
-    return bool(field_values(headers, b"content-encoding")) and bool(_parted(headers, body, accept_encoding)[1])
+    return bool(header_values(headers, b"content-encoding")) and bool(_parted(headers, body, accept_encoding)[1])
 
 
 def _parted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The codings that stay and those to be undone, each in the order in which they were applied."""
-    codings = [coding for coding in list_members(field_values(headers, b"content-encoding")) if coding != b"identity"]
+    codings = [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
     if not codings or not body:
         return codings, []
     allowed = accepted_codings(accept_encoding)
@@ -80,9 +80,9 @@ def _parted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> 
 
 def _may_transform(headers: Headers) -> bool:
     """RFC 9111 section 5.2.2.6; and a byte range of a coded representation cannot be decoded alone."""
-    if field_values(headers, b"content-range"):
+    if header_values(headers, b"content-range"):
         return False
-    return b"no-transform" not in list_members(field_values(headers, b"cache-control"))
+    return b"no-transform" not in list_members(header_values(headers, b"cache-control"))
 
 
 def _accepts_identity(allowed: dict[bytes, bool] | None) -> bool:

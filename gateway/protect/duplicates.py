@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
-from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Wait, Word
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Verdict, Wait
 from gateway.protect.compose import by_judgement, by_record, in_flight, shared_with
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
@@ -84,7 +84,7 @@ class Duplicates:
         if not isinstance(judgement, Replay | Refuse):
             return None
         trace.attempt = judgement.record.attempts
-        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
+        return by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
     async def by_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
@@ -93,7 +93,7 @@ class Duplicates:
         except StoreError as error:
             _LOG.error("the journal cannot be read: %s", error)
             return refuse(
-                Word.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
+                Verdict.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
             )
         if snapshot is None:
             return None
@@ -154,7 +154,7 @@ class Duplicates:
                     overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
         except StoreError as error:
             _LOG.debug("nobody can tell what others made of an operation: %s", error)
-            return refuse(Word.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
+            return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
             reply_by_record = await self._by_sight(overtaken, request, trace)
             return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
@@ -207,7 +207,7 @@ class Duplicates:
                         latest = await self._waiting.wait_settled(operation_id, wait_seconds)
                 if latest is not None:
                     return _after_wait(latest, request)
-        return by_judgement(judgement, snapshot, request, free_word=Word.RELEASED)
+        return by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
     def _patience_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
         """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
@@ -230,7 +230,7 @@ class Duplicates:
 
 def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
     """What a waiter gets when its wait is over: what the record says, never a claim."""
-    return by_record(snapshot, request, free_word=Word.RELEASED)
+    return by_record(snapshot, request, free_verdict=Verdict.RELEASED)
 
 
 def _patience(request: KeyedRequest) -> tuple[float, int | None]:

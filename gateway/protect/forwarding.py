@@ -22,10 +22,10 @@ from gateway.core.message import (
     NameTable,
     RequestHead,
     connection_options,
-    is_forwarding_field,
+    is_forwarding_header,
     values_by_name,
 )
-from gateway.core.replay import GATEWAY_FIELDS
+from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
 from gateway.protect.preference import without_wait
 
@@ -33,7 +33,7 @@ from gateway.protect.preference import without_wait
 SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
-_NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_FIELDS
+_NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
 
@@ -121,9 +121,9 @@ def _key_to_send(execution: Execution) -> bytes | None:
             assert_never(execution.key)
 
 
-def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
+def response_headers(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
-    options = _named_fields(headers)
+    options = _named_headers(headers)
     if not upgraded and not options:
         return tuple([field for field in headers if _FOR_CLIENTS[field[0]]])
     dropped = _NOT_FOR_CLIENTS | options
@@ -133,7 +133,7 @@ def response_fields(headers: Headers, *, upgraded: bool = False) -> Headers:
     return (*kept, (b"Connection", b"Upgrade"))
 
 
-def _named_fields(headers: Headers) -> frozenset[bytes]:
+def _named_headers(headers: Headers) -> frozenset[bytes]:
     """The fields that are there and that `Connection` names: mostly none, for it mostly says `keep-alive`."""
     options = connection_options(headers)
     return options.intersection(values_by_name(headers)) if options else options
@@ -154,7 +154,7 @@ def _kind_of(field: bytes) -> int:
         kind = _HOST
     elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
         kind = _DROPPED
-    elif is_forwarding_field(name):
+    elif is_forwarding_header(name):
         kind = _FORWARDING
     elif folded.startswith(_ENVOY_PREFIX):
         kind = _ENVOY
@@ -174,7 +174,7 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
     `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for. From a
     protected request Envoy's instructions go too, and the wait that it prefers.
     """
-    options = _named_fields(headers)
+    options = _named_headers(headers)
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
     fields: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None

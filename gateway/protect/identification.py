@@ -17,10 +17,10 @@ from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead, field_values
+from gateway.core.message import RequestHead, header_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.verdict import Judgement, Word, judge
+from gateway.core.verdict import Judgement, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
 from gateway.protect.hop import Hop
 from gateway.protect.problem import refuse
@@ -97,7 +97,7 @@ class Identifying:
             elif not isinstance(scope, Scope):
                 found = _refuse_scope(scope, route)
             elif isinstance(key, KeyFault):
-                found = refuse(Word.KEY_INVALID, shape=route.shape, detail=key.detail)
+                found = refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
             else:
                 sha256 = body.digest
                 digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
@@ -115,13 +115,13 @@ class Identifying:
                     incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
-            return refuse(Word.OVERLOADED, shape=route.shape, detail="Too many request bodies are on their way.")
+            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are on their way.")
         except SpoolFailed as error:
             _LOG.error("%s", error)
-            return refuse(Word.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
+            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
         if body is None:
             detail = f"The limit is {route.body_bytes_max} bytes."
-            return refuse(Word.BODY_TOO_LARGE, shape=route.shape, detail=detail)
+            return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
     def _keyed(
@@ -152,8 +152,8 @@ def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
         detail = f"{key_places(route.key)} is missing."
-        return refuse(Word.KEY_MISSING, shape=route.shape, detail=detail)
-    return Untouched(incoming, Word.UNKEYED)
+        return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
+    return Untouched(incoming, Verdict.UNKEYED)
 
 
 def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
@@ -161,9 +161,9 @@ def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
     match scope:
         case ScopeMissing(detail, is_credential):
             challenge = _CHALLENGE if is_credential else None
-            return refuse(Word.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
+            return refuse(Verdict.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
         case ScopeUnsuitable(detail):
-            return refuse(Word.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)
+            return refuse(Verdict.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)
         case _:
             assert_never(scope)
 
@@ -173,6 +173,6 @@ def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key)
     if not isinstance(route.recovery, Probe):
         return None
     values = probe_values(route.recovery, head.target, operation_id, key.text)
-    hosts = field_values(head.headers, b"host")
+    hosts = header_values(head.headers, b"host")
     forwarding = route.target.forwarding
     return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
-from gateway.observe.facts import Herald, JournalFailed, OutcomeJournaled
+from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
 from gateway.store.journal import EntryId, Journal
 
@@ -40,9 +40,9 @@ class _Kept:
 class Journaling:
     """The journal as attempts see it."""
 
-    def __init__(self, journal: Journal, herald: Herald, *, clock: Callable[[], float] = boot_seconds) -> None:
+    def __init__(self, journal: Journal, events: Events, *, clock: Callable[[], float] = boot_seconds) -> None:
         self._journal = journal
-        self._herald = herald
+        self._events = events
         self._clock = clock
         self._kept: dict[UUID, _Kept] = {}
         self._is_failing = False
@@ -74,11 +74,11 @@ class Journaling:
             if isinstance(error, TimeoutError):
                 error = Indefinite("the journal did not answer in time")
             if isinstance(error, StoreError):
-                self._herald.state(JournalFailed(str(error), is_first=not self._is_failing))
+                self._events.publish(JournalFailed(str(error), is_first=not self._is_failing))
                 self._is_failing = True
             raise error
         self._is_failing = False
-        self._herald.state(
+        self._events.publish(
             OutcomeJournaled(
                 record.identity.route,
                 operation_id,

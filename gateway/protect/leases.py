@@ -31,7 +31,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Record, Renew, Result, Snapshot, microseconds
-from gateway.observe.facts import Herald, LeaseLost, LoopStalled
+from gateway.observe.facts import Events, LeaseLost, LoopStalled
 from gateway.store.base import Store, StoreError, boot_seconds
 
 _LOG = logging.getLogger("gateway")
@@ -68,10 +68,10 @@ class Leases:
     """All leases of this process. `lease_seconds` is the length that claims and renewals ask for."""
 
     def __init__(
-        self, store: Store, herald: Herald, *, lease_seconds: float, clock: Callable[[], float] = boot_seconds
+        self, store: Store, events: Events, *, lease_seconds: float, clock: Callable[[], float] = boot_seconds
     ) -> None:
         self._store = store
-        self._herald = herald
+        self._events = events
         self._clock = clock
         # A set that keeps the order in which they were granted.
         self._held: dict[Lease, None] = {}
@@ -109,7 +109,7 @@ class Leases:
         lag = now - self._last_beat_seconds - self.pass_seconds
         self._last_beat_seconds = now
         if lag > self.lease_seconds / 6:
-            self._herald.state(LoopStalled(lag))
+            self._events.publish(LoopStalled(lag))
         for lease in self._held:
             if lease.renew_at_seconds <= now and not lease.is_renewing:
                 lease.is_renewing = True
@@ -153,7 +153,7 @@ class Leases:
             case Applied(snapshot) | Lapsed(snapshot) | Fenced(snapshot):
                 lease.trusted_until_seconds = 0.0
                 lease.renew_at_seconds = float("inf")
-                self._herald.state(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
+                self._events.publish(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
 
     def _trust(self, lease: Lease, record: Record, now_us: int, started_seconds: float) -> None:
         # No more was asked for. A store's clock that was set back since shows more, and a sweep takes that away.

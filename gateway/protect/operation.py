@@ -14,7 +14,7 @@ import asyncio
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import LastWord, Record, Snapshot
-from gateway.observe.facts import EndedUnanswered, Herald
+from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
@@ -49,8 +49,8 @@ class Operation:
 
     __slots__ = (
         "_admission",
+        "_events",
         "_first",
-        "_herald",
         "_is_first_result_final",
         "_is_overdue",
         "_lease",
@@ -65,7 +65,7 @@ class Operation:
         "started_seconds",
     )
 
-    def __init__(self, request: KeyedRequest, order: int, herald: Herald, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, request: KeyedRequest, order: int, events: Events, loop: asyncio.AbstractEventLoop) -> None:
         self.request = request
         self.order = order
         self.started_seconds = loop.time()
@@ -73,7 +73,7 @@ class Operation:
         self.last_word: LastWord | None = None
         self._record: Record | None = None
         self._lease: Lease | None = None
-        self._herald = herald
+        self._events = events
         self._loop = loop
         self._stopwatch = Stopwatch()
         self._admission: asyncio.Future[Admission] = loop.create_future()
@@ -177,11 +177,11 @@ class Operation:
         """The first caller takes nothing any more: the line in the log that its request would have had is this one."""
         reply, request = result.reply, self.request
         abort_stream(reply)
-        if is_final and reply.word is not None:
-            self._herald.state(
+        if is_final and reply.verdict is not None:
+            self._events.publish(
                 EndedUnanswered(
                     route=request.route.name,
-                    word=reply.word,
+                    verdict=reply.verdict,
                     status=reply.status,
                     duration_seconds=self._stopwatch.seconds,
                     operation_id=request.identity.operation_id,

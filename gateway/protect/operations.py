@@ -19,7 +19,7 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record, RequestInfo
 from gateway.core.recovery import Resend
-from gateway.observe.facts import Herald, OperationClaimed, OperationSettled, OperationTakenOver
+from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempt
 from gateway.protect.claiming import Claiming, Granted, Terms, Unavailable
 from gateway.protect.conclusion import ClaimedRequest
@@ -56,14 +56,14 @@ class Operations:
     """Those of one gateway process."""
 
     def __init__(
-        self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, herald: Herald
+        self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, events: Events
     ) -> None:
         """To be made with the event loop running."""
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
-        self._herald = herald
+        self._events = events
         self._loop = asyncio.get_running_loop()
         # By integers: before all else a request is looked up here, and an id is hashed by a function of Python.
         self._by_id: dict[int, Operation] = {}
@@ -90,7 +90,7 @@ class Operations:
 
     def begin(self, request: KeyedRequest) -> Operation:
         """Work on an operation that is not in flight."""
-        operation = Operation(request, self.next_order(), self._herald, self._loop)
+        operation = Operation(request, self.next_order(), self._events, self._loop)
         self._by_id[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._execute(operation))
         self._tasks[task] = operation
@@ -113,13 +113,13 @@ class Operations:
         request, record = operation.request, admission.record
         route_name, operation_id = request.route.name, request.identity.operation_id
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
-        self._herald.state(
+        self._events.publish(
             OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
         if record.carries_doubt and info is not None:
-            self._herald.state(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
+            self._events.publish(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
         claimed = ClaimedRequest(request, record, admission.is_first)
-        attempt = Attempt(operation, claimed, lease, self._store, self._journaling, self._herald, self._loop)
+        attempt = Attempt(operation, claimed, lease, self._store, self._journaling, self._events, self._loop)
         operation.granted(admission, lease, claimed.release())
         try:
             await attempt.run()
@@ -165,32 +165,32 @@ class Operations:
         """Claims that were cut off just now are released if the store answers soon."""
         return Drained(unsaid=await self._claiming.close(_LAST_WORD_SECONDS))
 
-    async def _say(self, record: Record, word: LastWord, why: str) -> Drained:
+    async def _say(self, record: Record, command: LastWord, why: str) -> Drained:
         """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
         is_late = False
         try:
             async with asyncio.timeout(_LAST_WORD_SECONDS):
                 while True:
                     try:
-                        result = await self._store.apply(word)
+                        result = await self._store.apply(command)
                     except (NotApplied, Indefinite):
                         is_late = True
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
                         if isinstance(result, Applied):
-                            self._report_said(record, EVENT_OF[type(word)], why, is_late=is_late)
+                            self._report_said(record, EVENT_OF[type(command)], why, is_late=is_late)
                         return Drained(said=1)
         except (TimeoutError, StoreError):
             pass
         try:
-            await self._journaling.keep(record, word, detail=why)
+            await self._journaling.keep(record, command, detail=why)
         except StoreError:
             return Drained(unsaid=1)
         return Drained(journaled=1)
 
     def _report_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
         identity = record.identity
-        self._herald.state(
+        self._events.publish(
             OperationSettled(identity.route, identity.operation_id, record.token, event, why, None, is_late)
         )
 

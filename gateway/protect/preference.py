@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 
 # A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
 _MEMBER: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
@@ -26,7 +26,7 @@ _SECONDS_MAX: Final = 10**9
 
 def wait_preference(headers: Headers) -> int | None:
     """The seconds that the caller prefers to wait, or None. Of several `wait` the first counts (section 2)."""
-    for value in field_values(headers, b"prefer"):
+    for value in header_values(headers, b"prefer"):
         for member in _members(value):
             if _IS_WAIT.match(member):
                 return _seconds(member)

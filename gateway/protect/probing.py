@@ -46,7 +46,7 @@ from gateway.core.recovery import (
     probe_target,
 )
 from gateway.core.replay import stored_response
-from gateway.observe.facts import Herald, ProbeFinding, ProbeMade
+from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
@@ -94,7 +94,7 @@ class Prober:
     def __init__(
         self,
         store: ManagedStore,
-        herald: Herald,
+        events: Events,
         *,
         service: str,
         may_recover: Callable[[Snapshot], bool],
@@ -102,7 +102,7 @@ class Prober:
         steady_seconds: Callable[[], float],
     ) -> None:
         self._store = store
-        self._herald = herald
+        self._events = events
         self._service = service
         self._may_recover = may_recover
         self._steady_seconds = steady_seconds
@@ -215,7 +215,7 @@ class Prober:
                     finding = AskAgain("the answer that it names cannot be had")
         else:
             finding = AskAgain(heard)
-        self._herald.state(ProbeMade(route.name, record.identity.operation_id, _word(finding), _why(finding)))
+        self._events.publish(ProbeMade(route.name, record.identity.operation_id, _word(finding), _why(finding)))
         return finding, heard
 
     async def _hear(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Heard | str:

@@ -1,8 +1,8 @@
-"""What the gateway itself says when it does not pass on an answer: the error table.
+"""The gateway's own responses, where it does not pass one on: the error table.
 
-Owns titles, details, statuses and the advice on retrying, as data; one row for each word that makes a problem. It does
-not decide which word applies. A detail says what to do next, because the worst answer to doubt is a new key. Bodies are
-RFC 9457 problem documents, or Stripe's error objects where a route asks for them.
+Owns titles, details, statuses and the advice on retrying, as data; one row for each verdict that makes a problem. It
+does not decide which verdict applies. A detail says what to do next, because the worst answer to doubt is a new key.
+Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from uuid import UUID
 
 import orjson
 
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Record
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect.reply import Reply, reason_phrase
 
 Shape = Literal["problem", "stripe"]
@@ -97,11 +97,11 @@ DOUBTS: Final[Mapping[type[Recovery], Case]] = {
     ),
 }
 
-CASES: Final[Mapping[Word, Case]] = {
-    Word.REQUEST_INVALID: Case(
+CASES: Final[Mapping[Verdict, Case]] = {
+    Verdict.REQUEST_INVALID: Case(
         400, "The request is ambiguous", "Nothing was executed. Correct the request.", False, _INVALID
     ),
-    Word.OVERLOADED: Case(
+    Verdict.OVERLOADED: Case(
         503,
         "The gateway takes no more requests now",
         "Nothing was executed. Repeat with the same key.",
@@ -109,38 +109,38 @@ CASES: Final[Mapping[Word, Case]] = {
         _API,
         retry_after_seconds=1,
     ),
-    Word.KEY_MISSING: Case(
+    Verdict.KEY_MISSING: Case(
         400,
         "Idempotency-Key is missing",
         "This operation needs an idempotency key. Nothing was executed. Send a key that is new for this intent.",
         False,
         _INVALID,
     ),
-    Word.SCOPE_MISSING: Case(
+    Verdict.SCOPE_MISSING: Case(
         400,
         "The caller is not identified",
         "Nothing was executed. Identify yourself as this API requires.",
         False,
         _INVALID,
     ),
-    Word.SCOPE_UNSUITABLE: Case(
+    Verdict.SCOPE_UNSUITABLE: Case(
         400,
         "The credential does not identify the caller for long enough",
         "Nothing was executed. Use a credential that stays the same over retries.",
         False,
         _INVALID,
     ),
-    Word.BODY_TOO_LARGE: Case(
+    Verdict.BODY_TOO_LARGE: Case(
         413, "The request body is too large", "Nothing was executed. Send a shorter body.", False, _INVALID
     ),
-    Word.KEY_INVALID: Case(
+    Verdict.KEY_INVALID: Case(
         400,
         "Idempotency-Key is invalid",
         "Nothing was executed. Send one key of 1 to 255 visible ASCII characters.",
         False,
         _IDEMPOTENCY,
     ),
-    Word.STORE_UNAVAILABLE: Case(
+    Verdict.STORE_UNAVAILABLE: Case(
         503,
         "The record of operations cannot be reached",
         "Nothing was executed. Repeat with the same key.",
@@ -148,7 +148,7 @@ CASES: Final[Mapping[Word, Case]] = {
         _API,
         retry_after_seconds=1,
     ),
-    Word.STORE_AMNESIA: Case(
+    Verdict.STORE_AMNESIA: Case(
         503,
         "The record of operations was lost in part",
         "It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, "
@@ -157,7 +157,7 @@ CASES: Final[Mapping[Word, Case]] = {
         _API,
         retry_after_seconds=60,
     ),
-    Word.KEY_REUSED: Case(
+    Verdict.KEY_REUSED: Case(
         422,
         "Idempotency-Key is already used",
         "This key was used at {time} for a different request. Nothing was executed. Use a new key for a new intent.",
@@ -167,7 +167,7 @@ CASES: Final[Mapping[Word, Case]] = {
         # The only client error that Stripe's libraries raise as their IdempotencyError.
         stripe_status=400,
     ),
-    Word.RESPONSE_NOT_STORED: Case(
+    Verdict.RESPONSE_NOT_STORED: Case(
         409,
         "The first answer was not kept",
         "The first request was answered with {status}; its answer was not kept. Do not repeat it under a new key. "
@@ -176,7 +176,7 @@ CASES: Final[Mapping[Word, Case]] = {
         _IDEMPOTENCY,
         is_terminal=True,
     ),
-    Word.KEY_EXPIRED: Case(
+    Verdict.KEY_EXPIRED: Case(
         410,
         "Idempotency-Key has expired",
         "This key completed at {time} ({status}); its answer is no longer kept. Nothing was executed now.",
@@ -184,7 +184,7 @@ CASES: Final[Mapping[Word, Case]] = {
         _IDEMPOTENCY,
         is_terminal=True,
     ),
-    Word.IN_FLIGHT: Case(
+    Verdict.IN_FLIGHT: Case(
         409,
         "A request is outstanding for this Idempotency-Key",
         "The first request is still running. Repeat with the same key.",
@@ -193,8 +193,8 @@ CASES: Final[Mapping[Word, Case]] = {
         retry_after_seconds=1,
         stripe_code="idempotency_key_in_use",
     ),
-    Word.IN_DOUBT: DOUBTS[Hold],
-    Word.RELEASED: Case(
+    Verdict.IN_DOUBT: DOUBTS[Hold],
+    Verdict.RELEASED: Case(
         503,
         "The first request had no effect",
         "The first request had no effect. Repeat with the same key.",
@@ -202,7 +202,7 @@ CASES: Final[Mapping[Word, Case]] = {
         _API,
         retry_after_seconds=1,
     ),
-    Word.UPSTREAM_UNREACHABLE: Case(
+    Verdict.UPSTREAM_UNREACHABLE: Case(
         502,
         "The service cannot be reached",
         "The service could not be reached; nothing was sent. Repeat with the same key.",
@@ -214,7 +214,7 @@ CASES: Final[Mapping[Word, Case]] = {
 
 # Words that are said beside an answer of the service. They make no problem.
 ANSWERED: Final = frozenset(
-    (Word.UNKEYED, Word.UNPROTECTED, Word.REPLAYED, Word.RECOVERED, Word.STORED, Word.JOURNALED)
+    (Verdict.UNKEYED, Verdict.UNPROTECTED, Verdict.REPLAYED, Verdict.RECOVERED, Verdict.STORED, Verdict.JOURNALED)
 )
 
 _NOT_YET_KEPT: Final = (
@@ -224,7 +224,7 @@ _NOT_YET_KEPT: Final = (
 
 
 def refuse(
-    word: Word,
+    verdict: Verdict,
     *,
     shape: Shape = "problem",
     status: int | None = None,
@@ -243,11 +243,11 @@ def refuse(
     that nothing durable took with 503; `recovery` says what a repeat does about it, None: nothing. Raises ValueError
     for a word that is said beside an answer only.
     """
-    case = CASES.get(word)
-    if word is Word.IN_DOUBT and recovery is not None:
+    case = CASES.get(verdict)
+    if verdict is Verdict.IN_DOUBT and recovery is not None:
         case = DOUBTS[type(recovery)]
     if case is None:
-        raise ValueError(f"{word} is said beside an answer of the service and makes no problem")
+        raise ValueError(f"{verdict} is said beside an answer of the service and makes no problem")
     if status is None:
         status = case.status if authenticate is None else 401
     if shape == "stripe" and status == case.status and case.stripe_status is not None:
@@ -256,7 +256,7 @@ def refuse(
         operation_id = record.identity.operation_id
     retryable, is_terminal = case.retryable, case.is_terminal
     text = _detail(case, record, operation_id)
-    if word is Word.IN_DOUBT and status != 409:
+    if verdict is Verdict.IN_DOUBT and status != 409:
         # About this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
         is_terminal = False
         if status == 503:
@@ -269,8 +269,8 @@ def refuse(
     advice = _RETRY if case.ends_by_retry else _NO_RETRY if is_terminal else ()
     headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
     if status == 204:
-        return Reply(status, reason_phrase(status), headers, b"", word)
-    return _reply(word, case, shape, status, headers, text, retryable, operation_id)
+        return Reply(status, reason_phrase(status), headers, b"", verdict)
+    return _reply(verdict, case, shape, status, headers, text, retryable, operation_id)
 
 
 def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
@@ -290,7 +290,7 @@ def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
 
 
 def _reply(
-    word: Word,
+    verdict: Verdict,
     case: Case,
     shape: Shape,
     status: int,
@@ -300,23 +300,23 @@ def _reply(
     operation_id: UUID | None,
 ) -> Reply:
     about = {"operation_id": str(operation_id)} if operation_id is not None else {}
-    error = {"type": case.stripe_type, "code": case.stripe_code or word.value, "message": text}
+    error = {"type": case.stripe_type, "code": case.stripe_code or verdict.value, "message": text}
     if shape == "stripe":
         media_type = b"application/json"
         document: dict[str, Any] = {"error": {**error, "retryable": retryable, **about}}
     else:
         media_type = b"application/problem+json"
         document = {
-            "type": TYPE_PREFIX + word.value,
+            "type": TYPE_PREFIX + verdict.value,
             "title": case.title,
             "status": status,
             "detail": text,
-            "code": word.value,
+            "code": verdict.value,
             "retryable": retryable,
             **about,
             "error": error,
         }
-    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *headers), _json(document), word)
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *headers), _json(document), verdict)
 
 
 def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: bytes | None) -> Headers:
@@ -336,8 +336,8 @@ def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str
     response = None
     if record is not None:
         response = record.response
-        moment = record.completed_us if case is CASES[Word.KEY_EXPIRED] else record.first_claimed_us
-    location = b"" if response is None else b"".join(field_values(response.headers, b"location")[:1])
+        moment = record.completed_us if case is CASES[Verdict.KEY_EXPIRED] else record.first_claimed_us
+    location = b"" if response is None else b"".join(header_values(response.headers, b"location")[:1])
     if not location:
         text = text.replace(" See {location}.", "")
     if response is None:

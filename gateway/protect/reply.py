@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect.hop import Hop
 
 
@@ -83,7 +83,7 @@ class Reply:
     """What the client gets.
 
     `headers` are end-to-end fields; framing, `Date` and `Connection` are the edge's. `length` is the number of bytes
-    that a stream will give, None when it is not known. `word` is None where nothing protected the request. With
+    that a stream will give, None when it is not known. `verdict` is None where nothing protected the request. With
     `decode_for`, the body is in a coding that these `Accept-Encoding` values do not accept: it is decoded before it
     goes out. `why` is for the log alone: why nothing could be sent to the upstream, or compared with the record.
     """
@@ -92,7 +92,7 @@ class Reply:
     reason: bytes
     headers: Headers
     body: bytes | ResponseStream
-    word: Word | None = None
+    verdict: Verdict | None = None
     length: int | None = None
     decode_for: tuple[bytes, ...] | None = None
     why: str | None = None
@@ -102,11 +102,11 @@ class Reply:
 class Untouched:
     """What the coordinator says of a request that nothing protects: forward it as it is, streamed.
 
-    `incoming` is the request to forward, whose body may have been read already; `word` says why it is not protected.
+    `incoming` is the request to forward, whose body may have been read already; `verdict` says why it is not protected.
     """
 
     incoming: Incoming
-    word: Word
+    verdict: Verdict
 
 
 def reason_phrase(status: int) -> bytes:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from gateway.core.message import RequestHead, field_values, trace_id_of
+from gateway.core.message import RequestHead, header_values, trace_id_of
 from gateway.core.operation import CUT, RequestInfo
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.facts import RequestAnswered
 from gateway.protect.route import Route
 from gateway.protect.stopwatch import Stopwatch
@@ -38,12 +38,12 @@ class RequestTrace:
     """The caller's preference, in seconds, where that decided how long."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def answered(self, word: Word, status: int, why: str | None) -> RequestAnswered:
+    def answered(self, verdict: Verdict, status: int, why: str | None) -> RequestAnswered:
         """The fact that it was answered so, at this moment."""
         head = self.head
         return RequestAnswered(
             route=self.route.name,
-            word=word,
+            verdict=verdict,
             status=status,
             duration_seconds=self.stopwatch.seconds,
             method=head.method.decode("latin-1"),
@@ -59,7 +59,7 @@ class RequestTrace:
 
 def request_info(head: RequestHead) -> RequestInfo:
     """The request in short; what is longer than its bound ends in `CUT`."""
-    hosts = field_values(head.headers, b"host")
+    hosts = header_values(head.headers, b"host")
     return RequestInfo(
         head.method.decode("latin-1"),
         _shown(hosts[0], _HOST_CHARS_MAX) if hosts else "",

@@ -23,7 +23,7 @@ changed.
 
 *Cancellation.* A cancelled `apply` may or may not have taken effect, like an `Indefinite` one, and disturbs no other
 caller. If it had found a record already, and was only fetching the answer of that, its `CancelledError` carries
-`KNOWN`: the caller then knows as much as `Withheld` says.
+`KNOWN`: the caller then knows as much as `Unreadable` says.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Amnesic(StoreError):
     was used since is not known. Nothing was changed."""
 
 
-class Withheld(StoreError):
+class Unreadable(StoreError):
     """This key has a record, which cannot be shown: a newer program wrote it, the answer under it cannot be had now, or
     somebody else may be about to claim it. Definitely nothing was changed.
 
@@ -82,7 +82,7 @@ class Withheld(StoreError):
     """
 
 
-class Rejected(StoreError):
+class Unstorable(StoreError):
     """This command can never be stored as it is; nothing was changed, and repeating it is useless."""
 
 
@@ -101,7 +101,7 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """What requests call. Each verb may raise `NotApplied`, `Indefinite` or `Withheld`, and a claim and `read` also
+    """What requests call. Each verb may raise `NotApplied`, `Indefinite` or `Unreadable`, and a claim and `read` also
     `Amnesic`. What else a verb raises is said with it. `operations.ManagedStore` has the rest."""
 
     async def start(self) -> None:
@@ -114,7 +114,7 @@ class Store(Protocol):
         """Give everything back. No verb is under way or follows."""
 
     async def apply(self, command: Command) -> Result:
-        """Execute one command by its row. May raise `Rejected`."""
+        """Execute one command by its row. May raise `Unstorable`."""
 
     async def read(self, operation_id: UUID) -> Snapshot:
         """The settled record as the durable truth has it, response body included."""

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
-from gateway.observe.facts import Herald, MemoryChanged, StoreCalled
+from gateway.observe.facts import Events, MemoryChanged, StoreCalled
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
 from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
@@ -55,7 +55,7 @@ class EpochGuard(Forwarding):
     def __init__(
         self,
         store: ManagedStore,
-        herald: Herald,
+        events: Events,
         serving: Serving,
         *,
         seen_file: SeenFile,
@@ -68,7 +68,7 @@ class EpochGuard(Forwarding):
         generation of each memory that is met, before anything gets to it; a generation of None is not known.
         """
         super().__init__(store)
-        self._herald = herald
+        self._events = events
         self._serving = serving
         self._seen_file = seen_file
         self._shared_note = shared_note
@@ -105,7 +105,9 @@ class EpochGuard(Forwarding):
             await asyncio.to_thread(self._witness_files.open)
         await self._call("start", self._behind.start)
         try:
-            agreement = await self._call("agree_recipes", lambda: self._behind.agree_recipes(self._serving))
+            agreement = await self._call(
+                "compare_configuration", lambda: self._behind.compare_configuration(self._serving)
+            )
             if agreement.conflicts:
                 raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
             for neighbour in agreement.neighbours:
@@ -120,8 +122,9 @@ class EpochGuard(Forwarding):
     async def _warn_of_strays(self) -> None:
         """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
         try:
-            strays = await self._call(
-                "strays", lambda: self._behind.strays(self._serving.service, self._serving.recipes)
+            count_without_route = await self._call(
+                "count_without_route",
+                lambda: self._behind.count_without_route(self._serving.service, self._serving.recipes),
             )
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             is_bug = not isinstance(error, StoreError)
@@ -129,7 +132,7 @@ class EpochGuard(Forwarding):
                 "whether keys of operations without a route are alive could not be counted: %s", error, exc_info=is_bug
             )
             return
-        for operation, alive in sorted(strays.items()):
+        for operation, alive in sorted(count_without_route.items()):
             _LOG.warning("%s", without_route(operation, alive))
 
     async def close(self) -> None:
@@ -198,7 +201,7 @@ class EpochGuard(Forwarding):
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await super().begin_epoch(memo, beyond_token)
-        self._update_amnesia(await self.look_epoch())
+        self._update_amnesia(await self.check_memory())
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._behind.watch(operation_id)
@@ -209,7 +212,7 @@ class EpochGuard(Forwarding):
         """Compare the store with what was seen of it, and write a loss down before anything is granted."""
         # All notes from before the store is asked: what is seen meanwhile is no loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
-        epoch = await ask("look_epoch", lambda: self._behind.look_epoch([note.link for note in reading.notes]))
+        epoch = await ask("check_memory", lambda: self._behind.check_memory([note.link for note in reading.notes]))
         amnesia = amnesia_of(epoch)
         why = loss(own, shared, epoch, amnesia, reading.notes)
         if why is not None:
@@ -219,7 +222,7 @@ class EpochGuard(Forwarding):
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             memo, beyond = memo_of(amnesia), amnesia.beyond
             await ask("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond))
-            epoch = await ask("look_epoch", self._behind.look_epoch)
+            epoch = await ask("check_memory", self._behind.check_memory)
         self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._unjudged = None
         self._on_met(epoch.identity, epoch.generation)
@@ -268,7 +271,7 @@ class EpochGuard(Forwarding):
         is_amnesic = epoch.now_us < amnesia.until_us
         if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
             left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
-            self._herald.state(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
+            self._events.publish(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
             self._memory_changes += is_amnesic
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
         if self._witness_files is not None:
@@ -352,7 +355,7 @@ class EpochGuard(Forwarding):
                 self._reopen(str(failure))
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
-        self._herald.state(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+        self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
 
 
 def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

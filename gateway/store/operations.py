@@ -211,7 +211,7 @@ class Epoch:
 
 
 class ManagedStore(Store, Protocol):
-    """Each verb may raise `NotApplied` or `Indefinite`; those about one operation may raise `Withheld`, too."""
+    """Each verb may raise `NotApplied` or `Indefinite`; those about one operation may raise `Unreadable`, too."""
 
     async def sweep(self, limit: int) -> Swept:
         """Write down what time has done (`lifecycle.written_down`) to at most `limit` records.
@@ -223,7 +223,7 @@ class ManagedStore(Store, Protocol):
     async def tally(self) -> Tally:
         """Count what is in doubt, settled as of now."""
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         """Remember what a gateway serves and that it runs, unless living keys would be lost by it (`recipes`).
 
         Of gateways that agree at once one is first, and the others are compared with what that one serves. Repeatable.
@@ -236,7 +236,7 @@ class ManagedStore(Store, Protocol):
         One that was not seen for `recipes.RUNNING_US` counts as stopped. Repeatable.
         """
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         """The living keys of the service's operation names that recipes are remembered of, but for these `operations`.
 
         Names without living keys are left out. Where there is such a name it goes through all records.
@@ -272,7 +272,7 @@ class ManagedStore(Store, Protocol):
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         """Which memory this is, with the witnesses of these links.
 
         A store that meets another one, or one that lacks what it acknowledged, raises `EpochChanged`, until it is
@@ -299,14 +299,16 @@ class Forwarding(ABC):
     async def tally(self) -> Tally:
         return await self._forward("tally", self._behind.tally)
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._forward("agree_recipes", lambda: self._behind.agree_recipes(serving, is_trial=is_trial))
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._forward(
+            "compare_configuration", lambda: self._behind.compare_configuration(serving, is_trial=is_trial)
+        )
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._forward("note_running", lambda: self._behind.note_running(gateway_id, is_running=is_running))
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._forward("strays", lambda: self._behind.strays(service, operations))
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._forward("count_without_route", lambda: self._behind.count_without_route(service, operations))
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._forward("find", lambda: self._behind.find(query))
@@ -325,8 +327,8 @@ class Forwarding(ABC):
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._forward("audits", lambda: self._behind.audits(operation_id))
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._forward("look_epoch", lambda: self._behind.look_epoch(links))
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._forward("check_memory", lambda: self._behind.check_memory(links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._forward("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond_token))

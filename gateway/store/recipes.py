@@ -206,7 +206,7 @@ def _in_order(rows: Iterable[Remembered]) -> list[ServedRoute]:
     return [route for _, route in sorted(ordered, key=lambda pair: pair[0])]
 
 
-def strays(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
+def count_without_route(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
     """The operations that this service is remembered to have, but for these."""
     return frozenset(row.name for row in known if row.service == service and row.operation not in operations)
 

@@ -18,8 +18,8 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result
-from gateway.observe.facts import FlushRefused, Herald, OperationSettled
-from gateway.store.base import Rejected, Store, StoreError, boot_seconds
+from gateway.observe.facts import Events, FlushRefused, OperationSettled
+from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
 from gateway.upkeep.timer import Sleep, repeat
 
@@ -54,7 +54,7 @@ class Flusher:
         self,
         store: Store,
         journal: Journal,
-        herald: Herald,
+        events: Events,
         *,
         on_flushed: Callable[[UUID, int], None],
         clock: Callable[[], float] = boot_seconds,
@@ -62,7 +62,7 @@ class Flusher:
     ) -> None:
         self._store = store
         self._journal = journal
-        self._herald = herald
+        self._events = events
         self._on_flushed = on_flushed
         self._clock = clock
         self._sleep = sleep
@@ -139,7 +139,7 @@ class Flusher:
         async def say(entry: JournalEntry) -> None:
             try:
                 result = await self._store.apply(entry.command)
-            except Rejected as error:
+            except Unstorable as error:
                 batch.refused.append((entry, f"rejected: {error}"))
             except StoreError as error:
                 batch.left.append((entry, error))
@@ -160,7 +160,7 @@ class Flusher:
             await self._journal.forget(done)
         for entry in batch.applied:
             command, event = entry.command, EVENT_OF[type(entry.command)]
-            self._herald.state(
+            self._events.publish(
                 OperationSettled(
                     entry.route, command.operation_id, command.token, event, "from the journal", None, is_late=True
                 )
@@ -174,7 +174,7 @@ class Flusher:
             await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
         for entry, why in batch.refused:
             command, event = entry.command, EVENT_OF[type(entry.command)]
-            self._herald.state(FlushRefused(entry.route, command.operation_id, command.token, event, why))
+            self._events.publish(FlushRefused(entry.route, command.operation_id, command.token, event, why))
             self._on_flushed(command.operation_id, command.token)
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from gateway.observe.facts import Herald, SweepDone
+from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import boot_seconds
 from gateway.store.operations import ManagedStore, Swept
 from gateway.upkeep.timer import Sleep, repeat
@@ -32,7 +32,7 @@ class Sweeper:
     def __init__(
         self,
         store: ManagedStore,
-        herald: Herald,
+        events: Events,
         *,
         limit: int = _BATCH_RECORDS_MAX,
         pass_seconds: float = 30.0,
@@ -40,7 +40,7 @@ class Sweeper:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._store = store
-        self._herald = herald
+        self._events = events
         self._limit = limit
         self._pass_seconds = pass_seconds
         self._clock = clock
@@ -72,7 +72,7 @@ class Sweeper:
             if batches:
                 duration_seconds = self._clock() - started
                 done = SweepDone(total.lapsed, total.retired, total.collected, duration_seconds, total.named)
-                self._herald.state(done)
+                self._events.publish(done)
         return total
 
     async def run(self) -> NoReturn:

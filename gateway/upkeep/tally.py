@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
-from gateway.observe.facts import Herald, TallyTaken
+from gateway.observe.facts import Events, TallyTaken
 from gateway.store.operations import ManagedStore
 from gateway.upkeep.timer import Sleep, repeat
 
@@ -18,10 +18,10 @@ class TallyTaker:
     """Takes the tally of one store every `pass_seconds` and states it."""
 
     def __init__(
-        self, store: ManagedStore, herald: Herald, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
+        self, store: ManagedStore, events: Events, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
     ) -> None:
         self._store = store
-        self._herald = herald
+        self._events = events
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
@@ -35,7 +35,7 @@ class TallyTaker:
         if self._is_stopped:
             return
         tally = await self._store.tally()
-        self._herald.state(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
+        self._events.publish(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
 
     async def run(self) -> NoReturn:
         """Take the tally for ever, until cancelled."""

@@ -133,8 +133,8 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
     """A purged answer is gone from the gateway at once; an erased key runs again."""
     async with served(store, tmp_path) as (running, admin):
         running.upstream.on("/charges", Answer(201, body=b"secret"))
-        for word in ("stored", "replayed"):
-            assert status_of(await running.send()) == (201, word)
+        for verdict in ("stored", "replayed"):
+            assert status_of(await running.send()) == (201, verdict)
         (about,) = (await admin("GET", "/operations?state=completed")).json()["operations"]
         path = f"/operations/{about['operation_id']}"
         kept = await admin("POST", f"{path}/erase", {"why": "asked to", "yes": True})
@@ -363,7 +363,7 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
 
 
 async def test_memory_that_a_newer_program_wrote_down(desk: tuple[Desk, Admin, ManualClock]) -> None:
-    """It cannot be told what was lost, nor accepted, and the answer says whose word is needed."""
+    """It cannot be told what was lost, nor accepted, and the answer says whose verdict is needed."""
     here, admin, _ = desk
     await here.store.begin_epoch(b'{"version": 2}', 0)
     for answer in (

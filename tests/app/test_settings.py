@@ -92,10 +92,10 @@ async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
     ):  # fmt: skip
         task, hold = await owner.begin()
         place.clocks.pass_time(20, other)
-        word = status_of(await other.send())[1]
+        verdict = status_of(await other.send())[1]
         hold.set()
         await task
-        return word
+        return verdict
 
 
 @shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))
@@ -149,10 +149,10 @@ async def beside_another_operation(place: Place, count: int) -> object:
     async with place.house(limits={"max_in_flight": count}) as home:
         task, hold = await home.begin("k1")
         home.upstream.on("/charges", Answer())
-        word = status_of(await home.send("k2"))[1]
+        verdict = status_of(await home.send("k2"))[1]
         hold.set()
         await task
-        return word
+        return verdict
 
 
 @shows("limits.max_header_bytes", ("1KiB", 431), ("64KiB", 200))
@@ -171,7 +171,7 @@ async def while_it_is_stopping(place: Place, delay: str) -> object:
             status = (await home.send()).status
         except OSError:
             status = None
-        home.gateway.hurry()
+        home.gateway.skip_delay()
         await stopping
         return status
 
@@ -413,20 +413,20 @@ async def kept_waiting(place: Place, seconds: str) -> object:
         task, hold = await home.begin()
         is_answered = await is_over(task)
         hold.set()
-        word = status_of(await task)[1]
-        return word if is_answered else None
+        verdict = status_of(await task)[1]
+        return verdict if is_answered else None
 
 
 @shows("upstream.response_timeout", ("200ms", "in-doubt"), ("30s", "in-flight"))
 async def given_up(place: Place, seconds: str) -> object:
     async with place.house(upstream={"answer_within": "100ms", "response_timeout": seconds}, route=AT_ONCE) as home:
         task, hold = await home.begin()
-        word, until = "in-flight", time.monotonic() + MOMENT_SECONDS
-        while word == "in-flight" and time.monotonic() < until:
-            word = str(status_of(await home.send())[1])
+        verdict, until = "in-flight", time.monotonic() + MOMENT_SECONDS
+        while verdict == "in-flight" and time.monotonic() < until:
+            verdict = str(status_of(await home.send())[1])
         hold.set()
         await task
-        return word
+        return verdict
 
 
 @shows("upstream.connect_timeout", ("200ms", True), ("30s", False))

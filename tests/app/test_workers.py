@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.channel import Channel, Errand, Report
+from gateway.app.channel import Channel, Report, StartWorker
 from gateway.app.cpus import processors, quota_processors
 from gateway.app.life import StartError
 from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
@@ -130,9 +130,9 @@ def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
 def test_a_configuration_travels(tmp_path: Path) -> None:
     """What a worker gets is what the supervisor read, secrets included."""
     whole = configured(tmp_path, admin={"token": "t" * 32}, workers=2)
-    errand = Errand(1, share_of(whole, 1, 2), {1: (3,), 2: (4,)})
-    received = pickle.loads(pickle.dumps(errand))
-    assert received.config == errand.config
+    order = StartWorker(1, share_of(whole, 1, 2), {1: (3,), 2: (4,)})
+    received = pickle.loads(pickle.dumps(order))
+    assert received.config == order.config
     assert received.config.admin.token.get_secret_value() == "t" * 32
 
 

@@ -68,7 +68,7 @@ def _counted(program: GatewayProgram, duplicates: int) -> tuple[bool, tuple[str,
     row = (
         f"{claims:.0f}",
         f"{forwarded:.0f}",
-        ", ".join(f"{count:,} {word}" for word, count in sorted(words.items())),
+        ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(words.items())),
         f"{held / 2**20:.0f}",
         f"{peak / 2**20:.0f}",
         f"{(peak - held) / 2**10 / duplicates:.1f}",

@@ -42,7 +42,7 @@ class Work:
     goal: Goal | None
     program: Program
     path: bytes
-    word: bytes | None
+    verdict: bytes | None
     repeated_keys: int = 0
     store_read: Callable[[], Writes] | None = None
 
@@ -81,7 +81,7 @@ def _works(place: Place, only: list[str]) -> list[Work]:
     """Everything that is to be measured, started."""
 
     def is_asked(name: str) -> bool:
-        return not only or any(word in name for word in only)
+        return not only or any(verdict in name for verdict in only)
 
     works = [Work(BASELINE, None, place.plain(), PROTECTED, None)]
     if is_asked("passed through, unprotected replay, same worker new key, SQLite"):
@@ -159,7 +159,7 @@ def _figures(
     before = work.store_read() if work.store_read is not None else None
     measured = load.measure(
         program.port,
-        load.Shape(work.path, body_bytes, work.word),
+        load.Shape(work.path, body_bytes, work.verdict),
         keys,
         connections=connections,
         seconds=measured_seconds,

@@ -101,8 +101,8 @@ def _round(program: GatewayProgram, plain: Program, rate: float, seconds: float)
     )
 
 
-def _paced(program: Program, word: bytes | None, rate: float, seconds: float) -> load.Measured:
-    shape = load.Shape(PROTECTED, 200, word)
+def _paced(program: Program, verdict: bytes | None, rate: float, seconds: float) -> load.Measured:
+    shape = load.Shape(PROTECTED, 200, verdict)
     return load.undisturbed(
         lambda: load.paced(program.port, shape, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds)
     )

@@ -48,7 +48,7 @@ class Shape:
 
     path: bytes
     body_bytes: int
-    word: bytes | None
+    verdict: bytes | None
     more: bytes = b""
 
     def parts(self) -> tuple[bytes, bytes]:
@@ -115,7 +115,7 @@ class _Caller(Messages):
 class _Run:
     def __init__(self, shape: Shape, keys: Iterator[bytes]) -> None:
         self.before, self.after = shape.parts()
-        self.wanted = b"" if shape.word is None else b"\r\nIdempotency-Status: " + shape.word
+        self.wanted = b"" if shape.verdict is None else b"\r\nIdempotency-Status: " + shape.verdict
         self.keys = keys
         self.answered = 0
         self.latencies: list[float] = []

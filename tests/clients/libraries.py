@@ -40,7 +40,7 @@ def route_for(library: str, path: str, **changes: Any) -> dict[str, Any]:
 class Library(Protocol):
     """A library for Python whose calls block. `row` names its row in the README.
 
-    `errors` are the exceptions that its users see, by word.
+    `errors` are the exceptions that its users see, by verdict.
     """
 
     row: str

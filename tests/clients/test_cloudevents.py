@@ -128,9 +128,11 @@ async def test_an_event_that_may_have_been_taken(mode: Mode, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "word"), [("ce-id", None, "key-missing"), ("ce-id", "a,b", "key-invalid")], ids=["none", "comma"]
+    ("name", "value", "verdict"),
+    [("ce-id", None, "key-missing"), ("ce-id", "a,b", "key-invalid")],
+    ids=["none", "comma"],
 )
-async def test_an_event_without_a_usable_name(tmp_path: Path, name: str, value: str | None, word: str) -> None:
+async def test_an_event_without_a_usable_name(tmp_path: Path, name: str, value: str | None, verdict: str) -> None:
     """It is refused, and not taken without protection. In a header a comma may part two values."""
     async with home_of(Mode("binary"), tmp_path) as home:
         message = to_binary_event(event())
@@ -138,5 +140,5 @@ async def test_an_event_without_a_usable_name(tmp_path: Path, name: str, value: 
         response = await asyncio.to_thread(
             lambda: requests.post(f"http://127.0.0.1:{home.port}{PATH}", message.body, headers=headers)
         )
-        assert (response.status_code, response.headers["Idempotency-Status"]) == (400, word)
+        assert (response.status_code, response.headers["Idempotency-Status"]) == (400, verdict)
         assert home.upstream.requests == []

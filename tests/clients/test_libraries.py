@@ -42,7 +42,7 @@ def lost(library: Library) -> Callable[[Received], Answer]:
 
 
 async def verdicts(home: House) -> Counter[str]:
-    """How many requests got which word: what the library sent, its own retries included."""
+    """How many requests got which verdict: what the library sent, its own retries included."""
     scrape = Scrape((await home.status("/metrics")).body.decode())
     return Counter(
         {

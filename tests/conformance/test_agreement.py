@@ -47,7 +47,7 @@ def of(operation: str, service: str = SERVICE) -> Hand:
 
 async def conflicts(store: Store, wanted: Serving) -> list[tuple[str, str, int, tuple[str, ...], bool]]:
     """Service, operation, living keys, heirs, and whether it is served, of all that speaks against it."""
-    agreement = await store.agree_recipes(wanted)
+    agreement = await store.compare_configuration(wanted)
     return [
         (found.service, found.operation, found.living.keys, found.heirs, found.is_served)
         for found in agreement.conflicts
@@ -59,37 +59,37 @@ async def conflicts(store: Store, wanted: Serving) -> list[tuple[str, str, int, 
 
 async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: Store) -> None:
     """A first recipe is remembered, the same is fine again, and another one is a conflict while keys are alive."""
-    assert await store.agree_recipes(recipes(charges=b"one", refunds=b"r")) == FINE
+    assert await store.compare_configuration(recipes(charges=b"one", refunds=b"r")) == FINE
     await do(store, of("charges"), Hand.claim, Hand.complete)
     await do(store, of("refunds"), Hand.claim)
-    assert await store.agree_recipes(recipes(charges=b"one")) == FINE
+    assert await store.compare_configuration(recipes(charges=b"one")) == FINE
     conflict = [(SERVICE, "charges", 1, (), False)]
     assert await conflicts(store, recipes(charges=b"two", new=b"n")) == conflict
     # Nothing of a refused agreement was remembered.
-    assert await store.agree_recipes(recipes(new=b"another", charges=b"one")) == FINE
-    assert await store.agree_recipes(recipes(frozenset(("charges",)), charges=b"two")) == FINE
+    assert await store.compare_configuration(recipes(new=b"another", charges=b"one")) == FINE
+    assert await store.compare_configuration(recipes(frozenset(("charges",)), charges=b"two")) == FINE
     assert await conflicts(store, recipes(frozenset(("refunds",)), charges=b"one")) == conflict
     await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.agree_recipes(recipes(charges=b"one")) == FINE
+    assert await store.compare_configuration(recipes(charges=b"one")) == FINE
 
 
 async def test_what_is_in_doubt_keeps_its_recipe_alive(database: Database, store: Store) -> None:
     """A key in doubt is never too old to be lost by another way of making identities, and nobody knows for how long."""
-    await store.agree_recipes(recipes(charges=b"one"))
+    await store.compare_configuration(recipes(charges=b"one"))
     await do(store, of("charges"), Hand.claim)
     await database.advance(100 * LEASE_SECONDS)
-    agreement = await store.agree_recipes(recipes(charges=b"two"))
+    agreement = await store.compare_configuration(recipes(charges=b"two"))
     assert agreement == Agreement((RecipeConflict(SERVICE, "charges", Living(1, None)),))
 
 
 async def test_until_when_keys_are_alive(database: Database, store: Store) -> None:
     """A conflict says until when the last of the keys is remembered."""
-    await store.agree_recipes(recipes(charges=b"one"))
+    await store.compare_configuration(recipes(charges=b"one"))
     await do(store, of("charges"), Hand.claim, Hand.complete)
     await database.advance(10)
     await do(store, of("charges"), Hand.claim, Hand.complete)
     now_us = (await store.read(UUID(int=9))).now_us
-    (conflict,) = (await store.agree_recipes(recipes(charges=b"two"))).conflicts
+    (conflict,) = (await store.compare_configuration(recipes(charges=b"two"))).conflicts
     assert conflict.living.keys == 2
     assert conflict.living.until_us is not None
     assert abs(conflict.living.until_us - now_us - REMEMBER_US) < 5_000_000
@@ -97,7 +97,7 @@ async def test_until_when_keys_are_alive(database: Database, store: Store) -> No
 
 async def test_every_key_that_is_remembered_is_alive(database: Database, store: Store) -> None:
     """Of whatever kind its record is, a key counts as long as a read finds it, and not a moment longer."""
-    await store.agree_recipes(recipes(charges=b"one"))
+    await store.compare_configuration(recipes(charges=b"one"))
     hands = [*(await one_of_every_kind(store, database)).values(), Hand(), Hand()]
     *_, only_replayed, over = hands
     await do(store, only_replayed, Hand.claim, lambda hand: replace(hand.complete(), remember_us=0))
@@ -105,14 +105,14 @@ async def test_every_key_that_is_remembered_is_alive(database: Database, store: 
     alive = [hand for hand in hands if await state(store, hand) is not State.ABSENT]
     assert only_replayed in alive
     assert over not in alive
-    assert await store.strays(SERVICE, ()) == {"charges": len(alive)}
+    assert await store.count_without_route(SERVICE, ()) == {"charges": len(alive)}
 
 
 async def test_recipes_outlive_a_restart(database: Database) -> None:
     """The next start is held to what the last one agreed on."""
     store = database.open_store()
     await store.start()
-    await store.agree_recipes(serving(CHARGES))
+    await store.compare_configuration(serving(CHARGES))
     await do(store, of("charges"), Hand.claim)
     await store.close()
     await store.start()
@@ -126,11 +126,11 @@ async def test_recipes_outlive_a_restart(database: Database) -> None:
 async def test_services_agree_each_for_itself(store: Store) -> None:
     """Services with an operation of one name have a recipe each, and of living keys only their own speak against it."""
     for service in (SERVICE, "books"):
-        assert await store.agree_recipes(recipes(service=service, charges=service.encode())) == FINE
+        assert await store.compare_configuration(recipes(service=service, charges=service.encode())) == FINE
     await do(store, of("charges", "books"), Hand.claim)
     for service in (SERVICE, "books"):
-        assert await store.agree_recipes(recipes(service=service, charges=service.encode())) == FINE
-    assert await store.agree_recipes(recipes(charges=b"two")) == FINE
+        assert await store.compare_configuration(recipes(service=service, charges=service.encode())) == FINE
+    assert await store.compare_configuration(recipes(charges=b"two")) == FINE
     wanted = recipes(service="books", charges=b"two")
     assert await conflicts(store, wanted) == [("books", "charges", 1, (), False)]
 
@@ -141,50 +141,50 @@ async def test_services_agree_each_for_itself(store: Store) -> None:
 async def test_a_renamed_route(database: Database, store: Store) -> None:
     """Living keys of an operation speak against a route that has its requests under another name, until they are gone,
     somebody accepts the loss, or the route says the operation's name."""
-    await store.agree_recipes(serving(CHARGES))
+    await store.compare_configuration(serving(CHARGES))
     await do(store, of("charges"), Hand.claim, Hand.complete)
     assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
-    assert await store.agree_recipes(serving(CHARGES)) == FINE
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
     await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.agree_recipes(serving(RENAMED)) == FINE
+    assert await store.compare_configuration(serving(RENAMED)) == FINE
 
 
 async def test_an_accepted_rename_is_asked_about_once(store: Store) -> None:
     """After one start that accepted the loss the next needs no word, and going back would lose the new keys."""
-    await store.agree_recipes(serving(CHARGES))
+    await store.compare_configuration(serving(CHARGES))
     await do(store, of("charges"), Hand.claim, Hand.complete)
-    assert await store.agree_recipes(serving(RENAMED, accepted=("create_charge",))) == FINE
-    assert await store.agree_recipes(serving(RENAMED)) == FINE
-    assert await store.strays(SERVICE, ("create_charge",)) == {"charges": 1}
-    assert await store.agree_recipes(serving(CHARGES)) == FINE
-    assert await store.agree_recipes(serving(RENAMED, accepted=("create_charge",))) == FINE
+    assert await store.compare_configuration(serving(RENAMED, accepted=("create_charge",))) == FINE
+    assert await store.compare_configuration(serving(RENAMED)) == FINE
+    assert await store.count_without_route(SERVICE, ("create_charge",)) == {"charges": 1}
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
+    assert await store.compare_configuration(serving(RENAMED, accepted=("create_charge",))) == FINE
     await do(store, of("create_charge"), Hand.claim, Hand.complete)
     assert await conflicts(store, serving(CHARGES)) == [(SERVICE, "create_charge", 1, ("charges",), False)]
 
 
 async def test_whoever_has_the_requests_has_to_accept(store: Store) -> None:
     """That another route accepts a loss says nothing about this one."""
-    await store.agree_recipes(serving([("POST /{rest:.*}", "all")]))
+    await store.compare_configuration(serving([("POST /{rest:.*}", "all")]))
     await do(store, of("all"), Hand.claim, Hand.complete)
     both = [("POST /a", "one"), ("POST /b", "two"), ("POST /{rest:.*}", "all")]
     assert await conflicts(store, serving(both, accepted=("one",))) == [(SERVICE, "all", 1, ("two",), False)]
-    assert await store.agree_recipes(serving(both, accepted=("one", "two"))) == FINE
+    assert await store.compare_configuration(serving(both, accepted=("one", "two"))) == FINE
 
 
 async def test_a_removed_route(store: Store) -> None:
     """Where nobody has its requests a route can be removed; whoever gets them later loses its keys."""
-    await store.agree_recipes(serving([*CHARGES, ("POST /refunds", "refunds")]))
+    await store.compare_configuration(serving([*CHARGES, ("POST /refunds", "refunds")]))
     await do(store, of("charges"), Hand.claim, Hand.complete)
     rest = [("POST /refunds", "refunds")]
-    assert await store.agree_recipes(serving(rest)) == FINE
-    assert await store.strays(SERVICE, ("refunds",)) == {"charges": 1}
+    assert await store.compare_configuration(serving(rest)) == FINE
+    assert await store.count_without_route(SERVICE, ("refunds",)) == {"charges": 1}
     assert await conflicts(store, serving([*rest, *RENAMED])) == [(SERVICE, "charges", 1, ("create_charge",), False)]
-    assert await store.agree_recipes(serving([*rest, *CHARGES])) == FINE
+    assert await store.compare_configuration(serving([*rest, *CHARGES])) == FINE
 
 
 async def test_names_that_are_exchanged(store: Store) -> None:
     """Two operations that both still have a route lose their keys all the same when the routes change names."""
-    await store.agree_recipes(serving([("POST /a", "one"), ("POST /b", "two")]))
+    await store.compare_configuration(serving([("POST /a", "one"), ("POST /b", "two")]))
     await do(store, of("one"), Hand.claim, Hand.complete)
     swapped = serving([("POST /a", "two"), ("POST /b", "one")])
     assert await conflicts(store, swapped) == [(SERVICE, "one", 1, ("two",), False)]
@@ -192,17 +192,17 @@ async def test_names_that_are_exchanged(store: Store) -> None:
 
 async def test_strays_are_living_keys_that_nobody_would_find(database: Database, store: Store) -> None:
     """Of operation names that are gone the service's own living keys are counted, and of no others."""
-    await store.agree_recipes(recipes(charges=b"one", refunds=b"one", payouts=b"one"))
-    await store.agree_recipes(recipes(service="books", charges=b"two"))
+    await store.compare_configuration(recipes(charges=b"one", refunds=b"one", payouts=b"one"))
+    await store.compare_configuration(recipes(service="books", charges=b"two"))
     await do(store, Hand(), Hand.claim, Hand.complete)
     await do(store, Hand(), Hand.claim, Hand.complete)
     await do(store, of("charges", "books"), Hand.claim)
     await do(store, of("refunds"), Hand.claim, Hand.complete)
-    assert await store.strays(SERVICE, ("refunds",)) == {"charges": 2}
-    assert await store.strays(SERVICE, ("refunds", "charges")) == {}
-    assert await store.strays("books", ()) == {"charges": 1}
+    assert await store.count_without_route(SERVICE, ("refunds",)) == {"charges": 2}
+    assert await store.count_without_route(SERVICE, ("refunds", "charges")) == {}
+    assert await store.count_without_route("books", ()) == {"charges": 1}
     await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.strays(SERVICE, ("refunds",)) == {}
+    assert await store.count_without_route(SERVICE, ("refunds",)) == {}
 
 
 # -- gateways of one service ------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def test_strays_are_living_keys_that_nobody_would_find(database: Database,
 async def test_two_configurations_of_one_service_at_once(changed: Serving, store: Store, other_store: Store) -> None:
     """Of two gateways that start at once and would find each other's keys unknown one serves, also without a key."""
     first = serving(CHARGES)
-    agreements = await asyncio.gather(store.agree_recipes(first), other_store.agree_recipes(changed))
+    agreements = await asyncio.gather(store.compare_configuration(first), other_store.compare_configuration(changed))
     assert sorted(len(agreement.conflicts) for agreement in agreements) == [0, 1]
     refused, wanted = (store, first) if agreements[0].conflicts else (other_store, changed)
     assert [is_served for *_, is_served in await conflicts(refused, wanted)] == [True]
@@ -229,7 +229,7 @@ async def test_a_gateway_that_ended_stands_in_nobodys_way(
     """One that said that it stopped counts no more at once, one that was killed after a minute; while it notes that it
     runs it counts."""
     first, second = serving(CHARGES), serving(RENAMED, gateway_id=OTHER)
-    await store.agree_recipes(first)
+    await store.compare_configuration(first)
     for _ in range(3):
         await database.advance(RUNNING_SECONDS - 1)
         await store.note_running(first.gateway_id, is_running=True)
@@ -238,34 +238,34 @@ async def test_a_gateway_that_ended_stands_in_nobodys_way(
         await store.note_running(first.gateway_id, is_running=False)
     else:
         await database.advance(RUNNING_SECONDS + 1)
-    assert await other_store.agree_recipes(second) == FINE
+    assert await other_store.compare_configuration(second) == FINE
 
 
 async def test_gateways_with_one_configuration(store: Store, other_store: Store) -> None:
     """Gateways that serve the same agree whoever runs, and one that agrees again is not in its own way."""
-    assert await store.agree_recipes(serving(CHARGES)) == FINE
-    assert await other_store.agree_recipes(serving(CHARGES, gateway_id=OTHER)) == FINE
-    assert await store.agree_recipes(serving(CHARGES)) == FINE
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
+    assert await other_store.compare_configuration(serving(CHARGES, gateway_id=OTHER)) == FINE
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
     more = [*CHARGES, ("POST /refunds", "refunds")]
-    assert await other_store.agree_recipes(serving(more, gateway_id=OTHER)) == FINE
+    assert await other_store.compare_configuration(serving(more, gateway_id=OTHER)) == FINE
     await store.note_running(serving().gateway_id, is_running=False)
-    assert await other_store.agree_recipes(serving(RENAMED, gateway_id=OTHER)) == FINE
+    assert await other_store.compare_configuration(serving(RENAMED, gateway_id=OTHER)) == FINE
 
 
 async def test_a_gateway_from_before_the_clock_was_set_back(database: Database, store: Store) -> None:
     """A time that is still to come is no sign of life."""
-    await store.agree_recipes(serving(CHARGES, gateway_id=OTHER))
+    await store.compare_configuration(serving(CHARGES, gateway_id=OTHER))
     database.set_back(10 * RUNNING_SECONDS)
-    assert await store.agree_recipes(serving(RENAMED)) == FINE
+    assert await store.compare_configuration(serving(RENAMED)) == FINE
 
 
 async def test_a_trial_changes_nothing(store: Store) -> None:
     """What would be said is said, and neither what is remembered nor who runs is another than before."""
-    await store.agree_recipes(serving(CHARGES))
+    await store.compare_configuration(serving(CHARGES))
     await do(store, of("charges"), Hand.claim, Hand.complete)
     trials = (serving(RENAMED), 1), (serving(RENAMED, accepted=("create_charge",)), 0), (serving(CHARGES), 0)
     for wanted, number in trials:
-        agreement = await store.agree_recipes(replace(wanted, gateway_id=OTHER), is_trial=True)
+        agreement = await store.compare_configuration(replace(wanted, gateway_id=OTHER), is_trial=True)
         assert len(agreement.conflicts) == number
     await store.note_running(serving().gateway_id, is_running=False)
     assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
@@ -273,13 +273,13 @@ async def test_a_trial_changes_nothing(store: Store) -> None:
 
 async def test_a_gateway_that_was_not_seen_for_long_is_forgotten(database: Database, store: Store) -> None:
     """Once its row is gone a note that it runs is no error, and says nothing."""
-    await store.agree_recipes(serving(CHARGES, gateway_id=OTHER))
+    await store.compare_configuration(serving(CHARGES, gateway_id=OTHER))
     await database.advance(FORGOTTEN_US / 1_000_000 + 1)
-    await store.agree_recipes(serving(CHARGES))
+    await store.compare_configuration(serving(CHARGES))
     await store.note_running(serving().gateway_id, is_running=False)
     await store.note_running(OTHER, is_running=False)
     await store.note_running(OTHER, is_running=True)
-    assert await store.agree_recipes(serving(RENAMED)) == FINE
+    assert await store.compare_configuration(serving(RENAMED)) == FINE
 
 
 # -- services ---------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ CONFLICT = (SERVICE, "charges", 1, ("charges",))
 
 
 async def shop_with_a_key(store: Store) -> None:
-    assert await store.agree_recipes(serving(CHARGES)) == FINE
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
     await do(store, of("charges"), Hand.claim, Hand.complete)
 
 
@@ -302,22 +302,22 @@ async def test_a_second_service(store: Store) -> None:
     """A service with the same requests starts beside one that runs, and both start again."""
     await shop_with_a_key(store)
     told = Agreement(neighbours=(Neighbour(SERVICE, "charges", ("charges",)),))
-    assert await store.agree_recipes(books()) == told
+    assert await store.compare_configuration(books()) == told
     await do(store, of("charges", "books"), Hand.claim, Hand.complete)
     # Neither is a stranger any more, whoever runs.
     for wanted in (serving(CHARGES), books()):
         await store.note_running(serving().gateway_id, is_running=False)
         await store.note_running(OTHER, is_running=False)
-        assert await store.agree_recipes(wanted) == FINE
+        assert await store.compare_configuration(wanted) == FINE
 
 
 async def test_a_second_service_with_other_requests(store: Store) -> None:
     """That an operation has the name of another service's is no reason to ask, whoever runs."""
     await shop_with_a_key(store)
     elsewhere = serving([("POST /invoices", "charges")], service="books", gateway_id=OTHER)
-    assert await store.agree_recipes(elsewhere) == FINE
+    assert await store.compare_configuration(elsewhere) == FINE
     await store.note_running(serving().gateway_id, is_running=False)
-    assert await store.agree_recipes(replace(elsewhere, service="music")) == FINE
+    assert await store.compare_configuration(replace(elsewhere, service="music")) == FINE
 
 
 @pytest.mark.parametrize("end", ["stopped", "silent"])
@@ -329,15 +329,15 @@ async def test_a_renamed_service(end: str, database: Database, store: Store) -> 
     else:
         await database.advance(RUNNING_SECONDS + 1)
     assert await conflicts(store, books()) == [(*CONFLICT, False)]
-    assert await store.agree_recipes(books(accepted=frozenset(("charges",)))) == FINE
-    assert await store.agree_recipes(books()) == FINE
+    assert await store.compare_configuration(books(accepted=frozenset(("charges",)))) == FINE
+    assert await store.compare_configuration(books()) == FINE
 
 
 async def test_a_service_that_gets_its_old_name_back(store: Store) -> None:
     """Who took the requests of a service that did not run loses its keys when that one comes back."""
     await shop_with_a_key(store)
     await store.note_running(serving().gateway_id, is_running=False)
-    assert await store.agree_recipes(books(accepted=frozenset(("charges",)))) == FINE
+    assert await store.compare_configuration(books(accepted=frozenset(("charges",)))) == FINE
     await do(store, of("charges", "books"), Hand.claim, Hand.complete)
     await store.note_running(OTHER, is_running=False)
     assert await conflicts(store, serving(CHARGES)) == [("books", "charges", 1, ("charges",), False)]
@@ -346,5 +346,5 @@ async def test_a_service_that_gets_its_old_name_back(store: Store) -> None:
 async def test_a_route_that_moved_to_another_service(store: Store) -> None:
     """An operation that its service does not serve any more is not another's, though that service runs."""
     await shop_with_a_key(store)
-    assert await store.agree_recipes(serving([("POST /refunds", "refunds")])) == FINE
+    assert await store.compare_configuration(serving([("POST /refunds", "refunds")])) == FINE
     assert await conflicts(store, books()) == [(*CONFLICT, False)]

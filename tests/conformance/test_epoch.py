@@ -13,17 +13,17 @@ async def test_a_memory_stays_the_same_over_restarts(database: Database) -> None
     one, two = database.open_store(), database.open_store()
     await one.start()
     try:
-        before = await one.look_epoch()
+        before = await one.check_memory()
         hand = Hand()
         await do(one, hand, Hand.claim)
-        after = await one.look_epoch()
+        after = await one.check_memory()
     finally:
         await one.close()
     assert before.memo == after.memo == b""
     assert after.token >= hand.token >= before.token
     await two.start()
     try:
-        again = await two.look_epoch()
+        again = await two.check_memory()
     finally:
         await two.close()
     assert (again.identity, again.memo) == (before.identity, b"")
@@ -36,7 +36,7 @@ async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) 
     await do(store, hand, Hand.claim)
     beyond = hand.token + 1_000_000_000
     await store.begin_epoch(b"\x00lost\xff", beyond)
-    seen = await other_store.look_epoch()
+    seen = await other_store.check_memory()
     assert seen.memo == b"\x00lost\xff"
     assert seen.token >= beyond
     other = Hand()
@@ -59,12 +59,12 @@ async def test_only_purges_and_erasures_make_another_generation(store: Store, ot
     """Each does, for every gateway, as soon as it is done; nothing else does, a refused one neither."""
     hand = Hand()
     await do(store, hand, Hand.claim)
-    before = await store.look_epoch()
+    before = await store.check_memory()
     assert isinstance(await store.apply(hand.purge()), Fenced)
     await do(store, hand, Hand.complete)
-    assert (await other_store.look_epoch()).generation == before.generation
+    assert (await other_store.check_memory()).generation == before.generation
     seen = {before.generation}
     for verb in (Hand.purge, Hand.erase):
         await do(store, hand, verb)
-        seen.add((await other_store.look_epoch()).generation)
+        seen.add((await other_store.check_memory()).generation)
     assert len(seen) == 3

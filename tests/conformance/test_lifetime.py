@@ -23,15 +23,15 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "read": lambda store: store.read(Hand().operation_id),
     "sweep": lambda store: store.sweep(10),
     "tally": lambda store: store.tally(),
-    "agree_recipes": lambda store: store.agree_recipes(serving()),
+    "compare_configuration": lambda store: store.compare_configuration(serving()),
     "note_running": lambda store: store.note_running(GATEWAY, is_running=True),
-    "strays": lambda store: store.strays(SERVICE, ()),
+    "count_without_route": lambda store: store.count_without_route(SERVICE, ()),
     "find": lambda store: store.find(Query(frozenset(State))),
     "recover": lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
     "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1, "unknown"),
     "recovery": lambda store: store.recovery(Hand().operation_id),
     "audits": lambda store: store.audits(Hand().operation_id),
-    "look_epoch": lambda store: store.look_epoch(),
+    "check_memory": lambda store: store.check_memory(),
     "begin_epoch": lambda store: store.begin_epoch(b"", 1),
 }
 

@@ -69,7 +69,7 @@ async def pass_floor(database: Database) -> None:
 
 
 async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store) -> None:
-    """Twenty who ask at once through two gateways, some in a hurry, get one lease."""
+    """Twenty who ask at once through two gateways, some in a skip_delay, get one lease."""
     hand = await in_doubt(store)
     asked = await asyncio.gather(
         *(ask((store, other_store)[index % 2], hand, is_urgent=index % 3 == 0) for index in range(PROBERS))

@@ -50,7 +50,7 @@ def noted(files: WitnessFiles) -> int:
 async def check_kept(store: Store, files: WitnessFiles) -> None:
     """The store has the number of every note, and they are of its memory."""
     notes = files.read().notes
-    epoch = await store.look_epoch([note.link for note in notes])
+    epoch = await store.check_memory([note.link for note in notes])
     assert epoch.witnesses == {note.link: note.number for note in notes}
     assert {note.memory for note in notes} == {memory_digest(epoch.identity)}
 
@@ -88,7 +88,7 @@ async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files
     """It grants nothing, whichever worker of the host it was that noted it."""
     async with opened(database, files) as store:
         await do(store, hand := Hand(), Hand.claim)
-        identity = (await store.look_epoch()).identity
+        identity = (await store.check_memory()).identity
     neighbour = WitnessFiles(files._directory)
     neighbour.open()
     try:
@@ -156,7 +156,7 @@ async def test_witnesses_that_nobody_raises_are_removed(database: Database, file
         links = [note.link for note in files.read().notes]
         await database.advance(KEEP_SECONDS + 1)
         await store.sweep(100)
-        assert set((await store.look_epoch(links)).witnesses) == set(links)
+        assert set((await store.check_memory(links)).witnesses) == set(links)
         await database.advance(KEEP_SECONDS + 1)
         await store.sweep(100)
-        assert (await store.look_epoch(links)).witnesses == {}
+        assert (await store.check_memory(links)).witnesses == {}

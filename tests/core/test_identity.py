@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
-from gateway.core.identity.operation_id import derive_operation_id, identity_of, identity_recipe, single_fields
+from gateway.core.identity.operation_id import derive_operation_id, identity_of, identity_recipe, single_headers
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
 from gateway.protect.structured_fields import unquote
 
@@ -109,7 +109,7 @@ def test_recipe() -> None:
 def test_single_fields() -> None:
     """Every field that the identity comes from, and the credential, may occur once."""
     scope = ComposedScope((HeaderScope(b"X-Tenant", None), ApiKeyScope(b"X-Api-Key")))
-    assert single_fields(scope, ComposedKey((HeaderPart(b"CE-Id"),))) == {
+    assert single_headers(scope, ComposedKey((HeaderPart(b"CE-Id"),))) == {
         b"x-tenant", b"x-api-key", b"ce-id", b"authorization",
     }  # fmt: skip
-    assert single_fields(SharedScope(), HeaderKey()) == {b"idempotency-key", b"authorization"}
+    assert single_headers(SharedScope(), HeaderKey()) == {b"idempotency-key", b"authorization"}

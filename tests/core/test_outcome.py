@@ -23,7 +23,7 @@ from gateway.core.outcome import (
     declared_retention_seconds,
     meaning_of,
 )
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 
 STATUSES = range(200, 600)
 ALWAYS_RETRYABLE = {408, 421, 423, 425, 429}
@@ -94,7 +94,7 @@ def test_code_beats_class_beats_preset(status: int, meant: Meaning) -> None:
         (b"perhaps", Meaning.IN_DOUBT),
         (b"", Meaning.IN_DOUBT),
     ],
-    ids=["final", "retryable-spelt", "in-doubt", "unknown-word", "empty"],
+    ids=["final", "retryable-spelt", "in-doubt", "unknown-verdict", "empty"],
 )
 def test_upstream_says_it_per_response(value: bytes, meant: Meaning) -> None:
     """What the upstream declares beats codes and preset, also for 401; a word nobody knows is doubt."""
@@ -144,25 +144,25 @@ def test_event_and_word_of_every_answer(preset: Preset) -> None:
         case = (status, carries_doubt, is_first, is_stored)
         if meant is Meaning.FINAL:
             assert outcome.event is Event.COMPLETE, case
-            assert outcome.word is (Word.STORED if is_stored else Word.RESPONSE_NOT_STORED), case
+            assert outcome.verdict is (Verdict.STORED if is_stored else Verdict.RESPONSE_NOT_STORED), case
         elif meant is Meaning.IN_DOUBT or carries_doubt:
-            assert (outcome.event, outcome.word) == (Event.ABANDON, Word.IN_DOUBT), case
+            assert (outcome.event, outcome.verdict) == (Event.ABANDON, Verdict.IN_DOUBT), case
         else:
             event = Event.FORGET if status in DOOR and is_first else Event.RELEASE
-            assert (outcome.event, outcome.word) == (event, Word.RELEASED), case
+            assert (outcome.event, outcome.verdict) == (event, Verdict.RELEASED), case
 
 
 def test_nothing_sent() -> None:
     """Nothing sent is a release, but not under doubt: it says nothing of the attempts before."""
     free, doubtful = conclude_not_sent(carries_doubt=False), conclude_not_sent(carries_doubt=True)
-    assert (free.event, free.word) == (Event.RELEASE, Word.UPSTREAM_UNREACHABLE)
-    assert (doubtful.event, doubtful.word) == (Event.ABANDON, Word.IN_DOUBT)
+    assert (free.event, free.verdict) == (Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)
+    assert (doubtful.event, doubtful.verdict) == (Event.ABANDON, Verdict.IN_DOUBT)
 
 
 def test_unknown_is_never_anything_else() -> None:
     """When a byte may have left and no complete response came, it is in doubt."""
     outcome = conclude_unknown()
-    assert (outcome.event, outcome.word) == (Event.ABANDON, Word.IN_DOUBT)
+    assert (outcome.event, outcome.verdict) == (Event.ABANDON, Verdict.IN_DOUBT)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gateway.core.replay import (
     accepts,
     has_no_body,
     is_event_stream,
-    kept_fields,
+    kept_headers,
     stored_response,
 )
 
@@ -46,7 +46,7 @@ FIELDS: Headers = (
 
 
 def kept(method: bytes = b"POST", status: int = 200, policy: KeepPolicy | None = None) -> Headers:
-    return kept_fields(method, ResponseHead(status, b"", FIELDS), policy or KeepPolicy())
+    return kept_headers(method, ResponseHead(status, b"", FIELDS), policy or KeepPolicy())
 
 
 def test_kept_in_order_and_to_the_byte() -> None:
@@ -86,7 +86,7 @@ def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) ->
     sent = ((name, b"true"), (name, b" False"), (name, b""))
     head = ResponseHead(400, b"", sent)
     assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
-    assert kept_fields(b"POST", head, KeepPolicy()) == sent
+    assert kept_headers(b"POST", head, KeepPolicy()) == sent
 
 
 def test_stored_response_without_body() -> None:

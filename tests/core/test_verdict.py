@@ -10,7 +10,19 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, Record, Snapshot, State
-from gateway.core.verdict import RULES, Claimable, Doubt, Judgement, Match, Refuse, Replay, Wait, Word, compare, judge
+from gateway.core.verdict import (
+    RULES,
+    Claimable,
+    Doubt,
+    Judgement,
+    Match,
+    Refuse,
+    Replay,
+    Verdict,
+    Wait,
+    compare,
+    judge,
+)
 
 OURS = Fingerprint(b"recipe", b"digest", b"raw", "k1")
 SAME_RAW = Fingerprint(b"older", b"other", b"raw", "k1")
@@ -49,7 +61,7 @@ def test_different_request_in_any_state(state: State) -> None:
     for accept in (False, True):
         found = verdict(record(state, DIFFERENT), accept=accept)
         assert isinstance(found, Refuse)
-        assert found.word is Word.KEY_REUSED
+        assert found.verdict is Verdict.KEY_REUSED
 
 
 def test_absent_is_claimable_without_a_token() -> None:
@@ -64,7 +76,7 @@ def test_absent_is_claimable_without_a_token() -> None:
         (State.CLAIMED, Wait(record(State.CLAIMED))),
         (State.IN_DOUBT, Doubt(record(State.IN_DOUBT), True)),
         (State.COMPLETED, Replay(record(State.COMPLETED))),
-        (State.TOMBSTONE, Refuse(Word.KEY_EXPIRED, record(State.TOMBSTONE))),
+        (State.TOMBSTONE, Refuse(Verdict.KEY_EXPIRED, record(State.TOMBSTONE))),
     ],
     ids=str,
 )
@@ -78,7 +90,7 @@ def test_completed_without_its_body(response: StoredResponse | None) -> None:
     """A completed record without a body is never replayed as an empty answer."""
     found = verdict(record(State.COMPLETED, response=response))
     assert isinstance(found, Refuse)
-    assert found.word is Word.RESPONSE_NOT_STORED
+    assert found.verdict is Verdict.RESPONSE_NOT_STORED
 
 
 def test_an_empty_body_is_an_answer() -> None:
@@ -92,7 +104,7 @@ def test_recipe_changed(state: State, accept: bool) -> None:
     found = verdict(record(state, UNKNOWN), accept=accept)
     if not accept or state is State.RELEASED:
         assert isinstance(found, Refuse)
-        assert found.word is Word.KEY_REUSED
+        assert found.verdict is Verdict.KEY_REUSED
     else:
         assert not isinstance(found, Claimable)
         assert type(found) is type(verdict(record(state)))
@@ -124,6 +136,6 @@ def test_released_without_fingerprint_is_anybodys() -> None:
 
 
 def test_every_word_has_its_rule() -> None:
-    """The table is in order, and every word of the product is somewhere in it."""
+    """The table is in order, and every verdict of the product is somewhere in it."""
     assert [rule.number for rule in RULES] == list(range(1, 16))
-    assert {word for rule in RULES for word in rule.words} == set(Word)
+    assert {verdict for rule in RULES for verdict in rule.words} == set(Verdict)

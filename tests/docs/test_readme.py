@@ -14,7 +14,7 @@ from gateway.cli import parser
 from gateway.config import Config, Route
 from gateway.config.leaf import duration_text, size_text
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.metrics import Metrics
 from tests.support.curl import curl, curl_lines
 from tests.support.demo import DemoProcess
@@ -143,7 +143,7 @@ async def test_every_metric_is_exposed() -> None:
 
 def test_every_word_is_explained_to_callers() -> None:
     """Each verdict stands in the README."""
-    assert [word for word in Word if f"`{word}`" not in TEXT] == []
+    assert [word for word in Verdict if f"`{word}`" not in TEXT] == []
 
 
 def spoken(text: str) -> str:

@@ -14,7 +14,7 @@ from gateway.protect.forwarding import (
     ForwardingPolicy,
     UpstreamKey,
     protected_request,
-    response_fields,
+    response_headers,
     unprotected_request,
 )
 from gateway.protect.hop import Hop, hop_from
@@ -141,7 +141,7 @@ def test_the_gateway_adds_itself_behind_earlier_hops() -> None:
     earlier = (b"via", b"1.0 fred, 1.1 idempotency-gateway")
     assert unprotected(earlier) == (earlier, *said_of_hop())
     assert unprotected((b"Connection", b"Via"), earlier) == said_of_hop()
-    assert response_fields((earlier,)) == (earlier,)
+    assert response_headers((earlier,)) == (earlier,)
 
 
 def test_what_an_untrusted_peer_says_of_earlier_hops_is_replaced() -> None:
@@ -263,11 +263,11 @@ def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None
         (b"Idempotency-Outcome", b"final"),
         (b"Idempotency-Retention", b"60"),
     )
-    assert response_fields((*gone, *kept)) == kept
-    assert response_fields((*kept, *gone)) == kept
+    assert response_headers((*gone, *kept)) == kept
+    assert response_headers((*kept, *gone)) == kept
 
 
 def test_a_101_says_to_the_client_what_it_switches_to() -> None:
     """Upgrade stays and Connection names it."""
     fields = ((b"Upgrade", b"websocket"), (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
-    assert response_fields(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))
+    assert response_headers(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))

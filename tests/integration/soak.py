@@ -79,7 +79,7 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(
             [
-                "answers: " + ", ".join(f"{word} {count}" for word, count in self.words.most_common()),
+                "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common()),
                 "outages: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
                 *(f"{name}: {value:g}" for name, value in self.numbers.items()),
                 *(f"VIOLATION {fault}" for fault in self.faults),
@@ -226,7 +226,7 @@ async def _wait_quiet(gateway: GatewayProcess) -> None:
 
 @dataclass(frozen=True)
 class Books:
-    """What the gateway counted (`counted` by word, and the numbers), and what clients saw and the service received."""
+    """What the gateway counted (`counted` by verdict, and the numbers), what clients saw, what the service received."""
 
     counted: Counter[str]
     seen: Counter[str]
@@ -244,7 +244,9 @@ class Books:
     def faults(self) -> list[str]:
         """Where they do not balance."""
         wrong = {
-            word: (self.counted[word], self.seen[word]) for word in self.seen if self.counted[word] < self.seen[word]
+            verdict: (self.counted[verdict], self.seen[verdict])
+            for verdict in self.seen
+            if self.counted[verdict] < self.seen[verdict]
         }
         more = self.counted.total() - self.seen.total()
         sent = self.exchanges - self.not_sent
@@ -270,7 +272,7 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
     for each in scrape.series:
         if each.name == "idempotency_requests_total":
             counted[each.labels["verdict"]] += int(each.value)
-    seen = Counter(call.word for call in clients.calls if call.word is not None)
+    seen = Counter(call.verdict for call in clients.calls if call.verdict is not None)
     probes = sum(arrival.deed is Deed.ASKED for arrival in upstream.deeds.values())
     books = Books(
         counted=counted,

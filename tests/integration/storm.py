@@ -73,7 +73,7 @@ class Verdict:
     def __str__(self) -> str:
         lines = [
             f"calls: {self.words.total()}, keys: {self.keys}, effects: {self.effects}, in doubt: {self.in_doubt}",
-            "answers: " + ", ".join(f"{word} {count}" for word, count in self.words.most_common()),
+            "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common()),
             "faults done: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
             *(f"VIOLATION {fault}" for fault in self.faults),
         ]
@@ -291,10 +291,10 @@ async def settle(
     async def settler() -> None:
         while queue:
             last = await _settle_key(gateways, clients, queue.pop(), begin, patience_seconds)
-            if last.word == "in-doubt" and last.operation is not None:
+            if last.verdict == "in-doubt" and last.operation is not None:
                 in_doubt[last.operation] = last
-            elif last.word not in RECORDED:
-                faults.append(f"{last.path} {last.key} does not settle: {last.status} {last.word}")
+            elif last.verdict not in RECORDED:
+                faults.append(f"{last.path} {last.key} does not settle: {last.status} {last.verdict}")
 
     await asyncio.gather(*[settler() for _ in range(_SETTLERS)])
     return in_doubt, faults
@@ -312,12 +312,12 @@ async def _settle_key(
     for turn in range(10_000):
         call = await clients.call(intents[which], gateways[turn % len(gateways)])
         waited_seconds = time.monotonic() - begin
-        if call.word == "key-reused" and which + 1 < len(intents):
+        if call.verdict == "key-reused" and which + 1 < len(intents):
             which += 1
             continue
-        if call.word in RECORDED or waited_seconds > _SETTLE_SECONDS:
+        if call.verdict in RECORDED or waited_seconds > _SETTLE_SECONDS:
             return call
-        if call.word == "in-doubt" and waited_seconds > patience_seconds[call.path]:
+        if call.verdict == "in-doubt" and waited_seconds > patience_seconds[call.path]:
             return call
         await asyncio.sleep(0.5)
     raise AssertionError("unreachable")
@@ -333,7 +333,7 @@ async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt:
         last = in_doubt[operation]
         # Somebody may have found out just now.
         call = await clients.call(Intent(last.path, last.key, last.body), gateway)
-        if call.word == "in-doubt":
+        if call.verdict == "in-doubt":
             faults.append(f"{operation} is in doubt and not listed")
     faults += [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]
     faults += [f"{each} is claimed by nobody" for each in listed["claimed"]]

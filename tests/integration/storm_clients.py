@@ -29,7 +29,7 @@ _RECENT_MAX: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a client and what it got. Times are of one clock, in seconds; without `word`: no answer.
+    """One request of a client and what it got. Times are of one clock, in seconds; without `verdict`: no answer.
 
     `gateway` is the port of the one that was asked.
     """
@@ -41,7 +41,7 @@ class Call:
     begin: float
     end: float
     status: int = 0
-    word: str | None = None
+    verdict: str | None = None
     nonce: str | None = None
     answer: bytes = b""
     operation: str | None = None
@@ -75,8 +75,8 @@ class Clients:
         return list(dict.fromkeys(Intent(call.path, call.key, call.body) for call in self.calls))
 
     def words(self) -> Counter[str]:
-        """How many calls got which word."""
-        return Counter(call.word or "no answer" for call in self.calls)
+        """How many calls got which verdict."""
+        return Counter(call.verdict or "no answer" for call in self.calls)
 
     async def run(self, count: int) -> None:
         """So many callers at once, until `is_over`."""
@@ -107,7 +107,7 @@ class Clients:
             hangs_up = self._impatient > 0.0 and source.random() < self._impatient
             deadline_seconds = source.uniform(0.001, _HANG_UP_SECONDS) if hangs_up else _ANSWER_SECONDS
             call = await self.call(intent, source.choice(self._gateways), deadline_seconds)
-            if self.is_over or (call.word is not None and call.word not in PASSING):
+            if self.is_over or (call.verdict is not None and call.verdict not in PASSING):
                 return
             await asyncio.sleep(source.uniform(0.0, min(0.05 * 2**attempt, 1.0)))
 

@@ -57,8 +57,8 @@ def _agreement(calls: Sequence[Call], was_superseded: Callable[[Call], bool]) ->
     """4: whoever gets the recorded answer gets the same."""
     different: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for call in calls:
-        if call.word in RECORDED and not (call.word == "journaled" and was_superseded(call)):
-            told = f"{call.word} to call {call.number} from {call.begin:.1f} to {call.end:.1f}"
+        if call.verdict in RECORDED and not (call.verdict == "journaled" and was_superseded(call)):
+            told = f"{call.verdict} to call {call.number} from {call.begin:.1f} to {call.end:.1f}"
             different[call.status, call.nonce, call.answer].append(told)
     if len(different) > 1:
         yield f"{len(different)} different answers: {dict(different)}"
@@ -66,27 +66,29 @@ def _agreement(calls: Sequence[Call], was_superseded: Callable[[Call], bool]) ->
 
 def _order(calls: Sequence[Call]) -> Iterator[str]:
     """7: once it was answered, it stays answered. What a gateway replays from its journal is not written either."""
-    journaling = {call.gateway for call in calls if call.word == "journaled"}
-    written = [call.end for call in calls if call.word in RECORDED - {"journaled"} and call.gateway not in journaling]
+    journaling = {call.gateway for call in calls if call.verdict == "journaled"}
+    written = [
+        call.end for call in calls if call.verdict in RECORDED - {"journaled"} and call.gateway not in journaling
+    ]
     answered = min(written, default=None)
-    journaled = min((call.end for call in calls if call.word == "journaled"), default=None)
+    journaled = min((call.end for call in calls if call.verdict == "journaled"), default=None)
     for call in calls:
-        if answered is not None and call.begin > answered and call.word not in RECORDED | _BUSY:
-            yield f"call {call.number} got {call.word} after it was answered"
-        elif journaled is not None and call.begin > journaled and call.word not in RECORDED | _BUSY | _UNWRITTEN:
-            yield f"call {call.number} got {call.word} after it was journaled"
+        if answered is not None and call.begin > answered and call.verdict not in RECORDED | _BUSY:
+            yield f"call {call.number} got {call.verdict} after it was answered"
+        elif journaled is not None and call.begin > journaled and call.verdict not in RECORDED | _BUSY | _UNWRITTEN:
+            yield f"call {call.number} got {call.verdict} after it was journaled"
 
 
 def _bodies(calls: Sequence[Call]) -> Iterator[str]:
     """9: nobody gets the answer to another request, and whoever repeats the one that was executed is not refused."""
-    executed = {call.body for call in calls if call.word in RECORDED}
+    executed = {call.body for call in calls if call.verdict in RECORDED}
     if len({call.body for call in calls}) == 1:
         executed = {call.body for call in calls}
     for call in calls:
-        if call.word == "key-reused" and call.body in executed:
+        if call.verdict == "key-reused" and call.body in executed:
             yield f"call {call.number} was refused as another request, and is the same"
     for call in calls:
-        if call.word in RECORDED and call.status == 201 and call.answer != call.body:
+        if call.verdict in RECORDED and call.status == 201 and call.answer != call.body:
             yield f"call {call.number} got the answer to another body"
 
 
@@ -109,7 +111,7 @@ def _phantoms(calls: Sequence[Call], deeds: Mapping[int, Arrival], answers: Sequ
         arrival.operation: key_of_call[arrival.call] for arrival in deeds.values() if arrival.deed is not Deed.ASKED
     }
     for call in calls:
-        if call.word not in RECORDED:
+        if call.verdict not in RECORDED:
             continue
         answer = given.get(call.nonce or "")
         if answer is None or (answer.status, answer.body) != (call.status, call.answer):
@@ -123,7 +125,7 @@ def _definite(calls: Sequence[Call], deeds: Mapping[int, Arrival]) -> Iterator[s
     deed_of = {arrival.call: arrival.deed for arrival in deeds.values() if arrival.deed is not Deed.ASKED}
     for call in calls:
         deed = deed_of.get(call.number)
-        if call.word in _UNSENT and deed is not None:
-            yield f"call {call.number}: {call.word}, and it was sent"
-        if call.word == "released" and deed is Deed.DONE:
+        if call.verdict in _UNSENT and deed is not None:
+            yield f"call {call.number}: {call.verdict}, and it was sent"
+        if call.verdict == "released" and deed is Deed.DONE:
             yield f"call {call.number}: released, and it had an effect"

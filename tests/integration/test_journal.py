@@ -183,7 +183,7 @@ async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage)
 
 
 @pytest.mark.parametrize(
-    ("answer", "word", "meanwhile", "later"),
+    ("answer", "verdict", "meanwhile", "later"),
     [
         (Answer(503, body=b"busy"), "released", (503, "store-unavailable"), (200, "stored")),
         (Answer(401, body=b"who"), "released", (503, "store-unavailable"), (200, "stored")),
@@ -198,13 +198,13 @@ async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage)
     ids=["release", "forget", "abandon", "stream"],
 )
 async def test_every_ending_keeps_its_word(
-    tmp_path: Path, gone: Outage, answer: Answer, word: str, meanwhile: tuple[int, str], later: tuple[int, str]
+    tmp_path: Path, gone: Outage, answer: Answer, verdict: str, meanwhile: tuple[int, str], later: tuple[int, str]
 ) -> None:
     """What is not a stored answer is journaled just so, and means in the store what it means without an outage."""
     route = {"response": {"max_stored_bytes": "1KiB"}}
     async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
         first = await journaled(gateway, upstream, gone, answer)
-        assert (status_of(first), first.body) == ((answer.status, word), answer.body)
+        assert (status_of(first), first.body) == ((answer.status, verdict), answer.body)
         assert await metric(gateway, "idempotency_journal_waiting") == 1
         assert status_of(await send(gateway)) == meanwhile
         gone.end()

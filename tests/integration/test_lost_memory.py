@@ -109,7 +109,7 @@ class Home:
         await self._stack.aclose()
 
     async def send(self, key: str) -> tuple[int, str | None]:
-        """Status and word of a first request or a repeat, once there is a store to decide it."""
+        """Status and verdict of a first request or a repeat, once there is a store to decide it."""
         answer: tuple[int, str | None] = (0, None)
 
         async def is_decided() -> bool:
@@ -175,7 +175,9 @@ async def test_nothing_was_lost(place: Place, tmp_path: Path) -> None:
 
             async def goes_on(name: str) -> None:
                 new = [f"{name}-{number}" for number in range(10)]
-                tasks = [wait_answered(gateway.port, key, words=ANSWERED, deadline_seconds=WAIT_SECONDS) for key in new]
+                tasks = [
+                    wait_answered(gateway.port, key, verdicts=ANSWERED, deadline_seconds=WAIT_SECONDS) for key in new
+                ]
                 assert {answer.status for answer in await asyncio.gather(*tasks)} == {201}, name
                 keys.extend(new)
                 parts = (await gateway.status("/readyz")).json()["parts"]

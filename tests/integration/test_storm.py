@@ -36,7 +36,7 @@ async def test_short_storm(postgres_installation: PostgresInstallation) -> None:
 
 _BODY = b"{}"
 _FIRST = Call(1, "/charges", "k", _BODY, 1.0, 2.0, 201, "stored", "n-1", _BODY)
-_AGAIN = replace(_FIRST, number=2, begin=3.0, end=4.0, word="replayed")
+_AGAIN = replace(_FIRST, number=2, begin=3.0, end=4.0, verdict="replayed")
 _DONE = Arrival("/charges", 1, "op", "1", Deed.DONE)
 _ANSWER = Answered(1, "n-1", 201, _BODY)
 
@@ -53,24 +53,24 @@ _BAD = {
     "an answer of nobody": ([replace(_FIRST, nonce="n-9")], {1: _DONE}, "nobody gave"),
     "another body's answer": ([replace(_FIRST, body=b"[]")], {1: _DONE}, "another body"),
     "another key's answer": ([_FIRST, replace(_AGAIN, key="other")], {1: _DONE}, "another operation"),
-    "forgotten": ([_FIRST, replace(_AGAIN, word="in-doubt")], {1: _DONE}, "after it was answered"),
+    "forgotten": ([_FIRST, replace(_AGAIN, verdict="in-doubt")], {1: _DONE}, "after it was answered"),
     "refused although it is the same": (
-        [_FIRST, replace(_AGAIN, status=422, word="key-reused")],
+        [_FIRST, replace(_AGAIN, status=422, verdict="key-reused")],
         {1: _DONE},
         "was refused as another request",
     ),
     "refused although there is no other": (
-        [replace(_AGAIN, status=422, word="key-reused")],
+        [replace(_AGAIN, status=422, verdict="key-reused")],
         {},
         "was refused as another request",
     ),
-    "said not to be sent": ([replace(_FIRST, word="store-unavailable")], {1: _DONE}, "it was sent"),
-    "said to have had no effect": ([replace(_FIRST, word="released")], {1: _DONE}, "it had an effect"),
+    "said not to be sent": ([replace(_FIRST, verdict="store-unavailable")], {1: _DONE}, "it was sent"),
+    "said to have had no effect": ([replace(_FIRST, verdict="released")], {1: _DONE}, "it had an effect"),
 }
 
-_JOURNALED = replace(_FIRST, word="journaled", gateway=1)
+_JOURNALED = replace(_FIRST, verdict="journaled", gateway=1)
 _FROM_JOURNAL = replace(_AGAIN, gateway=1)
-_IN_DOUBT = replace(_AGAIN, number=3, begin=5.0, end=6.0, word="in-doubt", gateway=2)
+_IN_DOUBT = replace(_AGAIN, number=3, begin=5.0, end=6.0, verdict="in-doubt", gateway=2)
 
 
 @pytest.mark.parametrize("case", _BAD)
@@ -82,9 +82,11 @@ def test_the_judge_finds(case: str) -> None:
 
 def test_the_judge_lets_pass() -> None:
     """A history without a broken promise passes: a refusal, then the execution, then two replays."""
-    refused = replace(_FIRST, number=3, begin=0.0, end=0.5, status=503, word="released", nonce="n-0", answer=b"later")
+    refused = replace(
+        _FIRST, number=3, begin=0.0, end=0.5, status=503, verdict="released", nonce="n-0", answer=b"later"
+    )
     deeds = {1: _DONE, 0: Arrival("/charges", 3, "op", "0", Deed.REFUSED)}
-    assert judge([refused, _FIRST, _AGAIN, replace(_AGAIN, number=4, word=None)], deeds, [_ANSWER]) == []
+    assert judge([refused, _FIRST, _AGAIN, replace(_AGAIN, number=4, verdict=None)], deeds, [_ANSWER]) == []
 
 
 def test_the_judge_knows_what_only_one_gateway_knows() -> None:

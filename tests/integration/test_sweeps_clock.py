@@ -151,7 +151,7 @@ class Town:
         while not done.is_set():
             key = f"traffic-{number}-{len(self.traffic)}"
             gateway = source.choice((self.one, self.two))
-            self.traffic[key] = await wait_answered(gateway.port, key, words=_ANSWERED, headers=NOW)
+            self.traffic[key] = await wait_answered(gateway.port, key, verdicts=_ANSWERED, headers=NOW)
 
     async def _wait_for_more(self, count: int) -> None:
         wanted = len(self.traffic) + count
@@ -218,7 +218,7 @@ async def test_a_clock_that_jumps_and_returns(
                 assert status_of(note) == (201, "stored"), "by the clock of who remembers it was to be forgotten"
             await it.replays(note, "note", target="/notes")
             if is_lapsed:
-                again = await wait_answered(it.two.port, "order", words=_ANSWERED, target="/orders", headers=NOW)
+                again = await wait_answered(it.two.port, "order", verdicts=_ANSWERED, target="/orders", headers=NOW)
             elif again is None:
                 assert await it.words("order", target="/orders") == {"in-flight"}
             it.two.kill()

@@ -58,7 +58,7 @@ async def test_full_disk(tmp_path: Path) -> None:
             assert status_of(answers["during"]) == (201, "journaled")
             assert Counter(map(key_of, upstream.requests)) == dict.fromkeys(answers, 1)
             disk.empty(gateway.pid)
-            answers["new"] = await wait_answered(gateway.port, "new", words=_STORED)
+            answers["new"] = await wait_answered(gateway.port, "new", verdicts=_STORED)
             gateway.kill()
             await gateway.start()
             for key, first in answers.items():
@@ -91,12 +91,12 @@ async def test_neither_store_nor_journal_keeps_anything(tmp_path: Path, failure:
             assert any("/store/operations.db" in line for line in trap.sprung)
             assert any("/state/journal" in line for line in trap.sprung)
             assert len(upstream.requests) == 2
-        during = await wait_answered(gateway.port, "during", words=_STORED)
+        during = await wait_answered(gateway.port, "during", verdicts=_STORED)
         assert (during.status, nonce_of(during)) == (201, upstream.answers[1].nonce)
         gateway.kill()
         await gateway.start()
         for key, number in (("before", 0), ("during", 1)):
             last = await send(gateway.port, key)
             assert (status_of(last), nonce_of(last)) == ((201, "replayed"), upstream.answers[number].nonce)
-        assert (await wait_answered(gateway.port, "new", words=_STORED)).status == 201
+        assert (await wait_answered(gateway.port, "new", verdicts=_STORED)).status == 201
         assert len(upstream.requests) == 3

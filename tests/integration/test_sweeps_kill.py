@@ -66,7 +66,9 @@ async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> N
         assert first is not None
         assert status_of(first) == (201, "stored")
         for life in lives:
-            last = await wait_answered(gateway.port, life.key, words=frozenset(("replayed", "in-doubt")), headers=NOW)
+            last = await wait_answered(
+                gateway.port, life.key, verdicts=frozenset(("replayed", "in-doubt")), headers=NOW
+            )
             assert _count(upstream, life.key) <= 1, life
             for answer in (life.first, life.second):
                 if answer is not None and answer.status == 201:
@@ -78,14 +80,14 @@ async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> N
 
 def _judge(life: Life, seen_before: int) -> None:
     """What the retry may get from the next gateway, given whether the upstream had seen the first request."""
-    word = life.second.header("Idempotency-Status")
+    verdict = life.second.header("Idempotency-Status")
     if life.first is not None:
-        assert (word, nonce_of(life.second)) == ("replayed", nonce_of(life.first)), life
+        assert (verdict, nonce_of(life.second)) == ("replayed", nonce_of(life.first)), life
     elif seen_before:
-        assert word in ("in-flight", "in-doubt", "replayed"), life
+        assert verdict in ("in-flight", "in-doubt", "replayed"), life
     else:
         # A claim without a request cannot be told from one with a request by whoever comes next.
-        assert word in ("in-flight", "in-doubt", "stored"), life
+        assert verdict in ("in-flight", "in-doubt", "stored"), life
 
 
 async def _answers(gateway: GatewayProcess) -> bool:

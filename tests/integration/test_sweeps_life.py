@@ -60,7 +60,7 @@ async def test_frozen_while_the_upstream_works(tmp_path: Path, postgres_url: str
         first = {case: asyncio.create_task(case.send(one)) for case in cases}
         await upstream.wait_for_requests(4)
         one.pause()
-        await wait_answered(two.port, held_case.name, words=frozenset(("in-doubt",)), **held_case.how)
+        await wait_answered(two.port, held_case.name, verdicts=frozenset(("in-doubt",)), **held_case.how)
         second = {case: asyncio.create_task(case.settle(two)) for case in (early, late, never)}
         await upstream.wait_for_requests(7)
         # Three of the first answers come while their gateway is frozen; of the second ones, two.
@@ -114,7 +114,7 @@ class _Case:
         return await send(gateway.port, self.name, **self.how)
 
     async def settle(self, gateway: GatewayProcess) -> Response:
-        return await wait_answered(gateway.port, self.name, words=_STORED, **self.how)
+        return await wait_answered(gateway.port, self.name, verdicts=_STORED, **self.how)
 
 
 async def test_frozen_before_the_first_byte(tmp_path: Path, postgres_url: str) -> None:
@@ -131,7 +131,7 @@ async def test_frozen_before_the_first_byte(tmp_path: Path, postgres_url: str) -
             if is_sent_again:
                 answer = await case.settle(two)
             else:
-                await wait_answered(two.port, case.name, words=frozenset(("in-doubt",)), **case.how)
+                await wait_answered(two.port, case.name, verdicts=frozenset(("in-doubt",)), **case.how)
             one.resume()
             late = await first
             assert late.status in ((200, 503) if is_sent_again else (503,))

@@ -40,7 +40,7 @@ async def test_every_chunk_of_the_store_lost(
                 has_fired = course.stand_down()
                 assert status_of(first) in ((200, "stored"), (200, "journaled"), (503, "store-unavailable"))
                 # Executed now where the first was refused; never in doubt, because the gateway lived all the time.
-                second = await wait_answered(gateway.port, key, words=frozenset(("stored", "replayed")))
+                second = await wait_answered(gateway.port, key, verdicts=frozenset(("stored", "replayed")))
                 if first.status == 200:
                     assert (status_of(second), nonce_of(second)) == ((200, "replayed"), nonce_of(first))
                 assert [key_of(received) for received in upstream.requests].count(key) == 1

@@ -173,7 +173,9 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert await request is None
         upstream.on("/charges", Answer(201))
         # Its seat is not left alone, so nobody waits for it to be back; a connection that it had is lost.
-        answers = [await wait_answered(gateway.port, f"new-{each}", words=frozenset({"stored"})) for each in range(8)]
+        answers = [
+            await wait_answered(gateway.port, f"new-{each}", verdicts=frozenset({"stored"})) for each in range(8)
+        ]
         assert {answer.status for answer in answers} == {201}
         await all_serve(gateway)
         after = await metrics(gateway)
@@ -188,7 +190,7 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert fell == []
         assert after["process_cpu_seconds_total", frozenset()] >= before["process_cpu_seconds_total", frozenset()]
         assert after["idempotency_worker_restarts_total", frozenset()] == 1
-        await wait_answered(gateway.port, "k1", words=frozenset({"in-doubt"}))
+        await wait_answered(gateway.port, "k1", verdicts=frozenset({"in-doubt"}))
         assert len([each for each in upstream.requests if each.values(KEY) == [b"k1"]]) == 1
         assert (await gateway.status("/readyz")).status == 200
         (line,) = lines(gateway, level="error")
@@ -358,7 +360,7 @@ async def test_the_journal_of_a_dead_worker(own_postgres: PostgresServer, tmp_pa
         await all_serve(gateway)
         own_postgres.start()
         again = await wait_answered(
-            gateway.port, "k1", words=frozenset({"replayed"}), headers=(("Prefer", "wait=0"),), deadline_seconds=60
+            gateway.port, "k1", verdicts=frozenset({"replayed"}), headers=(("Prefer", "wait=0"),), deadline_seconds=60
         )
         assert (again.status, again.body, again.header("X-Nonce")) == (201, b"charged", first.header("X-Nonce"))
         assert len(upstream.requests) == 1

@@ -15,11 +15,11 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Event, RequestInfo
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
+    Events,
     Fact,
     FlushRefused,
-    Herald,
     JournalFailed,
     LeaseLost,
     LoopStalled,
@@ -42,7 +42,7 @@ NOON = 1_750_000_000.5
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 ANSWERED = RequestAnswered(
     route="create_payment",
-    word=Word.STORED,
+    verdict=Verdict.STORED,
     status=201,
     duration_seconds=0.0123456,
     method="POST",
@@ -138,7 +138,7 @@ def test_a_request_is_one_line_that_can_be_read(paper: Paper, logs: Callable[...
 @pytest.mark.parametrize("traceparent", ["", "00-xyz", f"00-{TRACE.upper()}-00f067aa0ba902b7-01", "\n"])
 def test_a_malformed_trace_is_left_out(paper: Paper, logs: Callable[..., Logs], traceparent: str) -> None:
     """A field that is not what it should be is of no use to whoever searches for a trace."""
-    logs()(RequestAnswered("r", Word.STORED, 200, 0.1, "POST", trace_id=traceparent))
+    logs()(RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
     (said,) = paper.objects()
     assert "trace_id" not in said
 
@@ -288,7 +288,7 @@ def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper, logs: Ca
         raise RuntimeError("first\nsecond")
 
     logs()
-    Herald(broken).state(PASSED)
+    Events(broken).state(PASSED)
     (said,) = paper.objects()
     assert said["level"] == "error"
     assert said["traceback"].endswith("RuntimeError: first\nsecond")
@@ -328,7 +328,7 @@ def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable
     evil = 'x\r\n2025-06-15T15:06:40.500Z error  forged\x1b[31m" status=200'
     for shape in ("json", "text"):
         observer = logs(format=shape, requests="all")
-        observer(RequestAnswered("r", Word.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
+        observer(RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
         observer(RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
         paper.close()
     lines = paper.lines
@@ -341,9 +341,9 @@ def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable
 def test_only_what_may_be_written_is_told(
     paper: Paper, logs: Callable[..., Logs], level: str, requests: str, told: int
 ) -> None:
-    """A herald passes over kinds of facts that this log never writes, and over no other."""
-    herald = Herald(logs(level=level, requests=requests))
-    herald.state(ANSWERED)
-    herald.state(OperationClaimed("r", OPERATION, 1, 1))
-    herald.state(TierChanged("durable", up=False))
+    """A events passes over kinds of facts that this log never writes, and over no other."""
+    events = Events(logs(level=level, requests=requests))
+    events.publish(ANSWERED)
+    events.publish(OperationClaimed("r", OPERATION, 1, 1))
+    events.publish(TierChanged("durable", up=False))
     assert len(paper.objects()) == told

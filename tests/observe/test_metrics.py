@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
 from gateway.core.operation import Event
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
     Fact,
@@ -40,8 +40,8 @@ def metrics() -> Metrics:
     return Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
 
 
-def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered:
-    return RequestAnswered("create_payment", word, 201, 0.25, "POST", OPERATION, 201, **known)  # type: ignore[arg-type]
+def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> RequestAnswered:
+    return RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="answered-by-the-upstream",
         ),
         pytest.param(
-            answered(Word.REPLAYED),
+            answered(Verdict.REPLAYED),
             {
                 ("idempotency_requests_total", "create_payment", "replayed"): 1,
                 ("idempotency_request_duration_seconds_count", "create_payment"): 1,
@@ -78,7 +78,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="no-route-with-a-key",
         ),
         pytest.param(
-            RequestPassed(Word.UNKEYED, "POST", 200, 0.1, route="create_order"),
+            RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "unkeyed"): 1,
                 ("idempotency_requests_total", "create_order", "unkeyed"): 1,
@@ -86,7 +86,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="unkeyed",
         ),
         pytest.param(
-            RequestPassed(Word.UNPROTECTED, "POST", 200, 0.1, route="create_order"),
+            RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "store_unavailable"): 1,
                 ("idempotency_requests_total", "create_order", "unprotected"): 1,
@@ -150,7 +150,7 @@ def answered(word: Word = Word.STORED, **known: float | None) -> RequestAnswered
             id="store-call-failed",
         ),
         pytest.param(
-            StoreCalled("durable", "look_epoch", 0.002),
+            StoreCalled("durable", "check_memory", 0.002),
             {
                 ("idempotency_store_duration_seconds_count", "durable", "check_memory"): 1,
                 ("idempotency_store_duration_seconds_sum", "durable", "check_memory"): 0.002,
@@ -198,8 +198,8 @@ async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Met
     """A rate needs a zero to rise from, so no series of a route waits for its first event."""
     fresh = await scrape(metrics)
     for route in ("create_payment", "create_order"):
-        for word in Word:
-            assert fresh.value("idempotency_requests_total", route=route, verdict=word) == 0
+        for verdict in Verdict:
+            assert fresh.value("idempotency_requests_total", route=route, verdict=verdict) == 0
         assert fresh.value("idempotency_in_doubt", route=route) == 0
         assert fresh.value("idempotency_request_duration_seconds_count", route=route) == 0
 
@@ -224,7 +224,7 @@ async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) ->
 async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:
     """Buckets are cumulative and their bounds belong to them."""
     for seconds in (0.0001, 0.5, 0.500001, 4000.0):
-        metrics(RequestAnswered("create_order", Word.STORED, 200, seconds, "POST"))
+        metrics(RequestAnswered("create_order", Verdict.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
     name = "idempotency_request_duration_seconds_bucket"
     counts = [now.value(name, route="create_order", le=le) for le in ("0.00025", "0.25", "0.5", "1.0", "300.0", "+Inf")]
@@ -237,7 +237,7 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
     for number in range(50):
         method = f"M{number}"
         metrics(
-            RequestAnswered("create_order", Word.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method)
+            RequestAnswered("create_order", Verdict.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method)
         )
         metrics(RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
     after = await scrape(metrics)

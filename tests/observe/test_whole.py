@@ -96,7 +96,7 @@ async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
     lines = written.splitlines()
     if shape == "json":
         words = [json.loads(line).get("verdict") for line in lines]
-        assert [word for word in words if word] == ["stored", "replayed", "key-invalid"]
+        assert [verdict for verdict in words if verdict] == ["stored", "replayed", "key-invalid"]
     assert sum(" 201 " in line and "req-7" in line for line in lines) == 2
 
 

@@ -78,7 +78,7 @@ def test_text_is_one_printable_line(line: Line) -> None:
 
 @given(ANYTHING)
 def test_a_value_cannot_pass_for_another_field(value: str) -> None:
-    """A value is bare only where it is one plain word; otherwise it is quoted."""
+    """A value is bare only where it is one plain verdict; otherwise it is quoted."""
     shown = as_text(record(Line("m", {"detail": value}))).partition(" m detail=")[2]
     assert re.fullmatch(r"[A-Za-z0-9_.:/@%+-]+", shown) or isinstance(json.loads(shown), str)
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, Snapshot, State
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
-from gateway.store.base import Amnesic, Rejected, Withheld
+from gateway.store.base import Amnesic, Unreadable, Unstorable
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
 from tests.support.coordination import LEASE_SECONDS, claiming_on
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
@@ -150,7 +150,7 @@ async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Faul
         it.store.on("read", read)
     answer = unavailable(await it.claim(is_executed_anyway=True))
     assert answer.is_definite
-    assert answer.is_refused == (read is not None and isinstance(read.error, Withheld))
+    assert answer.is_refused == (read is not None and isinstance(read.error, Unreadable))
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
@@ -237,7 +237,7 @@ async def test_a_refusal_after_a_lost_answer_proves_nothing() -> None:
 async def test_a_claim_that_can_never_be_stored() -> None:
     """It is refused for good, and neither repeated nor pursued."""
     it = await bench()
-    it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
+    it.store.break_("claim", fault=Fault(Unstorable("too long"), has_effect=False))
     answer = unavailable(await it.claim())
     assert answer.is_refused
     assert it.store.said == ["claim"]
@@ -249,7 +249,7 @@ async def test_a_refusal_for_good_after_a_lost_answer() -> None:
     """It is no absence of the store, so nothing is forwarded, and the claim that may have arrived is released."""
     it = await bench()
     it.store.on("claim", lost())
-    it.store.break_("claim", fault=Fault(Rejected("too long"), has_effect=False))
+    it.store.break_("claim", fault=Fault(Unstorable("too long"), has_effect=False))
     answer = unavailable(await it.claim(is_executed_anyway=True))
     assert answer.is_refused
     it.store.mend()

@@ -16,13 +16,13 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintKey, FingerprintSpec
-from gateway.core.message import StoredResponse, field_values
+from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
 from gateway.protect import attempt, claiming, duplicates
 from gateway.protect.reply import Reply, Untouched
-from gateway.store.base import Amnesic, Indefinite, Rejected
+from gateway.store.base import Amnesic, Indefinite, Unstorable
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
@@ -95,8 +95,8 @@ async def test_a_lost_answer_to_a_claim(tmp_path: Path, losses: list[Fault]) -> 
     """The request is executed once, under the claim that was asked about again."""
     async with coordination(tmp_path) as office:
         office.store.on("claim", *losses)
-        assert heard(await office.reply()) == (200, Word.STORED)
-        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert heard(await office.reply()) == (200, Verdict.STORED)
+        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
         assert (len(office.upstream.requests), office.record.attempts) == (1, 1)
 
 
@@ -105,31 +105,31 @@ async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> N
     """Nothing is executed, and the key is free again as soon as the store answers."""
     async with coordination(tmp_path) as office:
         office.store.break_("claim", fault=fault)
-        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
         office.store.mend()
         await office.claiming.wait_pursuits_ended()
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
-        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (200, Verdict.STORED)
 
 
 @pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped(), refused()]], ids=str)
 @pytest.mark.parametrize(
-    ("status", "event", "state", "word"),
+    ("status", "event", "state", "verdict"),
     [
-        (200, "complete", State.COMPLETED, Word.STORED),
-        (503, "release", State.RELEASED, Word.RELEASED),
-        (502, "abandon", State.IN_DOUBT, Word.IN_DOUBT),
-        (401, "forget", State.RELEASED, Word.RELEASED),
+        (200, "complete", State.COMPLETED, Verdict.STORED),
+        (503, "release", State.RELEASED, Verdict.RELEASED),
+        (502, "abandon", State.IN_DOUBT, Verdict.IN_DOUBT),
+        (401, "forget", State.RELEASED, Verdict.RELEASED),
     ],
 )
 async def test_a_lost_answer_to_an_outcome(
-    tmp_path: Path, status: int, event: str, state: State, word: Word, losses: list[Fault]
+    tmp_path: Path, status: int, event: str, state: State, verdict: Verdict, losses: list[Fault]
 ) -> None:
     """It is said again until it is known to be recorded; only then does the client hear of it."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(status))
         office.store.on(event, *losses)
-        assert heard(await office.reply()) == (status, word)
+        assert heard(await office.reply()) == (status, verdict)
         assert office.state is state
         assert office.store.said == ["claim", *[event] * (len(losses) + 1)]
         assert [fact.is_late for fact in office.told(OperationSettled)] == [True]
@@ -143,22 +143,22 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         office.store.break_("complete", fault=refused())
         await office.journal.close()
         reply = await office.reply()
-        assert heard(reply) == (503, Word.IN_DOUBT)
+        assert heard(reply) == (503, Verdict.IN_DOUBT)
         assert "answered" not in text(reply)
         again = office.ask()
         office.store.mend()
-        assert heard(await again) in [(200, Word.REPLAYED), (503, Word.IN_DOUBT)]
+        assert heard(await again) in [(200, Verdict.REPLAYED), (503, Verdict.IN_DOUBT)]
         await idle(office)
-        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("status", "event", "word"),
-    [(200, "complete", Word.JOURNALED), (503, "release", Word.RELEASED), (502, "abandon", Word.IN_DOUBT)],
+    ("status", "event", "verdict"),
+    [(200, "complete", Verdict.JOURNALED), (503, "release", Verdict.RELEASED), (502, "abandon", Verdict.IN_DOUBT)],
 )
 async def test_a_store_that_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, word: Word
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, verdict: Verdict
 ) -> None:
     """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
     monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
@@ -166,7 +166,7 @@ async def test_a_store_that_says_nothing(
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(status))
         office.store.stop_before(event)
-        assert heard(await office.reply()) == (status, word)
+        assert heard(await office.reply()) == (status, verdict)
         assert office.journal.tally.waiting == 1
         assert len(office.upstream.requests) == 1
 
@@ -178,7 +178,7 @@ async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeyp
         office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
         office.store.break_("complete", fault=refused())
         await office.journal.close()
-        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
         await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
         office.store.mend()
 
@@ -189,7 +189,7 @@ async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch:
     async with coordination(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as office:
         office.store.break_("release", fault=refused())
         await office.journal.close()
-        assert heard(await office.reply()) == (502, Word.UPSTREAM_UNREACHABLE)
+        assert heard(await office.reply()) == (502, Verdict.UPSTREAM_UNREACHABLE)
         office.store.mend()
         await idle(office)
         assert office.state is State.RELEASED
@@ -199,31 +199,31 @@ async def test_a_defect_while_recording(tmp_path: Path) -> None:
     """The last word of an attempt that ends by an error of the program is said all the same."""
     async with coordination(tmp_path) as office:
         office.store.on("complete", Fault(ZeroDivisionError("defect"), has_effect=False))
-        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
         await idle(office)
         assert office.state is State.COMPLETED
-        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
 
 
 async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
     """Its caller gets it all the same; it is recorded without what the store refused, and never executed again."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(201, body=b"charged"))
-        office.store.on("complete", Fault(Rejected("too long"), has_effect=False))
+        office.store.on("complete", Fault(Unstorable("too long"), has_effect=False))
         reply = await office.reply()
-        assert (heard(reply), text(reply)) == ((201, Word.RESPONSE_NOT_STORED), "charged")
-        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert (heard(reply), text(reply)) == ((201, Verdict.RESPONSE_NOT_STORED), "charged")
+        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
         assert len(office.upstream.requests) == 1
 
 
 async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
     """Where there is nothing less to say, its caller hears that nobody knows, and the journal keeps it."""
     async with coordination(tmp_path) as office:
-        office.store.break_("complete", fault=Fault(Rejected("too long"), has_effect=False))
-        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        office.store.break_("complete", fault=Fault(Unstorable("too long"), has_effect=False))
+        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
         await idle(office)
         assert office.journal.tally.waiting == 1
-        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
         assert len(office.upstream.requests) == 1
 
 
@@ -244,12 +244,12 @@ async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
 async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
     """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 15."""
     expected = {
-        "nothing": (200, Word.STORED, State.COMPLETED),
-        "disproved": (200, Word.STORED, State.COMPLETED),
-        "disproved-claimed": (409, Word.IN_FLIGHT, State.CLAIMED),
-        "disproved-claimed-released": (502, Word.IN_DOUBT, State.RELEASED),
-        "disproved-claimed-completed": (202, Word.REPLAYED, State.COMPLETED),
-        "proved": (202, Word.RECOVERED, State.COMPLETED),
+        "nothing": (200, Verdict.STORED, State.COMPLETED),
+        "disproved": (200, Verdict.STORED, State.COMPLETED),
+        "disproved-claimed": (409, Verdict.IN_FLIGHT, State.CLAIMED),
+        "disproved-claimed-released": (502, Verdict.IN_DOUBT, State.RELEASED),
+        "disproved-claimed-completed": (202, Verdict.REPLAYED, State.COMPLETED),
+        "proved": (202, Verdict.RECOVERED, State.COMPLETED),
     }[others]
     theirs = StoredResponse(202, b"Accepted", (), b"theirs")
     async with coordination(tmp_path) as office:
@@ -278,9 +278,9 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
             assert reply.body == b"theirs"
         waited = await waiter
         if others in ("nothing", "disproved"):
-            assert heard(waited) == (200, Word.REPLAYED)
+            assert heard(waited) == (200, Verdict.REPLAYED)
         elif others.endswith("released"):
-            assert heard(waited) == (503, Word.RELEASED)
+            assert heard(waited) == (503, Verdict.RELEASED)
         else:
             assert heard(waited) == expected[:2]
         assert len(office.told(WriteRefused)) == (0 if others in ("nothing", "disproved") else 1)
@@ -292,7 +292,7 @@ async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
     async with coordination(tmp_path) as office:
         hold = asyncio.Event()
         office.upstream.on("/charges", Answer(503), Answer(hold=hold))
-        assert heard(await office.reply()) == (503, Word.RELEASED)
+        assert heard(await office.reply()) == (503, Verdict.RELEASED)
         before = dict(office.memory.records)
         first = office.ask()
         await office.upstream.wait_for_requests(2)
@@ -300,7 +300,7 @@ async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
         await office.wait_for_waiters()
         office.memory.records.update(before)
         hold.set()
-        assert heard(await first) == heard(await other) == (502, Word.IN_DOUBT)
+        assert heard(await first) == heard(await other) == (502, Verdict.IN_DOUBT)
 
 
 async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
@@ -314,16 +314,16 @@ async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
         say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
         claimed_by_another(office)
         gate.opened.set()
-        assert heard(await task) == (409, Word.IN_FLIGHT)
+        assert heard(await task) == (409, Verdict.IN_FLIGHT)
         await eventually(lambda: office.open_connections == 0)
 
 
 @pytest.mark.parametrize(
     ("ended", "in_time", "too_late"),
     [
-        (Answer(bytes_max=0, ending=Ending.CLOSE), (502, Word.IN_DOUBT), (503, Word.STORE_UNAVAILABLE)),
-        (Answer(503), (503, Word.RELEASED), (503, Word.STORE_UNAVAILABLE)),
-        (Answer(), (200, Word.REPLAYED), (200, Word.REPLAYED)),
+        (Answer(bytes_max=0, ending=Ending.CLOSE), (502, Verdict.IN_DOUBT), (503, Verdict.STORE_UNAVAILABLE)),
+        (Answer(503), (503, Verdict.RELEASED), (503, Verdict.STORE_UNAVAILABLE)),
+        (Answer(), (200, Verdict.REPLAYED), (200, Verdict.REPLAYED)),
     ],
     ids=["lost", "released", "answered"],
 )
@@ -332,8 +332,8 @@ async def test_how_it_ended_while_the_store_was_away(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ended: Answer,
-    in_time: tuple[int, Word],
-    too_late: tuple[int, Word],
+    in_time: tuple[int, Verdict],
+    too_late: tuple[int, Verdict],
     is_over: bool,
 ) -> None:
     """Those who waited are not told of an end that others may have gone on from; an answer is final."""
@@ -365,9 +365,9 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
             office.store.stop_before("read")
         else:
             office.store.break_("read", fault=refused())
-        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Verdict.STORE_UNAVAILABLE)
         hold.set()
-        assert heard(await first) == (200, Word.STORED)
+        assert heard(await first) == (200, Verdict.STORED)
 
 
 async def test_a_duplicate_that_a_slow_store_has_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,24 +385,24 @@ async def test_a_duplicate_that_a_slow_store_has_kept(tmp_path: Path, monkeypatc
         gate.opened.set()
         await gate.passed.wait()
         hold.set()
-        assert heard(await duplicate) == (409, Word.IN_FLIGHT)
+        assert heard(await duplicate) == (409, Verdict.IN_FLIGHT)
         await first
 
 
 @pytest.mark.parametrize(
     ("others", "heard_now"),
     [
-        ("nothing", (409, Word.IN_FLIGHT)),
-        ("proved", (202, Word.RECOVERED)),
-        ("disproved", (503, Word.RELEASED)),
-        ("erased", (503, Word.RELEASED)),
-        ("claimed", (409, Word.IN_FLIGHT)),
-        ("completed", (202, Word.REPLAYED)),
+        ("nothing", (409, Verdict.IN_FLIGHT)),
+        ("proved", (202, Verdict.RECOVERED)),
+        ("disproved", (503, Verdict.RELEASED)),
+        ("erased", (503, Verdict.RELEASED)),
+        ("claimed", (409, Verdict.IN_FLIGHT)),
+        ("completed", (202, Verdict.REPLAYED)),
     ],
 )
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["came-after", "waited"])
 async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
-    tmp_path: Path, others: str, heard_now: tuple[int, Word], is_waiting: bool
+    tmp_path: Path, others: str, heard_now: tuple[int, Verdict], is_waiting: bool
 ) -> None:
     """Once the lease is over it hears what the record says, while the attempt still runs here; and executes nothing."""
     theirs = StoredResponse(202, b"Accepted", (), b"theirs")
@@ -439,13 +439,13 @@ async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path
         first, hold = await office.begin()
         otherwise = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",))))
         body = b'{"amount": 7, "currency": "EUR"}'
-        assert heard(await office.reply(body=body, route=otherwise)) == (422, Word.KEY_REUSED)
+        assert heard(await office.reply(body=body, route=otherwise)) == (422, Verdict.KEY_REUSED)
         accepting = replace(otherwise, accepts_recipe_change=True)
         shared = office.ask(body=body, route=accepting)
         await office.wait_for_waiters()
         hold.set()
-        assert heard(await first) == (200, Word.STORED)
-        assert heard(await shared) == (200, Word.REPLAYED)
+        assert heard(await first) == (200, Verdict.STORED)
+        assert heard(await shared) == (200, Verdict.REPLAYED)
 
 
 async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Path) -> None:
@@ -453,12 +453,12 @@ async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Pa
     async with coordination(tmp_path) as office:
         old, new = FingerprintKey("2024", b"o" * 32), FingerprintKey("2025", b"n" * 32)
         before = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), old))
-        assert heard(await office.reply(route=before)) == (200, Word.STORED)
-        assert heard(await office.reply(route=before, body=b"{}")) == (422, Word.KEY_REUSED)
+        assert heard(await office.reply(route=before)) == (200, Verdict.STORED)
+        assert heard(await office.reply(route=before, body=b"{}")) == (422, Verdict.KEY_REUSED)
         without = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new))
-        assert heard(await office.reply(route=without)) == (422, Word.KEY_REUSED)
+        assert heard(await office.reply(route=without)) == (422, Verdict.KEY_REUSED)
         rotated = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new, [old]))
-        assert heard(await office.reply(route=rotated)) == (200, Word.REPLAYED)
+        assert heard(await office.reply(route=rotated)) == (200, Verdict.REPLAYED)
         why = "recorded under fingerprint key '2024' or settings that this route does not have"
         assert [fact.why for fact in office.told(RequestAnswered)] == [None, None, why, None]
 
@@ -468,13 +468,13 @@ async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monk
     monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
         office.store.break_("complete", fault=refused())
-        assert heard(await office.reply()) == (200, Word.JOURNALED)
+        assert heard(await office.reply()) == (200, Verdict.JOURNALED)
         await office.journal.close()
         office.store.said.clear()
-        assert heard(await office.reply()) == (503, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
         assert (office.store.said, len(office.upstream.requests)) == ([], 1)
         await office.journal.start()
-        assert heard(await office.reply()) == (200, Word.REPLAYED)
+        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
 
 
 # Leases
@@ -488,7 +488,7 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         await gate.reached.wait()
         office.pass_time(LEASE_SECONDS - 4)
         gate.opened.set()
-        assert heard(await task) == (503, Word.UPSTREAM_UNREACHABLE)
+        assert heard(await task) == (503, Verdict.UPSTREAM_UNREACHABLE)
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
@@ -497,7 +497,7 @@ async def test_a_lease_that_is_over_before_it_is_sent_again(tmp_path: Path) -> N
     async with coordination(tmp_path, route={"recovery": "resend"}) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
         first = await office.reply()
-        assert heard(first) == (502, Word.IN_DOUBT)
+        assert heard(first) == (502, Verdict.IN_DOUBT)
         gate = office.store.stop_after("takeover")
         task = office.ask()
         await gate.reached.wait()
@@ -523,7 +523,7 @@ async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
             await eventually(partial(renewed, office, number))
         assert office.state is State.CLAIMED
         hold.set()
-        assert heard(await task) == (200, Word.STORED)
+        assert heard(await task) == (200, Verdict.STORED)
         assert office.told(LeaseLost) == []
 
 
@@ -542,9 +542,9 @@ async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
     """After a stall requests are refused until the loop is seen to run again."""
     async with coordination(tmp_path) as office:
         office.pass_time(LEASE_SECONDS / 2)
-        assert heard(await office.reply()) == (503, Word.OVERLOADED)
+        assert heard(await office.reply()) == (503, Verdict.OVERLOADED)
         office.leases.run_once()
-        assert heard(await office.reply()) == (200, Word.STORED)
+        assert heard(await office.reply()) == (200, Verdict.STORED)
 
 
 # Those who wait
@@ -557,8 +557,8 @@ async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
         others = [office.ask() for _ in range(5)]
         await office.wait_for_waiters(5)
         hold.set()
-        assert heard(await first) == (401, Word.RELEASED)
-        assert [heard(await other) for other in others] == [(503, Word.RELEASED)] * 5
+        assert heard(await first) == (401, Verdict.RELEASED)
+        assert [heard(await other) for other in others] == [(503, Verdict.RELEASED)] * 5
         assert len(office.upstream.requests) == 1
 
 
@@ -574,13 +574,13 @@ async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) ->
         early = other.ask()
         await gate.reached.wait()
         hold.set()
-        assert heard(await running) == (200, Word.STORED)
+        assert heard(await running) == (200, Verdict.STORED)
         late = other.ask()
         for _ in range(20):
             await asyncio.sleep(0)
         gate.opened.set()
-        assert heard(await early) == (409, Word.IN_DOUBT)
-        assert heard(await late) == (200, Word.REPLAYED)
+        assert heard(await early) == (409, Verdict.IN_DOUBT)
+        assert heard(await late) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
@@ -602,9 +602,9 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
             await eventually(lambda: sum(task.done() for task in remote) == 1)
             hold.set()
             answers = [heard(await task) for task in (*firsts, *waiting, *remote)]
-        assert answers.count((200, Word.STORED)) == 2
-        assert answers.count((200, Word.REPLAYED)) == 4
-        assert answers.count((409, Word.IN_FLIGHT)) == 3
+        assert answers.count((200, Verdict.STORED)) == 2
+        assert answers.count((200, Verdict.REPLAYED)) == 4
+        assert answers.count((409, Verdict.IN_FLIGHT)) == 3
         assert done
         assert pending
 
@@ -620,7 +620,7 @@ async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> N
         hold.set()
         whole, shared = await first, await waiter
         assert gzip.decompress(await read(whole)) == b"busy"
-        assert (heard(shared), shared.decode_for) == ((503, Word.RELEASED), (b"identity",))
+        assert (heard(shared), shared.decode_for) == ((503, Verdict.RELEASED), (b"identity",))
         assert whole.decode_for is None
 
 
@@ -652,8 +652,8 @@ async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said:
         reply = await waiter
         hold.set()
         await first
-        assert heard(reply) == ((409, Word.IN_FLIGHT) if preference == "wait=0" else (200, Word.REPLAYED))
-        assert field_values(reply.headers, b"preference-applied") == [said]
+        assert heard(reply) == ((409, Verdict.IN_FLIGHT) if preference == "wait=0" else (200, Verdict.REPLAYED))
+        assert header_values(reply.headers, b"preference-applied") == [said]
 
 
 async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
@@ -662,7 +662,7 @@ async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
         first, hold = await office.begin()
         route = replace(office.route, in_flight=replace(office.route.in_flight, wait_seconds_max=0.0))
         reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
-        assert heard(reply) == (409, Word.IN_FLIGHT)
+        assert heard(reply) == (409, Verdict.IN_FLIGHT)
         hold.set()
         await first
 
@@ -681,8 +681,8 @@ async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
         reply = await waiter
         hold.set()
         await first
-        assert heard(reply) == (409, Word.IN_FLIGHT)
-        assert field_values(reply.headers, b"retry-after") == [b"10"]
+        assert heard(reply) == (409, Verdict.IN_FLIGHT)
+        assert header_values(reply.headers, b"retry-after") == [b"10"]
 
 
 PROBED = {
@@ -701,7 +701,7 @@ async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office
     """An office with an operation in doubt; a probe is answered that it was done, once this is set."""
     async with coordination(directory, route=PROBED) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
-        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
         office.upstream.on(None, Answer(200, hold=hold, effect=False))
         yield office
 
@@ -717,15 +717,15 @@ async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> Non
             hold.set()
         reply = await asked
         hold.set()
-        assert heard(reply) == ((200, Word.RECOVERED) if is_found else (409, Word.IN_DOUBT))
-        assert field_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
+        assert heard(reply) == ((200, Verdict.RECOVERED) if is_found else (409, Verdict.IN_DOUBT))
+        assert header_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
 
 
 async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> None:
     """The waiters of a route are bounded, whatever they wait for."""
     async with in_doubt(tmp_path, asyncio.Event()) as office:
         route = replace(office.route, in_flight=replace(office.route.in_flight, waiters_max=0))
-        assert heard(await office.reply(route=route)) == (409, Word.IN_DOUBT)
+        assert heard(await office.reply(route=route)) == (409, Verdict.IN_DOUBT)
         assert len(office.upstream.requests) == 1
 
 
@@ -734,12 +734,12 @@ async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, rou
     """A route that accepts records from before a change answers from them: it recovers nothing for what may differ."""
     async with coordination(tmp_path, route=route) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE), Answer())
-        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
         otherwise = Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",)))
         accepting = replace(office.route, fingerprinter=otherwise, accepts_recipe_change=True)
-        assert heard(await office.reply(body=b'{"amount": 7}', route=accepting)) == (409, Word.IN_DOUBT)
+        assert heard(await office.reply(body=b'{"amount": 7}', route=accepting)) == (409, Verdict.IN_DOUBT)
         assert len(office.upstream.requests) == 1
-        recovered = Word.STORED if route is not PROBED else Word.RECOVERED
+        recovered = Verdict.STORED if route is not PROBED else Verdict.RECOVERED
         assert heard(await office.reply(route=accepting)) == (200, recovered)
 
 
@@ -759,8 +759,8 @@ async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
         probed = loop.time()
         reply = await asked
         assert loop.time() - probed < wait_seconds
-        assert heard(reply) == (409, Word.IN_FLIGHT)
-        assert field_values(reply.headers, b"preference-applied") == [b"wait=2"]
+        assert heard(reply) == (409, Verdict.IN_FLIGHT)
+        assert header_values(reply.headers, b"preference-applied") == [b"wait=2"]
 
 
 async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
@@ -773,8 +773,8 @@ async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
         office.pass_time(120)
         gate.opened.set()
         reply = await asked
-        assert heard(reply) == (200, Word.STORED)
-        assert field_values(reply.headers, b"idempotency-expires") == []
+        assert heard(reply) == (200, Verdict.STORED)
+        assert header_values(reply.headers, b"idempotency-expires") == []
         assert office.state is State.TOMBSTONE
 
 
@@ -789,8 +789,8 @@ async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) 
         late = office.ask()
         await office.wait_for_waiters()
         gate.opened.set()
-        assert heard(await asked) == (200, Word.STORED)
-        assert heard(await late) == (410, Word.KEY_EXPIRED)
+        assert heard(await asked) == (200, Verdict.STORED)
+        assert heard(await late) == (410, Verdict.KEY_EXPIRED)
 
 
 @pytest.mark.parametrize("is_held_up", [False, True], ids=["after-it-was-kept", "before-it-was-kept"])
@@ -809,13 +809,13 @@ async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
         if is_held_up:
             office.pass_time(6)
         gate.opened.set()
-        assert heard(await asked) == (200, Word.JOURNALED)
+        assert heard(await asked) == (200, Verdict.JOURNALED)
         if not is_held_up:
             office.store.break_("claim", "read", fault=refused())
-            assert heard(await office.reply()) == (200, Word.REPLAYED)
+            assert heard(await office.reply()) == (200, Verdict.REPLAYED)
             office.store.mend()
             office.pass_time(6)
-        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert heard(await office.reply()) == (410, Verdict.KEY_EXPIRED)
         assert len(office.upstream.requests) == 1
 
 
@@ -823,8 +823,8 @@ async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
     """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(headers=(("Idempotency-Retention", "0"),)))
-        assert heard(await office.reply()) == (200, Word.STORED)
-        assert heard(await office.reply()) == (410, Word.KEY_EXPIRED)
+        assert heard(await office.reply()) == (200, Verdict.STORED)
+        assert heard(await office.reply()) == (410, Verdict.KEY_EXPIRED)
         assert len(office.upstream.requests) == 1
 
 
@@ -842,8 +842,8 @@ async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_
         await gate.reached.wait()
         second = office.ask(route=open_route)
         gate.opened.set()
-        assert heard(await first) == (503, Word.STORE_UNAVAILABLE)
-        assert heard(await second) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await first) == (503, Verdict.STORE_UNAVAILABLE)
+        assert heard(await second) == (503, Verdict.STORE_UNAVAILABLE)
 
 
 @pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
@@ -851,9 +851,9 @@ async def test_claims_without_an_answer_keep_others_from_being_begun(tmp_path: P
     """As many as may be in flight at once are pursued at most, whoever comes meanwhile."""
     async with coordination(tmp_path, in_flight_max=1) as office:
         office.store.break_("claim", fault=lost())
-        assert heard(await office.reply()) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
         reply = await office.reply("k2", BODY if is_here else Pieces(BODY))
-        assert heard(reply) == (503, Word.OVERLOADED)
+        assert heard(reply) == (503, Verdict.OVERLOADED)
         assert office.claiming.pursued == 1
 
 
@@ -863,7 +863,7 @@ async def test_forwarded_without_a_store(tmp_path: Path) -> None:
         office.store.break_("claim", fault=lost())
         answer = await office.ask(body=SPOOLED)
         assert isinstance(answer, Untouched)
-        assert answer.word is Word.UNPROTECTED
+        assert answer.verdict is Verdict.UNPROTECTED
         assert b"".join([chunk async for chunk in answer.incoming.body.stream()]) == SPOOLED
         answer.incoming.body.close()
         office.store.mend()
@@ -874,8 +874,8 @@ async def test_forwarded_without_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        [Fault(Rejected("too long"), has_effect=False)],
-        [lost(), *[Fault(Rejected("too long"), has_effect=False)] * 2],
+        [Fault(Unstorable("too long"), has_effect=False)],
+        [lost(), *[Fault(Unstorable("too long"), has_effect=False)] * 2],
         [Fault(Amnesic("it forgot"), has_effect=False)],
         [Fault(ZeroDivisionError("defect"), has_effect=False)],
     ],
@@ -898,7 +898,7 @@ async def test_no_room_for_a_body(tmp_path: Path) -> None:
     """When the spool cannot take it, nothing is executed and the caller may try again."""
     async with coordination(tmp_path) as office:
         await asyncio.to_thread(shutil.rmtree, tmp_path / "state" / "spool")
-        assert heard(await office.reply(body=SPOOLED)) == (503, Word.OVERLOADED)
+        assert heard(await office.reply(body=SPOOLED)) == (503, Verdict.OVERLOADED)
         assert office.memory.records == {}
 
 
@@ -928,12 +928,12 @@ async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
         hold = asyncio.Event()
         office.upstream.on("/charges", Answer(hold=hold))
         hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
-        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
         await office.upstream.wait_for_requests(1)
         again = office.ask()
         await office.wait_for_waiters()
         hold.set()
-        assert heard(await again) == (200, Word.REPLAYED)
+        assert heard(await again) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
@@ -943,7 +943,7 @@ async def test_a_stream_that_begins_after_its_caller_s_time(tmp_path: Path) -> N
         hold = asyncio.Event()
         office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
         hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
-        assert heard(await office.reply(route=hasty)) == (504, Word.IN_FLIGHT)
+        assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
         hold.set()
         await idle(office)
         await eventually(lambda: office.open_connections == 0, what="the stream is given up")
@@ -998,7 +998,7 @@ async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path
             await task
         await idle(office)
         await eventually(lambda: office.open_connections == 0, what="the stream is given up")
-        assert heard(await office.reply()) == (409, Word.RESPONSE_NOT_STORED)
+        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
 
 
 @pytest.mark.parametrize("steps", range(12))

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Claim, Event, State
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled
 from gateway.protect import operations as runs
 from gateway.protect.operations import Drained
@@ -59,14 +59,14 @@ async def test_what_ends_in_time_is_recorded(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         hold.set()
         assert await draining == Drained()
-        assert [heard(await first), heard(await waiter)] == [(200, Word.STORED), (200, Word.REPLAYED)]
+        assert [heard(await first), heard(await waiter)] == [(200, Verdict.STORED), (200, Verdict.REPLAYED)]
 
 
 async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:
     """Who comes during or after a drain may repeat elsewhere."""
     async with coordination(tmp_path) as office:
         assert await office.coordinator.drain(10) == Drained()
-        assert heard(await office.reply()) == (503, Word.OVERLOADED)
+        assert heard(await office.reply()) == (503, Verdict.OVERLOADED)
         assert office.store.said == []
 
 
@@ -78,7 +78,7 @@ async def test_a_body_that_is_still_coming_in(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert await office.coordinator.drain(0) == Drained()
         rest.set()
-        assert heard(await task) == (503, Word.OVERLOADED)
+        assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.store.said == []
 
 
@@ -91,7 +91,7 @@ async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None
         task = office.ask()
         await gate.reached.wait()
         assert await office.coordinator.drain(0) == Drained()
-        assert heard(await task) == (503, Word.OVERLOADED)
+        assert heard(await task) == (503, Verdict.OVERLOADED)
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
@@ -106,7 +106,7 @@ async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
         gate.opened.set()
         await asyncio.sleep(0)
         assert await office.coordinator.drain(0) == Drained(unsaid=1)
-        assert heard(await task) == (503, Word.OVERLOADED)
+        assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.CLAIMED
 
 
@@ -116,7 +116,7 @@ async def test_before_the_first_byte(tmp_path: Path) -> None:
         task = office.ask()
         await eventually(lambda: office.memory.records != {})
         assert await office.coordinator.drain(0) == Drained(said=1)
-        assert heard(await task) == (503, Word.OVERLOADED)
+        assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.RELEASED
 
 
@@ -127,7 +127,7 @@ async def test_in_the_exchange(tmp_path: Path) -> None:
         task = office.ask()
         await office.upstream.wait_for_requests(1)
         assert await office.coordinator.drain(0) == Drained(said=1)
-        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert heard(await task) == (503, Verdict.IN_DOUBT)
         assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
         await eventually(lambda: office.open_connections == 0)
 
@@ -152,22 +152,22 @@ async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
         task = office.ask()
         await eventually(lambda: office.client.stats.answered == 1)
         assert await office.coordinator.drain(0) == Drained(said=1)
-        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert heard(await task) == (503, Verdict.IN_DOUBT)
         assert office.state is State.IN_DOUBT
         await eventually(lambda: office.open_connections == 0)
 
 
 @pytest.mark.parametrize(
-    ("status", "event", "state", "word"),
+    ("status", "event", "state", "verdict"),
     [
-        (200, "complete", State.COMPLETED, Word.IN_DOUBT),
-        (503, "release", State.RELEASED, Word.OVERLOADED),
-        (401, "forget", State.RELEASED, Word.OVERLOADED),
-        (502, "abandon", State.IN_DOUBT, Word.IN_DOUBT),
+        (200, "complete", State.COMPLETED, Verdict.IN_DOUBT),
+        (503, "release", State.RELEASED, Verdict.OVERLOADED),
+        (401, "forget", State.RELEASED, Verdict.OVERLOADED),
+        (502, "abandon", State.IN_DOUBT, Verdict.IN_DOUBT),
     ],
 )
 @pytest.mark.parametrize("side", ["before", "after"])
-async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, state: State, word: Word) -> None:
+async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict) -> None:
     """The outcome is said once more, whether or not it had taken effect: the same outcome, by the same attempt."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(status))
@@ -175,7 +175,7 @@ async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, 
         task = office.ask()
         await gate.reached.wait()
         assert await office.coordinator.drain(0) == Drained(said=1)
-        assert heard(await task) == (503, word)
+        assert heard(await task) == (503, verdict)
         assert (office.state, office.store.said) == (state, ["claim", event, event])
 
 
@@ -187,7 +187,7 @@ async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
         task = office.ask()
         await gate.reached.wait()
         assert await office.coordinator.drain(0) == Drained(said=1)
-        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert heard(await task) == (503, Verdict.IN_DOUBT)
         await eventually(lambda: office.open_connections == 0)
 
 
@@ -237,7 +237,7 @@ async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there:
             await office.journal.close()
         drained = await office.coordinator.drain(0)
         assert drained == (Drained(journaled=1) if is_journal_there else Drained(unsaid=1))
-        assert heard(await task) == (503, Word.IN_DOUBT)
+        assert heard(await task) == (503, Verdict.IN_DOUBT)
 
 
 async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
@@ -245,13 +245,13 @@ async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
     probe = {"path": "/status", "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}
     async with coordination(tmp_path, route={"recovery": {"probe": probe}}) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
-        assert heard(await office.reply()) == (502, Word.IN_DOUBT)
+        assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
         office.upstream.on("/status", Answer(hold=asyncio.Event()))
         task = office.ask(headers=[("Prefer", "wait=30")])
         await office.upstream.wait_for_requests(2)
         async with asyncio.timeout(10):
             await office.coordinator.drain(0)
-            assert heard(await task) == (409, Word.IN_DOUBT)
+            assert heard(await task) == (409, Verdict.IN_DOUBT)
 
 
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
             waiter = other.ask(route=replace(other.route, in_flight=office.route.in_flight))
             await other.wait_for_waiters()
             assert await other.coordinator.drain(0) == Drained()
-            assert heard(await waiter) == (409, Word.IN_FLIGHT)
+            assert heard(await waiter) == (409, Verdict.IN_FLIGHT)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import State
-from gateway.observe.facts import Fact, Herald, JournalFailed, OutcomeJournaled
+from gateway.observe.facts import Events, Fact, JournalFailed, OutcomeJournaled
 from gateway.protect import journaling
 from gateway.protect.journaling import Journaling
 from gateway.store.base import Indefinite, NotApplied
@@ -27,7 +27,7 @@ class Desk:
         self.now_seconds = 50.0
         self.facts: list[Fact] = []
         self.journal = SqliteJournal(directory / "journal", "shop")
-        self.journaling = Journaling(self.journal, Herald(self.facts.append), clock=lambda: self.now_seconds)
+        self.journaling = Journaling(self.journal, Events(self.facts.append), clock=lambda: self.now_seconds)
 
     async def keep(self, say: Speech = Hand.complete) -> Hand:
         """The outcome of a new claim."""

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from gateway.core.operation import Abandon, Applied, Claim, Complete, Record, Release, Takeover
-from gateway.observe.facts import Fact, Herald, LeaseLost, LoopStalled
+from gateway.observe.facts import Events, Fact, LeaseLost, LoopStalled
 from gateway.protect.leases import Lease, Leases
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
@@ -29,7 +29,7 @@ class Bench:
         self.store = FaultyStore(MemoryStore(self.memory))
         self.facts: list[Fact] = []
         self.leases = Leases(
-            self.store, Herald(self.facts.append), lease_seconds=lease_seconds, clock=lambda: self.now_seconds
+            self.store, Events(self.facts.append), lease_seconds=lease_seconds, clock=lambda: self.now_seconds
         )
         self.identity = new_identity()
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Snapshot, State
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect import claiming
 from gateway.store.base import Indefinite
 from tests.support.coordination import LEASE_SECONDS, coordination, heard, spooled_files
@@ -43,7 +43,7 @@ class FastTier:
 async def completed(directory: Path, memory: Memory, body: bytes) -> Snapshot:
     """The record of what another gateway has answered."""
     async with coordination(directory, memory=memory) as other:
-        assert heard(await other.reply(body=body)) == (200, Word.STORED)
+        assert heard(await other.reply(body=body)) == (200, Verdict.STORED)
     (operation_id,) = memory.records
     return MemoryStore(memory).read_now(operation_id)
 
@@ -58,7 +58,7 @@ async def test_what_is_found_is_replayed(tmp_path: Path, body: bytes) -> None:
         await fast.wait_asked()
         assert office.coordinator.in_flight == 0
         fast.asked[0].set_result(snapshot)
-        assert heard(await task) == (200, Word.REPLAYED)
+        assert heard(await task) == (200, Verdict.REPLAYED)
         assert (office.store.said, office.upstream.requests) == ([], [])
         assert spooled_files(tmp_path) == []
 
@@ -72,7 +72,7 @@ async def test_another_request_under_the_key_is_refused(tmp_path: Path, body: by
         task = office.ask(body=body)
         await fast.wait_asked()
         fast.asked[0].set_result(snapshot)
-        assert heard(await task) == (422, Word.KEY_REUSED)
+        assert heard(await task) == (422, Verdict.KEY_REUSED)
         assert office.store.said == []
 
 
@@ -92,7 +92,7 @@ async def test_what_is_not_found_is_executed(tmp_path: Path, finding: str, body:
                 looked.set_exception(Indefinite("no answer"))
             case _:
                 looked.cancel()
-        assert heard(await task) == (200, Word.STORED)
+        assert heard(await task) == (200, Verdict.STORED)
         assert len(office.upstream.requests) == 1
 
 
@@ -111,7 +111,7 @@ async def test_a_herd_looks_once(tmp_path: Path, body: bytes) -> None:
         fast.asked[0].set_result(None)
         await eventually(lambda: office.coordinator.waiters == 4, what="the others wait")
         hold.set()
-        assert sorted([heard(await task) for task in tasks]) == [(200, Word.REPLAYED)] * 4 + [(200, Word.STORED)]
+        assert sorted([heard(await task) for task in tasks]) == [(200, Verdict.REPLAYED)] * 4 + [(200, Verdict.STORED)]
         assert (len(fast.asked), len(office.upstream.requests)) == (1, 1)
 
 
@@ -124,7 +124,7 @@ async def test_a_herd_is_replayed_by_one_look(tmp_path: Path) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         fast.asked[0].set_result(snapshot)
-        assert [heard(await task) for task in tasks] == [(200, Word.REPLAYED)] * 5
+        assert [heard(await task) for task in tasks] == [(200, Verdict.REPLAYED)] * 5
         assert (len(fast.asked), office.store.said) == (1, [])
 
 
@@ -134,13 +134,13 @@ async def test_who_looks_takes_a_place(tmp_path: Path) -> None:
     async with coordination(tmp_path, look=fast.look, in_flight_max=1) as office:
         task = office.ask()
         await fast.wait_asked()
-        assert heard(await office.reply("another")) == (503, Word.OVERLOADED)
+        assert heard(await office.reply("another")) == (503, Verdict.OVERLOADED)
         fast.asked[0].set_result(None)
-        assert heard(await task) == (200, Word.STORED)
+        assert heard(await task) == (200, Verdict.STORED)
         task = office.ask("another")
         await fast.wait_asked(2)
         fast.asked[1].set_result(None)
-        assert heard(await task) == (200, Word.STORED)
+        assert heard(await task) == (200, Verdict.STORED)
 
 
 @BODIES
@@ -161,11 +161,11 @@ async def test_claims_without_an_answer_keep_no_copy_back(
     async with coordination(tmp_path, memory=memory, look=look, in_flight_max=3) as office:
         office.store.break_("claim", fault=dropped())
         for key in ("a", "b", "c"):
-            assert heard(await office.reply(key, body)) == (503, Word.STORE_UNAVAILABLE)
+            assert heard(await office.reply(key, body)) == (503, Verdict.STORE_UNAVAILABLE)
         assert (office.claiming.pursued, office.coordinator.in_flight) == (3, 0)
-        assert heard(await office.reply("d", body)) == (503, Word.OVERLOADED)
+        assert heard(await office.reply("d", body)) == (503, Verdict.OVERLOADED)
         copies.append(snapshot)
-        assert heard(await office.reply(body=body)) == (200, Word.REPLAYED)
+        assert heard(await office.reply(body=body)) == (200, Verdict.REPLAYED)
 
 
 @BODIES
@@ -182,7 +182,7 @@ async def test_who_leaves_while_looking_has_asked_for_nothing(tmp_path: Path, bo
         again = office.ask("another")
         await fast.wait_asked(2)
         fast.asked[1].set_result(None)
-        assert heard(await again) == (200, Word.STORED)
+        assert heard(await again) == (200, Verdict.STORED)
         assert (office.store.said, office.state) == (["claim", "complete"], State.COMPLETED)
 
 
@@ -194,7 +194,7 @@ async def test_a_drain_that_begins_meanwhile(tmp_path: Path) -> None:
         await fast.wait_asked()
         await office.coordinator.drain(0)
         fast.asked[0].set_result(None)
-        assert heard(await task) == (503, Word.OVERLOADED)
+        assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.store.said == []
 
 
@@ -207,5 +207,5 @@ async def test_a_loop_that_is_stuck_meanwhile(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         office.pass_time(LEASE_SECONDS)
         fast.asked[0].set_result(None)
-        assert [heard(await task) for task in tasks] == [(503, Word.OVERLOADED)] * 2
+        assert [heard(await task) for task in tasks] == [(503, Verdict.OVERLOADED)] * 2
         assert office.store.said == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.operation import State
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.store.base import EpochChanged, NotApplied
 from tests.support.coordination import LEASE_SECONDS, Office, coordination, heard
 from tests.support.eventually import eventually
@@ -56,9 +56,9 @@ async def test_a_duplicate_of_what_was_forgotten_here(tmp_path: Path) -> None:
         await fail_over(office)
         office.pass_time(LEASE_SECONDS)
         office.leases.run_once()
-        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Word.STORE_UNAVAILABLE)
+        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Verdict.STORE_UNAVAILABLE)
         hold.set()
-        assert heard(await first) == (502, Word.IN_DOUBT)
+        assert heard(await first) == (502, Verdict.IN_DOUBT)
 
 
 async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path) -> No
         waiter = other.ask(headers=[("Prefer", "wait=1")])
         await other.wait_for_waiters()
         await fail_over(office, other)
-        assert heard(await waiter) == (409, Word.IN_FLIGHT)
-        assert heard(await other.reply()) == (503, Word.STORE_AMNESIA)
+        assert heard(await waiter) == (409, Verdict.IN_FLIGHT)
+        assert heard(await other.reply()) == (503, Verdict.STORE_AMNESIA)
         hold.set()
         await first
 
@@ -85,5 +85,5 @@ async def test_who_waited_for_what_was_forgotten_meanwhile(tmp_path: Path) -> No
         await office.wait_for_waiters()
         await fail_over(office)
         hold.set()
-        assert heard(await first) == heard(await waiter) == (502, Word.IN_DOUBT)
+        assert heard(await first) == heard(await waiter) == (502, Verdict.IN_DOUBT)
         assert office.state is State.ABSENT

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.core.operation import CUT, Complete, Snapshot, State, microseconds
-from gateway.core.verdict import Word
-from gateway.observe.facts import Fact, Herald, ProbeFinding, ProbeMade
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import Events, Fact, ProbeFinding, ProbeMade
 from gateway.protect import probing
 from gateway.protect.probing import Prober
 from gateway.store.base import StoreError
@@ -96,7 +96,7 @@ async def in_doubt(
         facts: list[Fact] = []
         prober = Prober(
             office.store,
-            Herald(facts.append),
+            Events(facts.append),
             service="shop",
             may_recover=may_recover,
             who="a probe",
@@ -184,7 +184,7 @@ async def test_a_probe_that_cannot_be_made(
         (line,) = [each.getMessage() for each in caplog.records if "cannot be probed" in each.getMessage()]
         assert str(case.office.record.identity.operation_id) in line
         reply = await case.office.reply()
-        assert (reply.status, reply.word) == (409, Word.IN_DOUBT)
+        assert (reply.status, reply.verdict) == (409, Verdict.IN_DOUBT)
         assert b"Ask the operator" in reply.body  # type: ignore[operator]
         assert case.probes == 0
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from aiohttp.streams import StreamReader
 
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.http.request import ClientBody
 from gateway.protect.body import NoSlot, UploadSlots
@@ -164,10 +164,10 @@ async def test_bodies_on_their_way_keep_no_short_request_out(tmp_path: Path) -> 
         slow = Slow()
         first = office.ask("slow", slow)
         await slow.reached.wait()
-        assert (await office.reply("k1")).word is Word.STORED
-        assert (await office.reply("k2", Pieces(b"{}"))).word is Word.STORED
+        assert (await office.reply("k1")).verdict is Verdict.STORED
+        assert (await office.reply("k2", Pieces(b"{}"))).verdict is Verdict.STORED
         crowded_out = await first
-        assert heard(crowded_out) == (503, Word.OVERLOADED)
+        assert heard(crowded_out) == (503, Verdict.OVERLOADED)
         assert (b"Retry-After", b"1") in crowded_out.headers
         assert len(office.upstream.requests) == 2
 
@@ -179,7 +179,7 @@ async def test_a_body_on_its_way_counts_when_it_is_here(tmp_path: Path) -> None:
         late = office.ask("late", Pieces(b"{", rest, b"}"))
         running, hold = await office.begin()
         rest.set()
-        assert heard(await late) == (503, Word.OVERLOADED)
+        assert heard(await late) == (503, Verdict.OVERLOADED)
         hold.set()
-        assert heard(await running) == (200, Word.STORED)
+        assert heard(await running) == (200, Verdict.STORED)
         assert len(office.memory.records) == 1

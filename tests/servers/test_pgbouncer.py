@@ -48,9 +48,9 @@ async def test_every_verb(pgbouncer: PgBouncer, is_told: bool) -> None:
         await do(other, doubted, Hand.prove)
         await store.sweep(100)
         await store.tally()
-        assert not (await store.agree_recipes(serving(recipes={"charges": b"one"}))).conflicts
+        assert not (await store.compare_configuration(serving(recipes={"charges": b"one"}))).conflicts
         changed = serving(recipes={"charges": b"two"}, gateway_id=UUID(int=2))
-        assert len((await other.agree_recipes(changed)).conflicts) == 1
+        assert len((await other.compare_configuration(changed)).conflicts) == 1
 
 
 async def test_two_gateways_behind_it(pgbouncer: PgBouncer, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
 from gateway.http.connection import ClientGone
 from gateway.observe.facts import (
+    Events,
     Fact,
-    Herald,
     LeaseLost,
     LoopStalled,
     OperationClaimed,
@@ -200,7 +200,7 @@ class GatewayLife:
     def _build(self) -> None:
         house, config, clock = self._house, configuration(), self._clock
         loop, history, weather = house.loop, house.history, house.weather
-        herald = Herald(self._hear)
+        events = Events(self._hear)
         durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
         fast, shared_note = None, None
         if house.fast is not None:
@@ -217,7 +217,7 @@ class GatewayLife:
             journal=cast(SqliteJournal, self._journal),
             clock=clock,
         )
-        self._parts = Parts(config, environment, herald, self._upstream)
+        self._parts = Parts(config, environment, events, self._upstream)
         self.coordinator = self._parts.coordinator
         self._routes = {route.name: route for route in self._parts.routes}
         self._operations = operations_on(config, self._parts.store, no_journal)
@@ -239,7 +239,7 @@ class GatewayLife:
         facts = self._house.history.facts
         match fact:
             case RequestAnswered():
-                facts.append((self._house.name, "answered", fact.word.value))
+                facts.append((self._house.name, "answered", fact.verdict.value))
             case OperationClaimed():
                 facts.append((self._house.name, "claimed", str(fact.token)))
             case OperationSettled():
@@ -355,12 +355,12 @@ class GatewayLife:
         try:
             answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
-                word = answer.word
-                reply = await self._parts.forward(answer.incoming, connection, route, word)
+                verdict = answer.verdict
+                reply = await self._parts.forward(answer.incoming, connection, route, verdict)
                 answer.incoming.body.close()
                 if reply is None:
                     return
-                answer = replace(reply, word=reply.word or word)
+                answer = replace(reply, verdict=reply.verdict or verdict)
         except (RequestCut, ClientGone):
             self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
             return

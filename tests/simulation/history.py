@@ -26,7 +26,7 @@ class Answer:
     """What a client got. `is_whole` is False when the connection broke before the end."""
 
     status: int
-    word: str | None
+    verdict: str | None
     headers: Fields
     body: bytes
     is_whole: bool

@@ -144,7 +144,7 @@ class Scribe:
         self.history.sent.append(sent)
         return sent
 
-    def call(self, begun: float, word: str, nonce: str | None = None, status: int = 201) -> Call:
+    def call(self, begun: float, verdict: str, nonce: str | None = None, status: int = 201) -> Call:
         """A client asks, and is answered a tenth of a second later."""
         at = begun + 0.1
         headers: Fields = () if nonce is None else (("X-Nonce", nonce),)
@@ -158,7 +158,7 @@ class Scribe:
             target="/charge",
             begun=begun,
             ended=at,
-            answer=Answer(status, word, headers, b"" if nonce is None else nonce.encode(), is_whole=True, at=at),
+            answer=Answer(status, verdict, headers, b"" if nonce is None else nonce.encode(), is_whole=True, at=at),
             reached_gateway=begun + 0.01,
             left_gateway=at - 0.01,
         )

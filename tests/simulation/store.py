@@ -280,14 +280,18 @@ class Durable:
     async def tally(self) -> Tally:
         return await self._ask_model("tally", self._database.store.tally)
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._ask_model("agree_recipes", self._database.store.agree_recipes, serving, is_trial=is_trial)
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._ask_model(
+            "compare_configuration", self._database.store.compare_configuration, serving, is_trial=is_trial
+        )
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._ask_model("note_running", self._database.store.note_running, gateway_id, is_running=is_running)
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._ask_model("strays", self._database.store.strays, service, operations)
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._ask_model(
+            "count_without_route", self._database.store.count_without_route, service, operations
+        )
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._ask_model("find", self._database.store.find, query)
@@ -306,8 +310,8 @@ class Durable:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._ask_model("look_epoch", self._database.store.look_epoch, links)
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._ask_model("check_memory", self._database.store.check_memory, links)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._ask_model("begin_epoch", self._database.store.begin_epoch, memo, beyond_token)

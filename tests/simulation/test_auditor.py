@@ -111,7 +111,7 @@ def released_after_an_effect(made: History, scribe: Scribe) -> None:
 
 @breaks("05")
 def sent_although_unreachable(made: History, scribe: Scribe) -> None:
-    answer(made.calls[0]).word = "upstream-unreachable"
+    answer(made.calls[0]).verdict = "upstream-unreachable"
 
 
 @breaks("06")
@@ -280,7 +280,7 @@ def replayed_after_its_window_although_the_clock_was_set(made: History, scribe: 
 
 @breaks("29")
 def claimed_as_absent_after_a_loss(made: History, scribe: Scribe) -> None:
-    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 0.1, 0.2, 0.3))
+    made.store_calls.append(StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3))
     scribe.change(3.0, "lost", None)
     scribe.claim(4.0, 2)
 
@@ -290,7 +290,7 @@ def claimed_as_absent_by_a_fresh_host_that_was_told(made: History, scribe: Scrib
     scribe.change(3.0, "lost", None)
     made.faults.append(Fault("note_lost", 3.1, 3.1, "g0"))
     made.note_reads.append(NoteRead("g0", 3.2, 0.4))
-    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 3.2, 3.3, 3.4))
+    made.store_calls.append(StoreCall(9, "g0", "check_memory", None, 3.2, 3.3, 3.4))
     scribe.claim(4.0, 2)
 
 
@@ -301,7 +301,7 @@ def claimed_on_an_older_release(made: History, scribe: Scribe) -> None:
     other.say(3.1, "release", "released")
     released = view(other)
     other.claim(3.2, 3)
-    made.store_calls.append(StoreCall(9, "g0", "look_epoch", None, 0.1, 0.2, 0.3))
+    made.store_calls.append(StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3))
     other.change(3.3, "lost", released)
     other.claim(3.4, 4)
 

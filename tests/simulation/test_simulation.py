@@ -63,7 +63,7 @@ def _seen(seed: int, plan: Plan) -> Seen:
     return Seen(
         audit(history),
         history.digest(),
-        words={call.answer.word for call in history.calls if call.answer is not None},
+        verdicts={call.answer.verdict for call in history.calls if call.answer is not None},
         events={change.event for change in history.changes},
         endings={life.ending for life in history.lives},
         kinds={fault.kind for fault in history.faults},
@@ -106,13 +106,13 @@ def test_an_hour_of_load_without_faults() -> None:
 def _bore_a_load(history: History) -> None:
     """It was one: thousands of operations at several gateways, and leases that had to be renewed again and again."""
     renewed = Counter(change.operation_id for change in history.changes if change.event == "renew")
-    words = {call.answer.word for call in history.calls if call.answer is not None}
+    words = {call.answer.verdict for call in history.calls if call.answer is not None}
     assert history.ended > 3600.0
     assert len({sent.subject for sent in history.sent}) > 2500
     assert len({life.gateway for life in history.lives}) > 1
     assert max(renewed.values()) > 5
     assert len(renewed) > 100
-    assert not set(_WORDS_OF_A_GOOD_DAY.split()) - {word or "" for word in words}
+    assert not set(_WORDS_OF_A_GOOD_DAY.split()) - {verdict or "" for verdict in words}
 
 
 def test_a_seed_repeats_itself() -> None:

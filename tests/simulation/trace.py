@@ -75,7 +75,7 @@ def _calls(history: History, subjects: set[tuple[str, str, str]]) -> Iterator[_L
                 said = (
                     "nothing"
                     if answer is None
-                    else f"{answer.status} {answer.word} {answer.nonce} {'whole' if answer.is_whole else 'broken'}"
+                    else f"{answer.status} {answer.verdict} {answer.nonce} {'whole' if answer.is_whole else 'broken'}"
                 )
                 yield call.ended, 4, f"call {call.number} got {said} (left gateway {call.left_gateway})"
 

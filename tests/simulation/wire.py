@@ -67,10 +67,10 @@ class Connection:
     async def write(self, reply: Reply) -> None:
         """As the edge does: the head, the body as it comes, and a visible break where it does not come whole."""
         fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
-        word = None if reply.word is None else reply.word.value
-        if word is not None:
-            fields.append(("Idempotency-Status", word))
-        answer = Answer(reply.status, word, tuple(fields), b"", is_whole=False, at=self._loop.time())
+        verdict = None if reply.verdict is None else reply.verdict.value
+        if verdict is not None:
+            fields.append(("Idempotency-Status", verdict))
+        answer = Answer(reply.status, verdict, tuple(fields), b"", is_whole=False, at=self._loop.time())
         self._deliver(self._take_head, answer)
         if isinstance(reply.body, bytes):
             self._deliver(self._take_piece, reply.body)

@@ -38,7 +38,7 @@ from gateway.core.operation import (
     Takeover,
     audit_of,
 )
-from gateway.store.base import Rejected
+from gateway.store.base import Unstorable
 from gateway.store.operations import RecoveryLease, Swept
 
 _FAULTS_MAX: Final = 20
@@ -215,7 +215,7 @@ class _Trial:
     def _is_possible(self, said: Said) -> bool:
         if isinstance(said.result, Exception):
             return (
-                isinstance(said.result, Rejected) and isinstance(said.command, Abandon) and "\0" in said.command.doubt
+                isinstance(said.result, Unstorable) and isinstance(said.command, Abandon) and "\0" in said.command.doubt
             )
         return any(self._is_told(said, place) for place in self._places_met(said))
 

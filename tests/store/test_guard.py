@@ -24,7 +24,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.observe.facts import Fact, Herald, MemoryChanged
+from gateway.observe.facts import Events, Fact, MemoryChanged
 from gateway.store import guard as guard_module
 from gateway.store.base import (
     Amnesic,
@@ -34,7 +34,7 @@ from gateway.store.base import (
     StartRefused,
     Store,
     StoreError,
-    Withheld,
+    Unreadable,
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.guard import EpochGuard
@@ -69,7 +69,7 @@ def a_guard(
     """Not yet started. Of the memories that it meets it reports to `met`."""
     return EpochGuard(
         store,
-        Herald(*([facts.append] if facts is not None else [])),
+        Events(*([facts.append] if facts is not None else [])),
         serves or serving(recipes={"route": b"recipe"}),
         seen_file=SeenFile(directory / "seen.json"),
         amnesia_window_us=WINDOW_US,
@@ -176,7 +176,7 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
     memory.identity = "another"
     facts: list[Fact] = []
     async with opened(memory, tmp_path, facts) as guard:
-        accepted = amnesia_of(await guard.look_epoch())
+        accepted = amnesia_of(await guard.check_memory())
         memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
         with pytest.raises(Amnesic):
             await guard.apply(claim(98))
@@ -252,7 +252,7 @@ async def released(guard: EpochGuard) -> int:
     return record.token
 
 
-@pytest.mark.parametrize("meets", [EpochChanged, Withheld], ids=["command", "answer"])
+@pytest.mark.parametrize("meets", [EpochChanged, Unreadable], ids=["command", "answer"])
 async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[StoreError]) -> None:
     """A store that meets another memory while in use, with a command or while it fetches the answer under one, lets
     nothing through until that was compared, and goes on then."""
@@ -546,7 +546,7 @@ async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, re
     memory.identity = "another"
     async with opened(memory, host(tmp_path, "first"), shared=shared) as guard:
         assert await is_refused(guard)
-        found = amnesia_of(await guard.look_epoch())
+        found = amnesia_of(await guard.check_memory())
         await guard.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
         assert not await is_refused(guard)
         now = await shared.read()
@@ -646,13 +646,13 @@ async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_
         await guard.tally()
         assert await is_refused(guard)
         # Neither takes what the other did for another loss.
-        until_us = [amnesia_of(await guard.look_epoch()).until_us]
+        until_us = [amnesia_of(await guard.check_memory()).until_us]
         for clock in (old.clock, new.clock):
             clock.advance(60)
         async with opened(new, tmp_path / "one", shared=shared) as other:
             await guard.tally()
             await other.tally()
-            until_us.append(amnesia_of(await guard.look_epoch()).until_us)
+            until_us.append(amnesia_of(await guard.check_memory()).until_us)
         assert until_us[0] == until_us[1]
 
 
@@ -663,8 +663,8 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
         assert not await is_refused(other, 1)
 
         class Overtaken(MemoryStore):
-            async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-                epoch = await super().look_epoch(links)
+            async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+                epoch = await super().check_memory(links)
                 assert not await is_refused(other, 2 + memory.token)
                 await other.tally()
                 return epoch
@@ -693,7 +693,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
     store = MemoryStore(Memory())
     await store.start()
-    await store.agree_recipes(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
+    await store.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
     for _ in range(9):
         await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     await store.close()
@@ -711,7 +711,7 @@ async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog:
     for failure in (NotApplied("the store is away"), KeyError("a bug")):
         caplog.clear()
         store = FaultyStore(MemoryStore(Memory()))
-        store.on("strays", Fault(failure))
+        store.on("count_without_route", Fault(failure))
         async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as guard:
             await eventually(lambda: caplog.records, 10)
             assert isinstance(await guard.apply(claim(1)), Applied)
@@ -723,11 +723,11 @@ async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
     """While keys are counted the gateway serves, and whoever closes it, or meets another memory, ends the count."""
     memory = Memory()
     store = FaultyStore(MemoryStore(memory))
-    counting = store.stop_before("strays")
+    counting = store.stop_before("count_without_route")
     async with opened(memory, tmp_path, store=store) as guard:
         await counting.reached.wait()
         assert isinstance(await guard.apply(claim(1)), Applied)
-        again = store.stop_before("strays")
+        again = store.stop_before("count_without_route")
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
         with pytest.raises(EpochChanged):
             await guard.read(uuid4())
@@ -749,7 +749,7 @@ async def test_a_store_that_is_not_met_anew_at_once(
     store = FaultyStore(MemoryStore(memory))
     async with opened(memory, tmp_path, store=store) as guard:
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
-        store.on("agree_recipes", *[Fault(failure, has_effect=False)] * 3)
+        store.on("compare_configuration", *[Fault(failure, has_effect=False)] * 3)
         with pytest.raises(EpochChanged):
             await guard.read(uuid4())
         with pytest.raises(NotApplied):
@@ -769,7 +769,7 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
     store = FaultyStore(MemoryStore(memory))
     async with opened(memory, tmp_path, store=store) as guard:
         store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
-        meeting = store.stop_before("agree_recipes")
+        meeting = store.stop_before("compare_configuration")
         with pytest.raises(EpochChanged):
             await guard.read(uuid4())
         await meeting.reached.wait()
@@ -789,8 +789,8 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
         for _ in range(3):
             memory.clock.advance(RUNNING_US / 1_000_000 - 1)
             await guard.tally()
-        assert (await store.agree_recipes(renamed)).conflicts
-    assert not (await store.agree_recipes(renamed)).conflicts
+        assert (await store.compare_configuration(renamed)).conflicts
+    assert not (await store.compare_configuration(renamed)).conflicts
 
 
 async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -810,7 +810,7 @@ async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCap
     other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
     store = MemoryStore(memory)
     await store.start()
-    await store.agree_recipes(other)
+    await store.compare_configuration(other)
     async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
         pass
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -829,7 +829,7 @@ async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
     renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
     async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
         guard = a_guard(store, host(tmp_path, "second"), serves=renamed)
-        store.on("agree_recipes", lost())
+        store.on("compare_configuration", lost())
         with pytest.raises(Indefinite):
             await guard.start()
         await guard.start()
@@ -917,7 +917,7 @@ async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path
             with pytest.raises(Amnesic):
                 await guard.apply(hand.claim())
             await guard.tally()
-            assert amnesia_of(await guard.look_epoch()).until_us == until_us
+            assert amnesia_of(await guard.check_memory()).until_us == until_us
         finally:
             await guard.close()
         memory.clock.advance(1)

@@ -20,7 +20,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
-from gateway.store.base import Indefinite, NotApplied, Rejected, StartRefused
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, JournalEntry, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
 from gateway.store.journal.journal import SqliteJournal
@@ -181,7 +181,7 @@ async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
     answers = await asyncio.gather(
         *[journal.append("charge", outcome) for outcome in (good, bad)], return_exceptions=True
     )
-    assert [type(answer) for answer in answers] == [EntryId, Rejected]
+    assert [type(answer) for answer in answers] == [EntryId, Unstorable]
     assert await waiting(journal) == [good]
 
 

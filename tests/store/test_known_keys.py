@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.operation import State
 from gateway.protect.claiming import Terms, Unavailable
-from gateway.store.base import Indefinite, Withheld
+from gateway.store.base import Indefinite, Unreadable
 from tests.conformance.hand import REMEMBER_US, SAME, Hand, do
 from tests.store.postgres_sessions import EXECUTE, opened
 from tests.support.coordination import claiming_on
@@ -82,5 +82,5 @@ async def test_a_command_on_a_known_key_changed_nothing(own_postgres: PostgresSe
         await do(store, hand, Hand.claim, Hand.renew, Hand.complete)
         relay.refuse()
         for command in (hand.claim(), hand.complete(), hand.renew()):
-            with pytest.raises(Withheld):
+            with pytest.raises(Unreadable):
                 await store.apply(command)

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from gateway.core.operation import Applied, State
-from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Withheld
+from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import MIGRATE_LOCK, RECIPE_LOCK, statement_texts
@@ -200,9 +200,9 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
             await do(store, hand, Hand.prove)
             assert len(await store.audits(hand.operation_id)) == 1
             assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 3
-            await store.agree_recipes(serving(), is_trial=False)
+            await store.compare_configuration(serving(), is_trial=False)
             await store.note_running(serving().gateway_id, is_running=False)
-            await store.begin_epoch(b"", (await store.look_epoch()).token + 1_000_000)
+            await store.begin_epoch(b"", (await store.check_memory()).token + 1_000_000)
             clock.advance(2 * 86_400)
             assert (await store.sweep(100)).collected > 0
             assert await beside.fetchval(PARTITIONS) < days
@@ -301,8 +301,8 @@ async def test_columns_of_a_newer_schema_disturb_nobody(postgres_url: str) -> No
         await do(store, hand, Hand.prove)
         assert len(await store.audits(hand.operation_id)) == 1
         await do(store, Hand(), Hand.claim)
-        await store.agree_recipes(serving(recipes={"charges": b"one"}))
-        assert await store.strays(SERVICE, ()) == {"charges": 7}
+        await store.compare_configuration(serving(recipes={"charges": b"one"}))
+        assert await store.count_without_route(SERVICE, ()) == {"charges": 7}
         await store.begin_epoch(b"", 1)
         clock.advance(LEASE_SECONDS + 1)
         assert (await store.tally()).in_doubt == {"create_payment": 2}
@@ -357,10 +357,10 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
         await do(store, hand, Hand.claim)
         await connection.execute(f"UPDATE idempotency_gateway.operation SET {change}")
         before = await connection.fetchrow("SELECT * FROM idempotency_gateway.operation")
-        with pytest.raises(Withheld, match="newer program"):
+        with pytest.raises(Unreadable, match="newer program"):
             await store.read(hand.operation_id)
         for command in (hand.claim(), hand.retry(), hand.complete(), hand.renew(), hand.erase()):
-            with pytest.raises(Withheld, match="newer program"):
+            with pytest.raises(Unreadable, match="newer program"):
                 await store.apply(command)
         assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
 
@@ -422,9 +422,9 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             assert len(await other.audits(doubted.operation_id)) == 1
             await store.sweep(100)
             await store.tally()
-            await store.agree_recipes(serving([("POST /charges", "charges")]))
+            await store.compare_configuration(serving([("POST /charges", "charges")]))
             renamed = serving([("POST /charges", "create_charge")])
-            assert len((await store.agree_recipes(renamed)).conflicts) == 1
+            assert len((await store.compare_configuration(renamed)).conflicts) == 1
             await store.note_running(renamed.gateway_id, is_running=True)
             await store.note_running(renamed.gateway_id, is_running=False)
             async with store.watch(hands[0].operation_id) as watch:
@@ -458,7 +458,7 @@ async def test_gateways_agree_one_after_the_other(own_postgres: PostgresServer) 
         begun = beside.transaction()
         await begun.start()
         await beside.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-        agreeing = asyncio.create_task(store.agree_recipes(first))
+        agreeing = asyncio.create_task(store.compare_configuration(first))
 
         async def waits() -> bool:
             rows = await beside.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
@@ -466,7 +466,7 @@ async def test_gateways_agree_one_after_the_other(own_postgres: PostgresServer) 
 
         await eventually(waits)
         assert not agreeing.done()
-        assert not (await other.agree_recipes(renamed, is_trial=True)).conflicts
+        assert not (await other.compare_configuration(renamed, is_trial=True)).conflicts
         await begun.rollback()
         assert not (await agreeing).conflicts
-        assert (await other.agree_recipes(renamed)).conflicts
+        assert (await other.compare_configuration(renamed)).conflicts

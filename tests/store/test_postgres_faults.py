@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StoreError, Withheld
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import ANSWER, Hand, do, increasing, state
 from tests.store.postgres_sessions import opened, session
@@ -34,7 +34,7 @@ async def insist(store: PostgresStore, hand: Hand, speech: Any) -> None:
     while True:
         try:
             hand.see(command, await store.apply(command))
-        except (NotApplied, Withheld, Indefinite):
+        except (NotApplied, Unreadable, Indefinite):
             await asyncio.sleep(0.01)
         else:
             return
@@ -195,7 +195,7 @@ async def test_a_lost_answer_within_a_transaction(
 async def tried(store: PostgresStore, command: Any) -> Any:
     try:
         return await store.apply(command)
-    except (NotApplied, Withheld, Indefinite):
+    except (NotApplied, Unreadable, Indefinite):
         return None
 
 
@@ -293,7 +293,7 @@ async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: st
         claims[40] = replace(claims[40], lease_us=2**80)
         claims[41] = replace(claims[41], lease_us=2**63 - 1)
         told = await asyncio.gather(*(store.apply(claim) for claim in claims), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if isinstance(each, Rejected)] == [7, 40, 41]
+        assert [index for index, each in enumerate(told) if isinstance(each, Unstorable)] == [7, 40, 41]
         assert sum(isinstance(each, Applied) for each in told) == 57
         assert "a\x00b" not in str(told[7])
         for hand, claim, each in zip(hands, claims, told, strict=True):
@@ -304,7 +304,7 @@ async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: st
         answers[3] = replace(answers[3], response=replace(ANSWER, status=10**9))
         told = await asyncio.gather(*(store.apply(answer) for answer in answers), return_exceptions=True)
         assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
-        assert isinstance(told[3], Rejected)
+        assert isinstance(told[3], Unstorable)
         assert await state(store, good[3]) is State.CLAIMED
 
 

@@ -45,9 +45,9 @@ async def test_what_is_noted_takes_no_token_back(postgres_url: str, beyond: Call
     ):
         drawing = asyncio.gather(one.fetchval(_DRAW), two.fetchval(_DRAW))
         while not drawing.done():
-            token = beyond((await store.look_epoch()).token)
+            token = beyond((await store.check_memory()).token)
             await asyncio.gather(*(each.begin_epoch(b"accepted", token) for each in (store, other)))
-            assert (await store.look_epoch()).token >= token
+            assert (await store.check_memory()).token >= token
         assert await drawing == [0, 0]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from gateway.core.operation import Applied
-from gateway.store.base import Indefinite, NotApplied, Rejected, Withheld
+from gateway.store.base import Indefinite, NotApplied, Unreadable, Unstorable
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import SERVICE, Hand, do
@@ -51,7 +51,7 @@ async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -
             async def is_free() -> bool:
                 try:
                     return isinstance(await store.apply(hand.claim()), Applied)
-                except (NotApplied, Withheld, Indefinite):
+                except (NotApplied, Unreadable, Indefinite):
                     return False
 
             await eventually(is_free, PATIENCE_SECONDS, "the key is free")
@@ -63,7 +63,7 @@ async def test_a_batch_that_cannot_begin_leaves_no_transaction_open(own_postgres
         url = f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true"
         # More milliseconds than the server has a number for.
         async with opened(url, command_seconds=1e7) as store:
-            with pytest.raises(Rejected):
+            with pytest.raises(Unstorable):
                 await store.apply(Hand().claim())
             assert await witness.fetch("SELECT FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'") == []
 
@@ -74,7 +74,7 @@ async def record_an_answer(store: PostgresStore) -> None:
 
 UPKEEP: dict[str, tuple[bytes, Callable[[PostgresStore], Awaitable[object]]]] = {
     "partition": (b"idempotency_gateway.add_partition", record_an_answer),
-    "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.agree_recipes(serving())),
+    "recipes": (b"FROM idempotency_gateway.recipe", lambda store: store.compare_configuration(serving())),
     "memory": (b"UPDATE idempotency_gateway.epoch", lambda store: store.begin_epoch(b"", 1)),
 }
 
@@ -175,7 +175,7 @@ async def test_a_claim_that_was_given_up_for_others_is_not_free(postgres_url: st
         async with holder.transaction():
             await holder.fetch("SELECT FROM idempotency_gateway.operation FOR UPDATE")
             told = await asyncio.gather(*(store.apply(hand.retry()) for hand in hands), return_exceptions=True)
-        assert {type(each) for each in told} == {Withheld}
+        assert {type(each) for each in told} == {Unreadable}
 
 
 async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: PostgresServer) -> None:
@@ -187,7 +187,7 @@ async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: Post
             f"postgresql://gateway@127.0.0.1:{pooler.port}/postgres?pgbouncer=true", command_seconds=COMMAND_SECONDS
         ) as store,
     ):
-        await store.agree_recipes(serving(recipes={"charges": b"one"}))
+        await store.compare_configuration(serving(recipes={"charges": b"one"}))
         await do(store, Hand(), Hand.claim)
         await admin.execute(
             "ALTER TABLE idempotency_gateway.operation RENAME TO kept;"
@@ -195,7 +195,7 @@ async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: Post
             f" SELECT kept.* FROM pg_sleep({PATIENCE_SECONDS}) LEFT JOIN idempotency_gateway.kept ON true"
         )
         with pytest.raises(NotApplied, match="57014"):
-            await store.strays(SERVICE, ())
+            await store.count_without_route(SERVICE, ())
 
 
 async def test_a_session_of_its_own_notices_that_its_client_is_gone(postgres_url: str) -> None:

@@ -47,7 +47,7 @@ from gateway.core.operation import (
     State,
     Takeover,
 )
-from gateway.store.base import Store, Withheld
+from gateway.store.base import Store, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres.rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
 from gateway.store.postgres.store import PostgresStore
@@ -302,8 +302,10 @@ async def test_records_are_found_and_counted_as_they_are_now(rows: Rows) -> None
         operation_id = record.identity.operation_id
         lease = await rows.store.recover(operation_id, record.token, 1, is_urgent=False)
         assert (lease is not None) is (operation_id in by_state[State.IN_DOUBT]), record
-    assert not (await rows.store.agree_recipes(serving(service=SERVICE, recipes={"charges": b"recipe"}))).conflicts
-    assert await rows.store.strays(SERVICE, ()) == {"charges": len(settled) - len(by_state[State.ABSENT])}
+    assert not (
+        await rows.store.compare_configuration(serving(service=SERVICE, recipes={"charges": b"recipe"}))
+    ).conflicts
+    assert await rows.store.count_without_route(SERVICE, ()) == {"charges": len(settled) - len(by_state[State.ABSENT])}
 
 
 async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
@@ -315,11 +317,13 @@ async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
         [replace(pattern, identity=identity, token=number) for number, identity in enumerate(identities, start=1)]
     )
     for name in names:
-        await rows.store.agree_recipes(serving(service=name, recipes={"charges": b"recipe"}, accepted=("charges",)))
-        assert await rows.store.strays(name, ()) == {"charges": 30}
+        await rows.store.compare_configuration(
+            serving(service=name, recipes={"charges": b"recipe"}, accepted=("charges",))
+        )
+        assert await rows.store.count_without_route(name, ()) == {"charges": 30}
     another = serving(service="another", recipes={"charges": b"recipe"}, accepted=("charges",))
-    assert not (await rows.store.agree_recipes(another)).conflicts
-    assert await rows.store.strays("another", ()) == {}
+    assert not (await rows.store.compare_configuration(another)).conflicts
+    assert await rows.store.count_without_route("another", ()) == {}
 
 
 # What whoever is entitled to it says of a record, with an id for the attempt or the resolution.
@@ -368,7 +372,7 @@ async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
     await rows.change_version(1)
     said = [VERBS[kind](record, uuid4()) for (kind, _), record in zip(kinds, written, strict=True)]
     results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
-    assert {type(result) for result in results} == {Withheld}
+    assert {type(result) for result in results} == {Unreadable}
     swept = await rows.store.sweep(10_000)
     assert (swept.lapsed, swept.retired, swept.collected) == (0, 0, 0)
     await rows.change_version(-1)

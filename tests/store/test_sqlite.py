@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Fenced, Snapshot, State
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, Rejected, StartRefused, Withheld
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
@@ -255,8 +255,8 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
     answers = await asyncio.gather(
         store.apply(strange.complete()), store.apply(neighbour.claim()), return_exceptions=True
     )
-    assert [type(answer) for answer in answers] == [Withheld, Applied]
-    with pytest.raises(Withheld):
+    assert [type(answer) for answer in answers] == [Unreadable, Applied]
+    with pytest.raises(Unreadable):
         await store.read(strange.operation_id)
     tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim'")
     await do(store, strange, Hand.complete)
@@ -345,7 +345,7 @@ async def test_a_command_that_cannot_be_kept_harms_no_neighbour(store: SqliteSto
         store.apply(better.claim()),
         return_exceptions=True,
     )
-    assert [type(answer) for answer in answers] == [Applied, Rejected, Rejected, Applied]
+    assert [type(answer) for answer in answers] == [Applied, Unstorable, Unstorable, Applied]
     assert await state(store, bad) is State.ABSENT
 
 
@@ -543,10 +543,10 @@ async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
-    await store.agree_recipes(serving(recipes={"charges": b"one"}))
+    await store.compare_configuration(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    counting = asyncio.create_task(store.strays(SERVICE, ()))
+    counting = asyncio.create_task(store.count_without_route(SERVICE, ()))
     reading = asyncio.create_task(store.read(hands[0].operation_id))
     done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
     assert done == {reading}
@@ -555,10 +555,10 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
 
 async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who starts with other recipes counts the keys that speak against them, and no command waits for that."""
-    await store.agree_recipes(serving(recipes={"charges": b"one"}))
+    await store.compare_configuration(serving(recipes={"charges": b"one"}))
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    agreeing = asyncio.create_task(store.agree_recipes(serving(recipes={"charges": b"two"})))
+    agreeing = asyncio.create_task(store.compare_configuration(serving(recipes={"charges": b"two"})))
     claiming = asyncio.create_task(store.apply(Hand().claim()))
     done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
     assert done == {claiming}

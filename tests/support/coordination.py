@@ -20,8 +20,8 @@ from gateway.app.routes import upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, Snapshot, State
-from gateway.core.verdict import Word
-from gateway.observe.facts import Fact, Herald
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import Events, Fact
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.hop import hop_from
@@ -46,10 +46,10 @@ F = TypeVar("F", bound=Fact)
 _PLAIN = Answer()
 
 
-def heard(reply: object) -> tuple[int, Word | None]:
-    """Status and word of what the gateway replied."""
+def heard(reply: object) -> tuple[int, Verdict | None]:
+    """Status and verdict of what the gateway replied."""
     assert isinstance(reply, Reply)
-    return reply.status, reply.word
+    return reply.status, reply.verdict
 
 
 class Pieces:
@@ -301,7 +301,7 @@ async def coordination(
         journal=journal,
         clock=lambda: now[0],
     )
-    parts = Parts(config, environment, Herald(facts.append), lambda _: client)
+    parts = Parts(config, environment, Events(facts.append), lambda _: client)
     await parts.store.start()
     await journal.start()
     # What was said and stated in a start is no part of any test.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.store.base import Indefinite, NotApplied, Watch, Withheld
+from gateway.store.base import Indefinite, NotApplied, Unreadable, Watch
 from gateway.store.operations import Forwarding, ManagedStore
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def refused() -> Fault:
 
 def withheld() -> Fault:
     """The store has a record that it cannot show."""
-    return Fault(Withheld("a newer program wrote the record"), has_effect=False)
+    return Fault(Unreadable("a newer program wrote the record"), has_effect=False)
 
 
 class FaultyStore(Forwarding):

@@ -97,10 +97,10 @@ async def wait_answered(
                 response = await try_send(port, key, body, **how)
                 seen.append(status_of(response) if response is not None else None)
                 if response is not None:
-                    word = response.header("Idempotency-Status")
-                    if word in words:
+                    verdict = response.header("Idempotency-Status")
+                    if verdict in words:
                         return response
-                    assert word in PASSING, f"{key}: {seen}"
+                    assert verdict in PASSING, f"{key}: {seen}"
                 await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
         raise AssertionError(f"{key} got no answer of {sorted(words)} in {deadline_seconds:g} s: {seen}") from None

@@ -152,5 +152,5 @@ async def neighbour(
 
 
 def status_of(response: Response) -> tuple[int, str | None]:
-    """Status and word."""
+    """Status and verdict."""
     return response.status, response.header("Idempotency-Status")

@@ -48,7 +48,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, strays
+from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, count_without_route
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -249,7 +249,7 @@ class MemoryStore:
         oldest_us = max((now_us - record.claimed_us for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         self._check_started()
         memory, now_us = self.memory, self.memory.clock()
         running = {
@@ -281,9 +281,9 @@ class MemoryStore:
             return Living(len(alive), None)
         return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0))
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         self._check_started()
-        names = strays(self.memory.recipes.values(), service, operations)
+        names = count_without_route(self.memory.recipes.values(), service, operations)
         return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
     async def find(self, query: Query) -> list[Snapshot]:
@@ -362,7 +362,7 @@ class MemoryStore:
         """`audits`, for those who have no event loop."""
         return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         self._check_started()
         memory = self.memory
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}

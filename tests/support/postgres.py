@@ -178,7 +178,7 @@ class PostgresInstallation:
         self, program: str, data: Path, log: Path, settings: dict[str, str], through: Sequence[str]
     ) -> subprocess.Popen[bytes]:
         """Start the server `program` on `data`."""
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        options = [verdict for name, value in settings.items() for verdict in ("-c", f"{name}={value}")]
         return spawn(
             [*through, str(self._programs / program), "-D", str(data), *options],
             output=log,

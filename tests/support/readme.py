@@ -14,7 +14,7 @@ from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers
 from gateway.core.operation import State
 from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
-from gateway.core.verdict import RULES, Word
+from gateway.core.verdict import RULES, Verdict
 from gateway.protect.problem import ANSWERED, CASES, DOUBTS
 
 README = Path(__file__).parents[2] / "README.md"
@@ -61,22 +61,22 @@ def _meaning(row: Row) -> str:
 def verdicts() -> str:
     """The rules in their order."""
     return _table(
-        ("", "when", "the caller gets", "word"),
+        ("", "when", "the caller gets", "verdict"),
         [(str(rule.number), rule.when, rule.answer, _names(rule.words) or "(none)") for rule in RULES],
     )
 
 
 def words() -> str:
-    """What a caller should do on each word that makes an answer of the gateway's own."""
+    """What a caller should do on each verdict that makes an answer of the gateway's own."""
     rows = []
-    for word in Word:
-        if word in ANSWERED:
+    for verdict in Verdict:
+        if verdict in ANSWERED:
             continue
-        for recovery, case in DOUBTS.items() if word is Word.IN_DOUBT else ((None, CASES[word]),):
-            name = f"`{word}`" if recovery is None else f"`{word}` (`{recovery.__name__.lower()}`)"
+        for recovery, case in DOUBTS.items() if verdict is Verdict.IN_DOUBT else ((None, CASES[verdict]),):
+            name = f"`{verdict}`" if recovery is None else f"`{verdict}` (`{recovery.__name__.lower()}`)"
             again = "yes" if case.retryable else "no"
             rows.append((name, str(case.status), again, _without_blanks(case.detail)))
-    return _table(("word", "status", "same key again?", "what the answer says"), rows)
+    return _table(("verdict", "status", "same key again?", "what the answer says"), rows)
 
 
 def _without_blanks(detail: str) -> str:

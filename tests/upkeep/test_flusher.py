@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
-from gateway.observe.facts import FlushRefused, Herald, OperationSettled
-from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError
+from gateway.observe.facts import Events, FlushRefused, OperationSettled
+from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.journal.view import look
 from gateway.upkeep.flusher import Flusher
@@ -53,7 +53,7 @@ class Home:
         self.flusher = Flusher(
             self.store,
             self.journal,
-            Herald(self.ear),
+            Events(self.ear),
             on_flushed=lambda operation_id, token: self.ended.append((operation_id, token)),
             clock=lambda: self.now,
             sleep=self.alarm.sleep,
@@ -123,7 +123,7 @@ async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path)
     await home.journal.close()
     broken = Forgetful(tmp_path / "journal", "shop")
     await broken.start()
-    flusher = Flusher(home.store, broken, Herald(home.ear), on_flushed=lambda *_: None)
+    flusher = Flusher(home.store, broken, Events(home.ear), on_flushed=lambda *_: None)
     with pytest.raises(Indefinite):
         await flusher.run_once()
     assert not flusher.is_done
@@ -145,7 +145,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     first, second = await home.claimed(2)
     await home.keep([first, second])
     if meanwhile == "rejected":
-        home.store.moods[first.operation_id] = Rejected("too large")
+        home.store.moods[first.operation_id] = Unstorable("too large")
     else:
         await do(home.store, first, Hand.release, Hand.erase)
     await home.flusher.run_once()

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Claim, Complete, Event, Release, State
-from gateway.observe.facts import Herald, SweepDone
+from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.operations import LAPSES_NAMED_MAX, Swept
 from gateway.upkeep.sweeper import Sweeper
@@ -33,7 +33,7 @@ def ear() -> Ear:
 
 @pytest.fixture
 def sweeper(store: Scripted, ear: Ear) -> Sweeper:
-    return Sweeper(store, Herald(ear), limit=500, sleep=no_pause)
+    return Sweeper(store, Events(ear), limit=500, sleep=no_pause)
 
 
 async def make_one_of_each(store: Scripted) -> None:
@@ -95,7 +95,7 @@ async def test_a_pause_follows_each_batch_as_long_as_the_batch(store: Scripted, 
 
     durations = [0.0, 0.2, 60.0, 0.1]
     store.sweeps = [batch] * 4
-    await Sweeper(store, Herald(ear), clock=lambda: clock() / 1e6, sleep=sleep).run_once()
+    await Sweeper(store, Events(ear), clock=lambda: clock() / 1e6, sleep=sleep).run_once()
     assert pauses == pytest.approx([0.01, 0.2, 5.0])
     (told,) = ear.facts
     assert isinstance(told, SweepDone)
@@ -139,7 +139,7 @@ async def test_cancelled_it_tells_what_was_done(store: Scripted, ear: Ear) -> No
     """A shutdown in the middle of a pass loses no number but that of the batch under way."""
     alarm = Alarm()
     store.sweeps = [FULL, FULL]
-    task = asyncio.create_task(Sweeper(store, Herald(ear), sleep=alarm.sleep).run_once())
+    task = asyncio.create_task(Sweeper(store, Events(ear), sleep=alarm.sleep).run_once())
     await alarm.wait_asleep()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -150,7 +150,7 @@ async def test_cancelled_it_tells_what_was_done(store: Scripted, ear: Ear) -> No
 async def test_it_comes_back_soon_where_work_is_left(store: Scripted, ear: Ear) -> None:
     """A backlog is worked off pass by pass; otherwise it waits its time."""
     alarm = Alarm()
-    sweeper = Sweeper(store, Herald(ear), pass_seconds=30.0, sleep=alarm.sleep)
+    sweeper = Sweeper(store, Events(ear), pass_seconds=30.0, sleep=alarm.sleep)
     store.sweeps = [FULL] * 20
     task = asyncio.create_task(sweeper.run())
     await alarm.wait_asleep()

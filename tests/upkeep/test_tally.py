@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Claim
-from gateway.observe.facts import Herald, TallyTaken
+from gateway.observe.facts import Events, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Tally
 from gateway.upkeep.tally import TallyTaker
@@ -28,7 +28,7 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
     ear = Ear()
     for route in ("create_payment", "create_payment", "create_order"):
         await store.apply(Claim(new_identity(route), uuid4(), "holder", SAME, LEASE_US))
-    tally_taker = TallyTaker(store, Herald(ear), sleep=no_pause)
+    tally_taker = TallyTaker(store, Events(ear), sleep=no_pause)
     await tally_taker.run_once()
     store.memory.clock.advance(LEASE_SECONDS + 30.0)
     await tally_taker.run_once()
@@ -41,7 +41,7 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
 async def test_stopped_it_leaves_the_store_alone(store: Scripted) -> None:
     """A gateway that drains counts no more."""
     ear = Ear()
-    tally_taker = TallyTaker(store, Herald(ear))
+    tally_taker = TallyTaker(store, Events(ear))
     tally_taker.stop()
     await tally_taker.run_once()
     assert (store.tallied, ear.facts) == (0, [])
@@ -51,7 +51,7 @@ async def test_an_error_states_nothing(store: Scripted) -> None:
     """What was counted last stands until there is a new count; an unreachable store is not one without doubt."""
     ear, alarm = Ear(), Alarm()
     store.tallies = [NotApplied("down"), Tally({"create_order": 1}, 7.0)]
-    task = asyncio.create_task(TallyTaker(store, Herald(ear), sleep=alarm.sleep).run())
+    task = asyncio.create_task(TallyTaker(store, Events(ear), sleep=alarm.sleep).run())
     await alarm.wait_asleep()
     await alarm.pass_one()
     assert ear.facts == []

@@ -22,7 +22,7 @@ from gateway.core.framing import digest, framed
 from gateway.core.identity.canonical import Body, number_lexeme, parse_json
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 
 KEY_CHARACTERS_MAX: Final = 255
 KEY_PARTS_MAX: Final = 16
@@ -125,7 +125,7 @@ def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquot
     match spec:
         case HeaderKey(names, key_format):
             for name in names:
-                if values := field_values(headers, name.lower()):
+                if values := header_values(headers, name.lower()):
                     return parse_key(values, key_format, unquote, name=name)
             return None
         case ComposedKey(parts):
@@ -139,7 +139,7 @@ def needs_body(spec: KeySpec) -> bool:
     return isinstance(spec, ComposedKey) and any(isinstance(part, BodyPart) for part in spec.parts)
 
 
-def key_fields(spec: KeySpec) -> frozenset[bytes]:
+def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
     """The names, in lower case, of the header fields that the key may come from."""
     match spec:
         case HeaderKey(names):
@@ -194,7 +194,7 @@ def _compose(
     for part in parts:
         match part:
             case HeaderPart(name):
-                if not (values := field_values(headers, name.lower())):
+                if not (values := header_values(headers, name.lower())):
                     return None
                 text = _text_of(values, KeyFormat.ANY, unquote, name)
                 if isinstance(text, KeyFault):
@@ -204,7 +204,7 @@ def _compose(
                 if not body:
                     return None
                 if document is MISSING:
-                    document = MISSING if field_values(headers, b"content-encoding") else parse_json(body)
+                    document = MISSING if header_values(headers, b"content-encoding") else parse_json(body)
                 if document is MISSING:
                     return KeyFault("The key is taken from the body, which is not a JSON document that can be read.")
                 value = resolve(document, pointer)

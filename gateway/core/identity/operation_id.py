@@ -12,8 +12,8 @@ from hashlib import sha256
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.key import Key, KeySpec, key_fields, key_recipe
-from gateway.core.identity.scope import Scope, ScopeSpec, scope_fields, scope_recipe
+from gateway.core.identity.key import Key, KeySpec, key_headers_of, key_recipe
+from gateway.core.identity.scope import Scope, ScopeSpec, scope_headers, scope_recipe
 from gateway.core.operation import Identity
 
 
@@ -69,9 +69,9 @@ def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec
     return digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
 
 
-def single_fields(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
+def single_headers(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
     """The header fields, in lower case, that a request of this route may carry once at most."""
-    return scope_fields(scope) | key_fields(key) | {b"authorization"}
+    return scope_headers(scope) | key_headers_of(key) | {b"authorization"}
 
 
 def _utf8(name: str) -> bytes:

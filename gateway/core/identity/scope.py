@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from gateway.core.framing import digest, framed
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, field_values
+from gateway.core.message import Headers, header_values
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -120,7 +120,7 @@ def _remembered(found: bytes) -> Scope:
     return Scope(digest(b"scope", found))
 
 
-def scope_fields(spec: ScopeSpec) -> frozenset[bytes]:
+def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
     """The names, in lower case, of the header fields that the scope is taken from."""
     match spec:
         case HeaderScope(name) | ApiKeyScope(name):
@@ -210,7 +210,7 @@ def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
 
 
 def _only_value(name: bytes, headers: Headers) -> bytes | ScopeUnsuitable:
-    values = field_values(headers, name.lower())
+    values = header_values(headers, name.lower())
     if len(values) > 1:
         return ScopeUnsuitable(f"{_text(name)} is given more than once.")
     return values[0].strip(b" \t") if values else b""

@@ -120,8 +120,8 @@ class Journal(Protocol):
     async def append(self, route: str, command: LastWord) -> EntryId:
         """Keep an outcome; it is on the disk when this returns.
 
-        Raises `NotApplied` also when the journal is full, `Indefinite` when it may be on the disk, and `Rejected` when
-        it can never be. Cancelled, it may be kept.
+        Raises `NotApplied` also when the journal is full, `Indefinite` when it may be on the disk, and `Unstorable`
+        when it can never be. Cancelled, it may be kept.
         """
 
     async def read(self, entry_id: EntryId) -> LastWord | None:

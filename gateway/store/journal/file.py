@@ -40,7 +40,7 @@ import apsw
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
-from gateway.store.base import NotApplied, Rejected, StartRefused
+from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 from gateway.store.sqlite.rows import decode_headers, encode_headers
@@ -284,7 +284,7 @@ def _insert(cursor: apsw.Cursor, route: str, command: LastWord, now_us: int) -> 
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
     except (*DATA_ERRORS, ValueError) as error:
         # One statement is undone by itself; the neighbours go on.
-        return Rejected(f"a journal cannot keep this outcome: {type(error).__name__}")
+        return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
     return int(row)
 
 

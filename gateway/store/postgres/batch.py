@@ -42,9 +42,9 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
-from gateway.store.base import Indefinite, NotApplied, Rejected, StoreError, Withheld
+from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.change import Change, write
-from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, Refused
+from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
 from gateway.store.postgres.dialer import WitnessedLink
 from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, pack_headers, pack_location, record_of, row_of
 from gateway.store.postgres.statements import load
@@ -140,7 +140,7 @@ class Executor:
             part = parts.pop()
             try:
                 results += await self._persist(part, once, makes_room=makes_room)
-            except Refused as refused:
+            except ServerRefused as refused:
                 locked += refused.is_locked and len(part) == 1
                 # Tried once for all of them: those for whom there is room need not wait for that again.
                 makes_room = makes_room and not _lacks_partition(refused)
@@ -166,20 +166,20 @@ class Executor:
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
                 return await once(commands)
-            except Refused as refused:
+            except ServerRefused as refused:
                 if _lacks_partition(refused) and makes_room and tries_left:
                     await self._make_room(commands, refused)
                 elif not refused.is_contention or not tries_left:
                     raise
         raise NotApplied("the statement lost to others every time")
 
-    async def _make_room(self, commands: Sequence[Command], refused: Refused) -> None:
-        """Add the partitions for their days. Raises `Refused` as the statement did, which was definitely not done."""
+    async def _make_room(self, commands: Sequence[Command], refused: ServerRefused) -> None:
+        """Add the partitions for their days. Raises `ServerRefused` as the statement did, which was surely not done."""
         try:
             await self._add_partitions([each.replay_us for each in commands if isinstance(each, Complete | Prove)])
         except StoreError as fault:
             text = f"there is no room for responses of that day yet: {fault}"
-            raise Refused(text, refused.sqlstate, refused.table) from fault
+            raise ServerRefused(text, refused.sqlstate, refused.table) from fault
 
     async def _claim(self, commands: Sequence[Claim]) -> Results:
         rows = await self._link.fetch(_CLAIM, self._clock_us(), *claim_arguments(commands, self._windows.due_in_us))
@@ -225,7 +225,7 @@ def _decide(
     """The table executed on a row of `lock`: the result of the command, and what to write."""
     try:
         row = None if values is None else row_of(values[1:-2])
-    except Withheld as error:
+    except Unreadable as error:
         return error, None
     settled = None if row is None else settle(row.record, now_us)
     result, record = step(settled, command, now_us, lambda: values[-2] if values is not None else 0)
@@ -234,18 +234,18 @@ def _decide(
     return result, Change(row, record, audit_of(command))
 
 
-def _lacks_partition(refused: Refused) -> bool:
+def _lacks_partition(refused: ServerRefused) -> bool:
     """Whether a response is of a day that has no partition: nothing else is checked by the table as a whole."""
     return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
-def _refusal(command: Command, refused: Refused) -> StoreError:
+def _refusal(command: Command, refused: ServerRefused) -> StoreError:
     """The error of a command that was refused for good, or given up because others were."""
     if refused.is_data:
-        return Rejected(*refused.args)
+        return Unstorable(*refused.args)
     if refused.is_locked and isinstance(command, Claim):
         # Another one may be granted yet: that this key is free is not known.
-        return Withheld(f"somebody else may be at this operation: {refused}")
+        return Unreadable(f"somebody else may be at this operation: {refused}")
     return NotApplied(*refused.args)
 
 
@@ -349,7 +349,7 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
         grant, there = grants.get(number), seen.get(number)
         try:
             before = None if there is None else record_of(there[4 : 4 + WIDTH])
-        except Withheld as error:
+        except Unreadable as error:
             results.append(error)
             continue
         if grant is not None:
@@ -380,7 +380,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         try:
             record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
-        except Withheld as error:
+        except Unreadable as error:
             results.append(error)
             continue
         settled = settle(record, now_us)

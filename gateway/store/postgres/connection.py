@@ -68,7 +68,7 @@ class Connection(Protocol):
     async def close(self, *, timeout: float) -> None: ...
 
 
-class Refused(NotApplied):
+class ServerRefused(NotApplied):
     """The server refused the statement and rolled it back. Stays inside the store, which tells apart by the code."""
 
     def __init__(self, text: str, sqlstate: str = "", table: str | None = None) -> None:
@@ -109,7 +109,7 @@ def fault_of(error: Exception) -> StoreError:
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate is None and isinstance(error, ValueError | TypeError | OverflowError):
         # The driver could not encode an argument: nothing was sent.
-        return Refused(f"a value does not fit its column ({type(error).__name__})", "22000")
+        return ServerRefused(f"a value does not fit its column ({type(error).__name__})", "22000")
     if sqlstate is None:
         return Indefinite(f"PostgreSQL: the response was lost ({type(error).__name__})")
     if sqlstate[:2] in _DATA_CLASSES:
@@ -118,7 +118,7 @@ def fault_of(error: Exception) -> StoreError:
     else:
         text = f"PostgreSQL: {getattr(error, 'message', None) or type(error).__name__} ({sqlstate})"
     if sqlstate[:2] in _DEFINITE_CLASSES or sqlstate in _DEFINITE_CODES:
-        return Refused(text, sqlstate, getattr(error, "table_name", None))
+        return ServerRefused(text, sqlstate, getattr(error, "table_name", None))
     return Indefinite(text)
 
 
@@ -151,7 +151,7 @@ def _connect_fault(error: Exception, where: str) -> NotApplied:
         reason = "no response in time"
     if filename := getattr(error, "filename", None):
         reason = f"{filename}: {reason}"
-    return Refused(f"{where} cannot be used: {reason}", sqlstate)
+    return ServerRefused(f"{where} cannot be used: {reason}", sqlstate)
 
 
 class Link:
@@ -185,7 +185,7 @@ class Link:
             await self._connected()
 
     async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement in its own transaction. Raises `Refused` or another `NotApplied`, or `Indefinite`."""
+        """One statement in its own transaction. Raises `ServerRefused` or another `NotApplied`, or `Indefinite`."""
         return await self.run(lambda connection: connection.fetch(query, *arguments))
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
@@ -270,6 +270,6 @@ class Link:
 
 
 def _again(fault: NotApplied) -> NotApplied:
-    if isinstance(fault, Refused):
-        return Refused(str(fault), fault.sqlstate, fault.table)
+    if isinstance(fault, ServerRefused):
+        return ServerRefused(str(fault), fault.sqlstate, fault.table)
     return type(fault)(*fault.args)

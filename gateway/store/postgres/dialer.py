@@ -203,7 +203,7 @@ class Dialer:
         if known is None:
             return None
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
-        found = await look_epoch(connection, [note.link for note in reading.notes])
+        found = await check_memory(connection, [note.link for note in reading.notes])
         _check_epoch(found, known, seen_token, reading.notes, beyond)
         return Met(found, reading)
 
@@ -364,7 +364,7 @@ async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
         )
 
 
-async def look_epoch(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
+async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
     """Which memory is behind the connection, with the witnesses of these links."""
     (row,) = await connection.fetch(_EPOCH, None, list(links))
     witnesses = dict(zip(row["links"], row["numbers"], strict=True))

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import Withheld
+from gateway.store.base import Unreadable
 from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState
 from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
@@ -88,7 +88,7 @@ class Inquiry:
         try:
             return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in rows]
         except ValueError:
-            raise Withheld(
+            raise Unreadable(
                 f"operation {operation_id} was resolved by a newer program in a way unknown to this"
             ) from None
 
@@ -104,10 +104,10 @@ def _record_of(row: Sequence[Any]) -> Record | None:
     """
     try:
         record = record_of(row[2 : 2 + WIDTH])
-    except Withheld:
+    except Unreadable:
         return None
     if record is not None and record.state is State.COMPLETED:
         reason, headers = row[2 + WIDTH :]
-        with suppress(Withheld):
+        with suppress(Unreadable):
             return with_response(record, reason, headers, None)
     return record

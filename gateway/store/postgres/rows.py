@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.core.lifecycle import due_us, epitaph
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
-from gateway.store.base import Withheld
+from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
 
 RECORD_VERSION: Final = 1
@@ -85,9 +85,9 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(packed: bytes) -> Headers:
-    """Undo `pack_headers`. Raises `Withheld` for another format."""
+    """Undo `pack_headers`. Raises `Unreadable` for another format."""
     if packed[:1] != _FORMAT:
-        raise Withheld("a response in the store is in a format that this program does not know")
+        raise Unreadable("a response in the store is in a format that this program does not know")
     headers = []
     offset, end = 1, len(packed)
     while offset < end:
@@ -110,7 +110,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
 
     Of a response it has what the row itself has, status and `Location`: enough to go on with, not to replay. It has no
     `Location` where that cannot be read, so that a response in a newer format can be purged all the same.
-    Raises `Withheld` for a record that a newer program wrote.
+    Raises `Unreadable` for a record that a newer program wrote.
     """
     (
         operation_id, version, route, operation, scope_digest, key_digest, key,
@@ -121,7 +121,7 @@ def record_of(values: Sequence[Any]) -> Record | None:
     if operation_id is None:
         return None
     if version != RECORD_VERSION or state not in _STATES or last_event not in _EVENTS:
-        raise Withheld(f"operation {operation_id} was written by a newer program; this one must not touch it")
+        raise Unreadable(f"operation {operation_id} was written by a newer program; this one must not touch it")
     response = None
     if status is not None:
         has_location = location is not None and location[:1] == _FORMAT

@@ -32,7 +32,7 @@ from gateway.core.operation import (
     State,
     operation_id_of,
 )
-from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Watch, Withheld
+from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Unreadable, Watch
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.operations import (
     Agreement,
@@ -46,7 +46,7 @@ from gateway.store.operations import (
     Tally,
 )
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
-from gateway.store.postgres.connection import Connection, Link, Refused
+from gateway.store.postgres.connection import Connection, Link, ServerRefused
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.inquiry import Inquiry
 from gateway.store.postgres.news import News
@@ -148,7 +148,7 @@ class PostgresStore:
         try:
             await _prepare(upkeep.link)
             await upkeep.link.run(check_role)
-            dialer.epoch = await upkeep.look_epoch()
+            dialer.epoch = await upkeep.check_memory()
             await upkeep.make_days()
         except BaseException:
             await upkeep.close()
@@ -194,14 +194,14 @@ class PostgresStore:
                         running.news.tell(operation_id_of(command))
                 return result
         # Every try had a response, and changed nothing.
-        raise Withheld("the operation changed each time between two looks at it")
+        raise Unreadable("the operation changed each time between two looks at it")
 
     async def _look_again(self, command: Command) -> Snapshot:
         """The record that a statement has met. That it is there stays known where it cannot be read."""
         try:
             return await self.read(operation_id_of(command))
         except StoreError as error:
-            raise Withheld(f"the key is known, and its record cannot be read: {error}") from error
+            raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error
         except asyncio.CancelledError as cancelled:
             raise asyncio.CancelledError(KNOWN) from cancelled
 
@@ -214,14 +214,14 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._started().upkeep.agree_recipes(serving, is_trial=is_trial)
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        return await self._started().upkeep.compare_configuration(serving, is_trial=is_trial)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._started().upkeep.note_running(gateway_id, is_running=is_running)
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._started().upkeep.strays(service, operations)
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        return await self._started().upkeep.count_without_route(service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._started().inquiry.find(query)
@@ -238,8 +238,8 @@ class PostgresStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        epoch = await self._started().upkeep.look_epoch(links)
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        epoch = await self._started().upkeep.check_memory(links)
         self._know_memo(epoch.memo)
         return epoch
 
@@ -271,7 +271,7 @@ class PostgresStore:
             for tries_left in reversed(range(_ATTACH_TRIES)):
                 try:
                     await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
-                except Refused as refused:
+                except ServerRefused as refused:
                     if not refused.is_locked or not tries_left:
                         raise
                 else:
@@ -302,7 +302,7 @@ class PostgresStore:
                 record = record_of(row[1 : 1 + WIDTH])
                 if record is not None and record.state is State.COMPLETED:
                     record = with_response(record, *row[1 + WIDTH : -1])
-            except Withheld as error:
+            except Unreadable as error:
                 found[row[1]] = error
             else:
                 found[row[1]] = Snapshot(settle(record, now_us), now_us)
@@ -331,7 +331,7 @@ async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
     try:
         await upkeep.open()
         return await upkeep.run(is_up_to_date)
-    except Refused as refused:
+    except ServerRefused as refused:
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise
@@ -344,7 +344,7 @@ async def _prepare(upkeep: Link) -> list[str]:
     try:
         await upkeep.open()
         return await upkeep.run(bring_up_to_date, MIGRATE_SECONDS)
-    except Refused as refused:
+    except ServerRefused as refused:
         if refused.sqlstate == "42501":
             raise StartRefused(f"{refused}: {advice()}") from refused
         if refused.is_misconfigured:

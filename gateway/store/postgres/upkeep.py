@@ -18,16 +18,16 @@ from uuid import UUID
 from gateway.core.identity.operation_id import derivation_of
 from gateway.core.lifecycle import written_down
 from gateway.core.operation import MICROSECONDS, State
-from gateway.store.base import StoreError, Withheld
+from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import LAPSES_NAMED_MAX, Agreement, Epoch, Living, Serving, Swept, Tally
 from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.change import Change, write
 from gateway.store.postgres.connection import Connection, transaction
-from gateway.store.postgres.dialer import Dialer, look_epoch
+from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.rows import row_of
 from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition
 from gateway.store.postgres.statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import Name, Remembered, compare, strays
+from gateway.store.recipes import Name, Remembered, compare, count_without_route
 
 _LOG = logging.getLogger("gateway")
 
@@ -156,8 +156,8 @@ class Upkeep:
         )
         return _Part(swept, len(changes), len(changes) >= bound)
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self.link.run(lambda connection: look_epoch(connection, links))
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self.link.run(lambda connection: check_memory(connection, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:
@@ -172,7 +172,7 @@ class Upkeep:
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool) -> Agreement:
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool) -> Agreement:
         async def agree(connection: Connection) -> Agreement:
             async with transaction(connection, {"lock_timeout": "5s"}):
                 if not is_trial:
@@ -207,9 +207,9 @@ class Upkeep:
         else:
             await self._fetch(_NOTE_STOPPED, gateway_id)
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
-            names = strays(await _known(connection), service, operations)
+            names = count_without_route(await _known(connection), service, operations)
             if not names:
                 return {}
             async with transaction(connection, {"lock_timeout": "1s"}):
@@ -268,7 +268,7 @@ def _change_by_time(values: Sequence[Any], now_us: int) -> Change | None:
     """What a sweep writes down of a row; None for nothing."""
     try:
         row = row_of(values)
-    except Withheld:
+    except Unreadable:
         # A newer program wrote it, and sweeps it.
         return None
     if row is None or (record := written_down(row.record, now_us)) is row.record:

@@ -16,7 +16,7 @@ from uuid import UUID
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
-from gateway.store.base import Withheld
+from gateway.store.base import Unreadable
 from gateway.store.operations import (
     AUDITS_MAX,
     PROBE_FLOOR_US,
@@ -29,7 +29,7 @@ from gateway.store.operations import (
     Serving,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare
-from gateway.store.recipes import strays as strays_of
+from gateway.store.recipes import count_without_route as strays_of
 from gateway.store.sqlite.rows import VERSION, Row, decode
 from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, statements
 
@@ -84,7 +84,7 @@ def _decoded(row: Row) -> Record | None:
     """The record, its answer without the body; None when this program cannot read it."""
     try:
         record = decode(row)
-    except Withheld:
+    except Unreadable:
         return None
     return record if record.response is None else replace(record, response=replace(record.response, body=None))
 
@@ -141,12 +141,12 @@ def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
-    """The last of what was done to the operation. Raises `Withheld` for what a newer program wrote."""
+    """The last of what was done to the operation. Raises `Unreadable` for what a newer program wrote."""
     rows = cursor.execute(statements()["select_audits"], (operation_id.bytes, AUDITS_MAX)).fetchall()
     try:
         return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in reversed(rows)]
     except ValueError:
-        raise Withheld(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None
+        raise Unreadable(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: b
         cursor.execute(statements()["delete_gateways"], (gateway_id.bytes, now_us - FORGOTTEN_US))
 
 
-def strays(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
+def count_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
     """The operations that this service is remembered to have, but for these."""
     return strays_of(_known(cursor), service, operations)
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
-from gateway.store.base import Withheld
+from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
 
 VERSION: Final = 1
@@ -111,7 +111,7 @@ def encode_identity(identity: Identity) -> Row:
 
 
 def decode(columns: Row) -> Record:
-    """The record of a row as `{record}` and the body give it. Raises `Withheld` when this program cannot read it."""
+    """The record of a row as `{record}` and the body give it. Raises `Unreadable` when this program cannot read it."""
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id,
@@ -120,7 +120,7 @@ def decode(columns: Row) -> Record:
         probe_target, probe_host, request, request_id, trace_id, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
-        raise Withheld(
+        raise Unreadable(
             f"operation {UUID(bytes=operation_id)} was written by another version of this program "
             f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"
         )

@@ -140,7 +140,7 @@ def apply_all(
     return results
 
 
-def look_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
+def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """Which memory the file is, with the witnesses of these links."""
     identity, token, memo, generation = cursor.execute(statements()["select_epoch"]).fetchone()
     witnesses = {}

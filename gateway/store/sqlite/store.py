@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
-from gateway.store.base import EpochChanged, NotApplied, Rejected, Watch, wall_clock_us
+from gateway.store.base import EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (
@@ -179,7 +179,7 @@ class SqliteStore:
     async def tally(self) -> Tally:
         return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
 
-    async def agree_recipes(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         running = self._started()
         counted: dict[Name, Living] = {}
         while True:
@@ -202,9 +202,9 @@ class SqliteStore:
             lambda cursor: inquiry.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
         )
 
-    async def strays(self, service: str, operations: Collection[str]) -> dict[str, int]:
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._started().reading.run(
-            self._reader.look, lambda cursor: inquiry.strays(cursor, service, operations)
+            self._reader.look, lambda cursor: inquiry.count_without_route(cursor, service, operations)
         )
         counted = await self._count_living(names)
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
@@ -250,9 +250,9 @@ class SqliteStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
 
-    async def look_epoch(self, links: Collection[UUID] = ()) -> Epoch:
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(
-            self._reader.look, lambda cursor: sql.look_epoch(cursor, self._clock_us(), links)
+            self._reader.look, lambda cursor: sql.check_memory(cursor, self._clock_us(), links)
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
@@ -293,7 +293,9 @@ class SqliteStore:
                     self._witness.acknowledge(number, now_us)
                 return results
             except sql.Misfit as misfit:
-                rejected[misfit.index] = Rejected(f"SQLite cannot keep this command: {type(misfit.__cause__).__name__}")
+                rejected[misfit.index] = Unstorable(
+                    f"SQLite cannot keep this command: {type(misfit.__cause__).__name__}"
+                )
 
     def _execute(
         self, cursor: sql.Cursor, commands: Sequence[Command], rejected: Mapping[int, Exception]
@@ -363,7 +365,7 @@ class _Witness:
         if compared == self._compared:
             return
         reading = self._files.read()
-        epoch = sql.look_epoch(cursor, now_us, (note.link for note in reading.notes))
+        epoch = sql.check_memory(cursor, now_us, (note.link for note in reading.notes))
         why = missing(reading.notes, epoch, self._files.beyond)
         if why is not None:
             raise EpochChanged(why)

@@ -23,7 +23,7 @@ DEFECTS = (
             Edit(
                 "core/outcome.py",
                 "            if carries_doubt:\n"
-                "                return Outcome(Event.ABANDON, Word.IN_DOUBT)\n"
+                "                return Outcome(Event.ABANDON, Verdict.IN_DOUBT)\n"
                 "            if status",
                 "            if status",
             ),
@@ -40,7 +40,7 @@ DEFECTS = (
             Edit(
                 "core/outcome.py",
                 "    if carries_doubt:\n"
-                "        return Outcome(Event.ABANDON, Word.IN_DOUBT)\n"
+                "        return Outcome(Event.ABANDON, Verdict.IN_DOUBT)\n"
                 "    return Outcome(Event.RELEASE",
                 "    return Outcome(Event.RELEASE",
             ),

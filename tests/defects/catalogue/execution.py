@@ -80,8 +80,8 @@ DEFECTS = (
         (
             Edit(
                 OUTCOME,
-                'came."""\n    return Outcome(Event.ABANDON, Word.IN_DOUBT)',
-                'came."""\n    return Outcome(Event.RELEASE, Word.UPSTREAM_UNREACHABLE)',
+                'came."""\n    return Outcome(Event.ABANDON, Verdict.IN_DOUBT)',
+                'came."""\n    return Outcome(Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)',
             ),
         ),
         (
@@ -139,7 +139,13 @@ DEFECTS = (
     Defect(
         "door-keeps-the-fingerprint",
         "after a stranger's 401 the key is for the stranger's request only",
-        (Edit(OUTCOME, "return Outcome(Event.FORGET, Word.RELEASED)", "return Outcome(Event.RELEASE, Word.RELEASED)"),),
+        (
+            Edit(
+                OUTCOME,
+                "return Outcome(Event.FORGET, Verdict.RELEASED)",
+                "return Outcome(Event.RELEASE, Verdict.RELEASED)",
+            ),
+        ),
         (_OUTCOMES + "test_a_stranger_poisons_nothing[sqlite-401]",),
     ),
     Defect(
@@ -234,7 +240,7 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/store.py",
-                'raise Withheld(f"the key is known, and its record cannot be read: {error}") from error',
+                'raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error',
                 "raise NotApplied(*error.args) from error",
             ),
         ),
@@ -288,8 +294,8 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "if isinstance(reply, Reply) and reply.word is not None:",
-                "if isinstance(reply, Reply) and reply.word not in (None, Word.REPLAYED):",
+                "if isinstance(reply, Reply) and reply.verdict is not None:",
+                "if isinstance(reply, Reply) and reply.verdict not in (None, Verdict.REPLAYED):",
             ),
         ),
         ("tests/observe/test_whole.py::test_the_books_balance",),

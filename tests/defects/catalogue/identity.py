@@ -167,7 +167,7 @@ DEFECTS = (
         (
             Edit(
                 "core/verdict.py",
-                "if match is Match.UNKNOWN:\n                return Refuse(Word.KEY_REUSED, record)",
+                "if match is Match.UNKNOWN:\n                return Refuse(Verdict.KEY_REUSED, record)",
                 "pass",
             ),
         ),

@@ -211,7 +211,7 @@ DEFECTS = (
             Edit(LIFECYCLE, "Row((_S.RELEASED,), _E.CLAIM,", "Row((_S.RELEASED, _S.TOMBSTONE), _E.CLAIM,"),
             Edit(
                 "core/verdict.py",
-                "return Refuse(Word.KEY_EXPIRED, record)",
+                "return Refuse(Verdict.KEY_EXPIRED, record)",
                 "return Claimable(fingerprint, record.token)",
             ),
         ),

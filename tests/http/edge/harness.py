@@ -11,11 +11,11 @@ from typing import Any
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client, Passthrough
 from gateway.http.server import Edge
-from gateway.observe.facts import Fact, Herald
+from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import Shape, plain
 from gateway.protect.reply import BodyCut, Incoming, Reply, Untouched
@@ -88,10 +88,10 @@ def reply(
     status: int = 200,
     reason: bytes = b"OK",
     headers: Headers = (),
-    word: Word | None = Word.STORED,
+    verdict: Verdict | None = Verdict.STORED,
     length: int | None = None,
 ) -> Reply:
-    return Reply(status, reason, headers, body, word, length)
+    return Reply(status, reason, headers, body, verdict, length)
 
 
 def table(route: PlainRoute, host: str | None = None) -> RouteTable[PlainRoute]:
@@ -115,7 +115,7 @@ async def serving(
     host: str | None = None,
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
-    key_fields: frozenset[bytes] = frozenset(),
+    key_headers_of: frozenset[bytes] = frozenset(),
     protect_now: Callable[[Incoming, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
@@ -140,11 +140,13 @@ async def serving(
             given = await given
         return await protect(incoming, at) if given is None else given
 
-    async def nowhere(incoming: Incoming, client: Client, at: PlainRoute | None, word: Word | None) -> Reply | None:
+    async def nowhere(
+        incoming: Incoming, client: Client, at: PlainRoute | None, verdict: Verdict | None
+    ) -> Reply | None:
         return plain(404, "no upstream in this test")
 
     async with AsyncExitStack() as stack:
-        herald = Herald(facts.append)
+        events = Events(facts.append)
         forward: Any = nowhere
         if upstream is not None or upstream_settings is not None:
             chosen = upstream_settings
@@ -157,13 +159,13 @@ async def serving(
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
             target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
-            forward = Passthrough(target, herald, key_fields)
+            forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge[PlainRoute] = Edge(
             routes=table(route, host),
             protect=answer_of,
             forward=forward,
-            herald=herald,
+            events=events,
             settings=settings,
         )
         _, port = await edge.start(host="127.0.0.1", tls=tls)

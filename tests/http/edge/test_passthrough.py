@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.observe.facts import RequestPassed
 from gateway.protect.reply import Incoming, Untouched
 from gateway.upstream import UpstreamSettings
@@ -418,7 +418,7 @@ async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(ups
     """Streamed and untouched like any other, but the answer says that nothing protects it."""
 
     async def answer(incoming: Incoming) -> Untouched:
-        return Untouched(incoming, Word.UNKEYED)
+        return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge:
         for _ in range(2):
@@ -437,7 +437,7 @@ async def test_of_an_unkeyed_request_that_is_cut_while_it_is_passed_on_nothing_i
     """The service may have acted on what came before, so the answer does not say that nothing was executed."""
 
     async def answer(incoming: Incoming) -> Untouched:
-        return Untouched(incoming, Word.UNKEYED)
+        return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge, Connection(edge.port) as connection:
         await connection.send(
@@ -453,7 +453,7 @@ async def test_of_an_unkeyed_request_that_is_cut_while_it_is_passed_on_nothing_i
 
 async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:
     """Somebody may believe that the request is protected."""
-    async with serving(upstream=upstream, key_fields=frozenset((b"idempotency-key",))) as edge:
+    async with serving(upstream=upstream, key_headers_of=frozenset((b"idempotency-key",))) as edge:
         await request(edge.port, "POST", "//other/?x=1", [("Idempotency-KEY", "k")])
         await request(edge.port, "POST", "/other")
         facts = [fact for fact in edge.facts if isinstance(fact, RequestPassed)]

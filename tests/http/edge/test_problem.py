@@ -1,4 +1,4 @@
-"""The error table: every word, both shapes, and what a client is told to do."""
+"""The error table: every verdict, both shapes, and what a client is told to do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.message import Headers, StoredResponse, field_values
+from gateway.core.message import Headers, StoredResponse, header_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect.problem import ANSWERED, CASES, Shape, plain, refuse
 from gateway.protect.reply import Reply
 
@@ -34,32 +34,32 @@ RECORD = Record(
     response=StoredResponse(201, b"Created", ((b"Location", b"/v1/payments/7"),), None),
 )
 STATUSES = {
-    Word.REQUEST_INVALID: 400,
-    Word.OVERLOADED: 503,
-    Word.KEY_MISSING: 400,
-    Word.SCOPE_MISSING: 400,
-    Word.SCOPE_UNSUITABLE: 400,
-    Word.BODY_TOO_LARGE: 413,
-    Word.KEY_INVALID: 400,
-    Word.STORE_UNAVAILABLE: 503,
-    Word.STORE_AMNESIA: 503,
-    Word.KEY_REUSED: 422,
-    Word.RESPONSE_NOT_STORED: 409,
-    Word.KEY_EXPIRED: 410,
-    Word.IN_FLIGHT: 409,
-    Word.IN_DOUBT: 409,
-    Word.RELEASED: 503,
-    Word.UPSTREAM_UNREACHABLE: 502,
+    Verdict.REQUEST_INVALID: 400,
+    Verdict.OVERLOADED: 503,
+    Verdict.KEY_MISSING: 400,
+    Verdict.SCOPE_MISSING: 400,
+    Verdict.SCOPE_UNSUITABLE: 400,
+    Verdict.BODY_TOO_LARGE: 413,
+    Verdict.KEY_INVALID: 400,
+    Verdict.STORE_UNAVAILABLE: 503,
+    Verdict.STORE_AMNESIA: 503,
+    Verdict.KEY_REUSED: 422,
+    Verdict.RESPONSE_NOT_STORED: 409,
+    Verdict.KEY_EXPIRED: 410,
+    Verdict.IN_FLIGHT: 409,
+    Verdict.IN_DOUBT: 409,
+    Verdict.RELEASED: 503,
+    Verdict.UPSTREAM_UNREACHABLE: 502,
 }
 RETRYABLE = {
-    Word.OVERLOADED,
-    Word.STORE_UNAVAILABLE,
-    Word.STORE_AMNESIA,
-    Word.IN_FLIGHT,
-    Word.RELEASED,
-    Word.UPSTREAM_UNREACHABLE,
+    Verdict.OVERLOADED,
+    Verdict.STORE_UNAVAILABLE,
+    Verdict.STORE_AMNESIA,
+    Verdict.IN_FLIGHT,
+    Verdict.RELEASED,
+    Verdict.UPSTREAM_UNREACHABLE,
 }
-TERMINAL = {Word.KEY_REUSED, Word.RESPONSE_NOT_STORED, Word.KEY_EXPIRED, Word.IN_DOUBT}
+TERMINAL = {Verdict.KEY_REUSED, Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_DOUBT}
 
 
 def document(reply: Reply) -> dict[str, object]:
@@ -69,26 +69,26 @@ def document(reply: Reply) -> dict[str, object]:
 
 
 def one(headers: Headers, name: bytes) -> bytes | None:
-    values = field_values(headers, name)
+    values = header_values(headers, name)
     assert len(values) <= 1
     return values[0] if values else None
 
 
 def test_every_word_is_a_problem_or_said_beside_an_answer() -> None:
-    """No word of the verdict table is without its row."""
-    assert set(CASES) | ANSWERED == set(Word)
+    """No verdict of the verdict table is without its row."""
+    assert set(CASES) | ANSWERED == set(Verdict)
     assert not set(CASES) & ANSWERED
     assert set(STATUSES) == set(CASES)
 
 
-@pytest.mark.parametrize("word", sorted(CASES))
+@pytest.mark.parametrize("verdict", sorted(CASES))
 @pytest.mark.parametrize("shape", ["problem", "stripe"])
 @pytest.mark.parametrize("record", [None, RECORD], ids=["nothing-known", "record-known"])
-def test_a_problem_is_complete_whatever_is_known(word: Word, shape: Shape, record: Record | None) -> None:
-    """Each word gives a reply of its status with the common fields, and no gap is left in its detail."""
-    reply = refuse(word, shape=shape, record=record)
-    expected = 400 if (word, shape) == (Word.KEY_REUSED, "stripe") else STATUSES[word]
-    assert (reply.status, reply.word) == (expected, word)
+def test_a_problem_is_complete_whatever_is_known(verdict: Verdict, shape: Shape, record: Record | None) -> None:
+    """Each verdict gives a reply of its status with the common fields, and no gap is left in its detail."""
+    reply = refuse(verdict, shape=shape, record=record)
+    expected = 400 if (verdict, shape) == (Verdict.KEY_REUSED, "stripe") else STATUSES[verdict]
+    assert (reply.status, reply.verdict) == (expected, verdict)
     assert one(reply.headers, b"content-language") == b"en"
     assert one(reply.headers, b"cache-control") == b"no-store"
     assert b'rel="describedby"' in (one(reply.headers, b"link") or b"")
@@ -98,78 +98,78 @@ def test_a_problem_is_complete_whatever_is_known(word: Word, shape: Shape, recor
     assert "  " not in text
     assert "None" not in text
     assert text.endswith(".")
-    assert (one(reply.headers, b"x-should-retry") == b"false") == (word in TERMINAL)
+    assert (one(reply.headers, b"x-should-retry") == b"false") == (verdict in TERMINAL)
     assert one(reply.headers, b"x-should-retry") == one(reply.headers, b"stripe-should-retry")
-    assert (one(reply.headers, b"retry-after") is not None) == (word in RETRYABLE)
+    assert (one(reply.headers, b"retry-after") is not None) == (verdict in RETRYABLE)
 
 
-@pytest.mark.parametrize("word", sorted(CASES))
-def test_a_problem_document_has_the_members_of_rfc_9457(word: Word) -> None:
+@pytest.mark.parametrize("verdict", sorted(CASES))
+def test_a_problem_document_has_the_members_of_rfc_9457(verdict: Verdict) -> None:
     """Type, title, status and detail are there, with the word as code and the advice on retrying."""
-    reply = refuse(word, record=RECORD)
+    reply = refuse(verdict, record=RECORD)
     body = document(reply)
     assert one(reply.headers, b"content-type") == b"application/problem+json"
-    assert body["type"] == f"urn:idempotency-gateway:problem:{word.value}"
+    assert body["type"] == f"urn:idempotency-gateway:problem:{verdict.value}"
     assert body["title"]
     assert body["status"] == reply.status
-    assert body["code"] == word.value
-    assert body["retryable"] is (word in RETRYABLE)
+    assert body["code"] == verdict.value
+    assert body["retryable"] is (verdict in RETRYABLE)
     assert body["operation_id"] == str(ID)
 
 
-@pytest.mark.parametrize("word", sorted(ANSWERED))
-def test_a_word_that_is_said_beside_an_answer_makes_no_problem(word: Word) -> None:
+@pytest.mark.parametrize("verdict", sorted(ANSWERED))
+def test_a_word_that_is_said_beside_an_answer_makes_no_problem(verdict: Verdict) -> None:
     """Asking for one is a mistake of the program."""
     with pytest.raises(ValueError, match="makes no problem"):
-        refuse(word)
+        refuse(verdict)
 
 
 @pytest.mark.parametrize(
-    ("word", "title"),
+    ("verdict", "title"),
     [
-        (Word.KEY_MISSING, "Idempotency-Key is missing"),
-        (Word.KEY_REUSED, "Idempotency-Key is already used"),
-        (Word.IN_FLIGHT, "A request is outstanding for this Idempotency-Key"),
+        (Verdict.KEY_MISSING, "Idempotency-Key is missing"),
+        (Verdict.KEY_REUSED, "Idempotency-Key is already used"),
+        (Verdict.IN_FLIGHT, "A request is outstanding for this Idempotency-Key"),
     ],
 )
-def test_the_titles_of_the_draft_are_its_own(word: Word, title: str) -> None:
+def test_the_titles_of_the_draft_are_its_own(verdict: Verdict, title: str) -> None:
     """draft-ietf-httpapi-idempotency-key-header-07 section 2.7 names three cases."""
-    assert document(refuse(word))["title"] == title
+    assert document(refuse(verdict))["title"] == title
 
 
 @pytest.mark.parametrize(
-    ("word", "detail"),
+    ("verdict", "detail"),
     [
         (
-            Word.KEY_REUSED,
+            Verdict.KEY_REUSED,
             "This key was used at 2023-11-14T22:13:20Z for a different request. Nothing was executed. "
             "Use a new key for a new intent.",
         ),
         (
-            Word.KEY_EXPIRED,
+            Verdict.KEY_EXPIRED,
             "This key completed at 2023-11-14T22:14:20Z (201); its answer is no longer kept. Nothing was executed now.",
         ),
         (
-            Word.RESPONSE_NOT_STORED,
+            Verdict.RESPONSE_NOT_STORED,
             "The first request was answered with 201; its answer was not kept. Do not repeat it under a new key. "
             "See /v1/payments/7.",
         ),
         (
-            Word.IN_DOUBT,
+            Verdict.IN_DOUBT,
             "Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under "
             f"a new key. Ask the operator about operation {ID}.",
         ),
     ],
 )
-def test_the_detail_says_what_is_known_of_the_operation(word: Word, detail: str) -> None:
+def test_the_detail_says_what_is_known_of_the_operation(verdict: Verdict, detail: str) -> None:
     """Times are UTC, the status and the place are those of the first answer."""
-    assert document(refuse(word, record=RECORD))["detail"] == detail
+    assert document(refuse(verdict, record=RECORD))["detail"] == detail
 
 
 def test_a_location_cannot_write_the_detail() -> None:
     """Braces in what an upstream said are text, not places to fill in."""
     hostile = StoredResponse(201, b"", ((b"Location", b"/{id}{time}\xff"),), None)
-    detail = document(refuse(Word.RESPONSE_NOT_STORED, record=replace(RECORD, response=hostile)))["detail"]
+    detail = document(refuse(Verdict.RESPONSE_NOT_STORED, record=replace(RECORD, response=hostile)))["detail"]
     assert str(detail).endswith("See /{id}{time}\ufffd.")
 
 
@@ -179,7 +179,7 @@ def test_a_location_cannot_write_the_detail() -> None:
 )
 def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool, is_terminal: bool) -> None:
     """A record in doubt is terminal; an answer that waits to be recorded is worth coming back for."""
-    reply = refuse(Word.IN_DOUBT, status=status, operation_id=ID)
+    reply = refuse(Verdict.IN_DOUBT, status=status, operation_id=ID)
     body = document(reply)
     assert (reply.status, body["retryable"]) == (status, retryable)
     assert (one(reply.headers, b"x-should-retry") == b"false") == is_terminal
@@ -193,7 +193,7 @@ def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool, is_terminal:
 def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, status: int) -> None:
     """Where a repeat may end it, detail, members and fields all ask for one, and nobody is sent to the operator."""
     heals = not isinstance(recovery, Hold)
-    reply = refuse(Word.IN_DOUBT, status=status, shape=shape, operation_id=ID, recovery=recovery)
+    reply = refuse(Verdict.IN_DOUBT, status=status, shape=shape, operation_id=ID, recovery=recovery)
     body = document(reply)
     about = body if shape == "problem" else body["error"]
     assert isinstance(about, dict)
@@ -208,44 +208,44 @@ def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, s
 
 def test_a_fault_is_named_before_the_advice() -> None:
     """The detail of an invalid key says what is wrong with it, and that nothing was executed."""
-    body = document(refuse(Word.KEY_INVALID, detail="The key contains a space at position 9."))
+    body = document(refuse(Verdict.KEY_INVALID, detail="The key contains a space at position 9."))
     assert str(body["detail"]).startswith("The key contains a space at position 9. Nothing was executed.")
 
 
 def test_a_credential_scope_asks_for_the_credential() -> None:
     """With a challenge the caller gets 401 and the challenge (RFC 9110 section 15.5.2)."""
-    reply = refuse(Word.SCOPE_MISSING, authenticate=b"Bearer")
+    reply = refuse(Verdict.SCOPE_MISSING, authenticate=b"Bearer")
     assert (reply.status, one(reply.headers, b"www-authenticate")) == (401, b"Bearer")
 
 
 def test_an_expired_key_may_be_answered_without_a_body() -> None:
     """204 has no content, and nothing that speaks of one."""
-    reply = refuse(Word.KEY_EXPIRED, status=204, record=RECORD)
+    reply = refuse(Verdict.KEY_EXPIRED, status=204, record=RECORD)
     assert (reply.status, reply.body, one(reply.headers, b"content-type")) == (204, b"", None)
     assert one(reply.headers, b"x-should-retry") == b"false"
 
 
 def test_the_caller_chooses_statuses_and_pauses() -> None:
     """What a route says and what is known of a lease are taken as given."""
-    reply = refuse(Word.IN_FLIGHT, status=429, retry_after_seconds=17)
+    reply = refuse(Verdict.IN_FLIGHT, status=429, retry_after_seconds=17)
     assert (reply.status, one(reply.headers, b"retry-after")) == (429, b"17")
-    assert refuse(Word.KEY_REUSED, status=409).status == 409
+    assert refuse(Verdict.KEY_REUSED, status=409).status == 409
 
 
 @pytest.mark.parametrize(
-    ("word", "status", "kind", "code"),
+    ("verdict", "status", "kind", "code"),
     [
         # stripe-python raises IdempotencyError for this type with 400 or 404 only.
-        (Word.KEY_REUSED, 400, "idempotency_error", "key-reused"),
-        (Word.IN_FLIGHT, 409, "idempotency_error", "idempotency_key_in_use"),
-        (Word.KEY_MISSING, 400, "invalid_request_error", "key-missing"),
-        (Word.STORE_UNAVAILABLE, 503, "api_error", "store-unavailable"),
-        (Word.STORE_AMNESIA, 503, "api_error", "store-amnesia"),
+        (Verdict.KEY_REUSED, 400, "idempotency_error", "key-reused"),
+        (Verdict.IN_FLIGHT, 409, "idempotency_error", "idempotency_key_in_use"),
+        (Verdict.KEY_MISSING, 400, "invalid_request_error", "key-missing"),
+        (Verdict.STORE_UNAVAILABLE, 503, "api_error", "store-unavailable"),
+        (Verdict.STORE_AMNESIA, 503, "api_error", "store-amnesia"),
     ],
 )
-def test_the_stripe_shape_raises_typed_errors(word: Word, status: int, kind: str, code: str) -> None:
+def test_the_stripe_shape_raises_typed_errors(verdict: Verdict, status: int, kind: str, code: str) -> None:
     """The error object has type, code and message, under the statuses that Stripe's libraries tell apart."""
-    reply = refuse(word, shape="stripe", status=422 if word is Word.KEY_REUSED else None, operation_id=ID)
+    reply = refuse(verdict, shape="stripe", status=422 if verdict is Verdict.KEY_REUSED else None, operation_id=ID)
     error = document(reply)["error"]
     assert isinstance(error, dict)
     assert (reply.status, error["type"], error["code"]) == (status, kind, code)
@@ -254,9 +254,9 @@ def test_the_stripe_shape_raises_typed_errors(word: Word, status: int, kind: str
 
 
 def test_a_plain_problem_belongs_to_no_verdict() -> None:
-    """It has no word, no code, what RFC 9457 knows, and the error that client libraries look for."""
+    """It has no verdict, no code, what RFC 9457 knows, and the error that client libraries look for."""
     reply = plain(502, "The service could not be reached.")
-    assert reply.word is None
+    assert reply.verdict is None
     assert document(reply) == {
         "title": "Bad Gateway",
         "status": 502,
@@ -266,10 +266,10 @@ def test_a_plain_problem_belongs_to_no_verdict() -> None:
 
 
 @pytest.mark.parametrize("shape", ["problem", "stripe"])
-@pytest.mark.parametrize("word", sorted(CASES))
-def test_no_refusal_looks_like_what_was_asked_for(word: Word, shape: Shape) -> None:
+@pytest.mark.parametrize("verdict", sorted(CASES))
+def test_no_refusal_looks_like_what_was_asked_for(verdict: Verdict, shape: Shape) -> None:
     """stripe-node takes JSON without an `error` for a charge, whatever its status, on routes of both shapes."""
-    refused = document(refuse(word, shape=shape, operation_id=ID))
+    refused = document(refuse(verdict, shape=shape, operation_id=ID))
     error = refused["error"]
     assert isinstance(error, dict)
     assert error["type"] in ("idempotency_error", "invalid_request_error", "api_error")

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import pytest
 
 from gateway.core.message import Headers
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect.decoding import DECODED_BYTES_MAX
 from gateway.protect.reply import Incoming, Reply, Untouched
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
@@ -202,7 +202,7 @@ async def test_a_body_that_is_cut_breaks_the_connection(version: bytes, length: 
 
 async def test_the_word_is_shown_unless_the_route_hides_it() -> None:
     """Idempotency-Status is on every answer of a protected route that shows it."""
-    replayed = reply(word=Word.REPLAYED)
+    replayed = reply(verdict=Verdict.REPLAYED)
     async with serving(replayed) as edge:
         assert (await exchange(edge.port, post())).values("idempotency-status") == [b"replayed"]
     async with serving(replayed, route=PlainRoute(shows_status=False)) as edge:
@@ -213,7 +213,7 @@ async def test_what_the_coordinator_does_not_touch_is_forwarded_under_its_word()
     """An unkeyed request goes the way of unprotected traffic, and its answer says why."""
 
     async def answer(incoming: Incoming) -> Untouched:
-        return Untouched(incoming, Word.UNKEYED)
+        return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer) as edge:
         response = await exchange(edge.port, post())

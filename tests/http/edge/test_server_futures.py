@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.reply import Incoming, Reply, Untouched
@@ -173,7 +173,7 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
             await eventually(lambda: len(asked) == 1)
             client.reset()
         await eventually(lambda: edge.edge.connections == 0)
-        answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Word.UNPROTECTED))
+        answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Verdict.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0)
         assert body.is_closed
 
@@ -186,7 +186,7 @@ async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:
         asked.set()
         await is_decided.wait()
         body = WholeBody(TakenBody(b"charge", 6))
-        return Untouched(Incoming(incoming.head, body, incoming.hop), Word.UNPROTECTED)
+        return Untouched(Incoming(incoming.head, body, incoming.hop), Verdict.UNPROTECTED)
 
     async with RecordingUpstream() as upstream, serving(protect, upstream=upstream) as edge:
         # Leaves an idle connection behind, on which a request goes out at once.

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.observe.facts import RequestAnswered
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving
@@ -92,7 +92,7 @@ async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> N
         assert upstream.requests == []
         (fact,) = edge.facts
         assert isinstance(fact, RequestAnswered)
-        assert (fact.route, fact.word, fact.status) == ("payments", Word.REQUEST_INVALID, 400)
+        assert (fact.route, fact.verdict, fact.status) == ("payments", Verdict.REQUEST_INVALID, 400)
 
 
 async def test_a_stripe_route_refuses_in_stripes_shape() -> None:

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from gateway.core.routing import RouteTable
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, Handshakes, ListenError
-from gateway.observe.facts import Herald
+from gateway.observe.facts import Events
 from gateway.protect.reply import Incoming, Reply
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.eventually import eventually
@@ -231,7 +231,7 @@ def _edge() -> Edge[PlainRoute]:
     async def never(*_: object) -> Reply:
         raise AssertionError("no request was expected")
 
-    return Edge(routes=RouteTable(()), protect=never, forward=never, herald=Herald())
+    return Edge(routes=RouteTable(()), protect=never, forward=never, events=Events())
 
 
 async def test_a_port_that_is_taken_is_said_clearly() -> None:
@@ -329,7 +329,7 @@ async def test_a_connection_on_which_a_request_comes_again_is_not_idle() -> None
     """A replay counts like any other request."""
 
     def protect(*_: object) -> Any:
-        return reply(word=Word.REPLAYED)
+        return reply(verdict=Verdict.REPLAYED)
 
     async with (
         serving(protect_now=protect, settings=EdgeSettings(connections_max=2)) as edge,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from gateway.core.verdict import Word
+from gateway.core.verdict import Verdict
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving
@@ -34,7 +34,7 @@ async def upstream() -> AsyncIterator[RecordingUpstream]:
 
 
 async def unprotected(incoming: Incoming) -> Untouched:
-    return Untouched(incoming, Word.UNPROTECTED)
+    return Untouched(incoming, Verdict.UNPROTECTED)
 
 
 def told(response: Response) -> tuple[int, object, str]:

@@ -34,7 +34,7 @@ async def test_nothing_sent(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "status", "word"),
+    ("preset", "status", "verdict"),
     [
         ("standard", 201, "stored"),
         ("standard", 302, "stored"),
@@ -50,22 +50,22 @@ async def test_nothing_sent(store: Store, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-async def test_complete_response(store: Store, tmp_path: Path, preset: str, status: int, word: str) -> None:
+async def test_complete_response(store: Store, tmp_path: Path, preset: str, status: int, verdict: str) -> None:
     """The client gets the response as it is; whether a retry runs is what the preset says of its status."""
     secrets = {"fingerprint_key": {"id": "k", "key": "0123456789abcdef0123456789abcdef"}}
     async with house(store, tmp_path, route={"outcome": {"preset": preset}}, secrets=secrets) as home:
         home.upstream.on("/charges", Answer(status, body=b"first"), Answer(status, body=b"second"))
         first = await home.send("k1")
-        assert (status_of(first), first.body) == ((status, word), b"first")
+        assert (status_of(first), first.body) == ((status, verdict), b"first")
         again = await home.send("k1")
-        match word:
+        match verdict:
             case "stored":
                 assert (status_of(again), again.body) == ((status, "replayed"), b"first")
             case "released":
                 assert (status_of(again), again.body) == ((status, "released"), b"second")
             case _:
                 assert status_of(again) == (409, "in-doubt")
-        assert len(home.upstream.requests) == (2 if word == "released" else 1)
+        assert len(home.upstream.requests) == (2 if verdict == "released" else 1)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -264,23 +264,23 @@ async def test_event_stream(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "word", "retry"),
+    ("status", "verdict", "retry"),
     [(503, "released", (200, "stored")), (502, "in-doubt", (409, "in-doubt"))],
     ids=["retryable", "in-doubt"],
 )
 async def test_streamed_head_has_the_event_of_its_status(
-    store: Store, tmp_path: Path, status: int, word: str, retry: tuple[int, str]
+    store: Store, tmp_path: Path, status: int, verdict: str, retry: tuple[int, str]
 ) -> None:
     """A response too long to keep is what its status says."""
     async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:
         home.upstream.on("/charges", Answer(status, body=b"x" * 100), Answer(body=b"ok"))
         first = await home.send("k1")
-        assert (status_of(first), first.body) == ((status, word), b"x" * 100)
+        assert (status_of(first), first.body) == ((status, verdict), b"x" * 100)
         assert status_of(await home.send("k1")) == retry
 
 
 async def test_upstream_declares_outcome_and_retention(store: Store, tmp_path: Path) -> None:
-    """The upstream's own word decides over the preset, and its fields never reach the client."""
+    """The upstream's own verdict decides over the preset, and its fields never reach the client."""
     async with house(store, tmp_path) as home:
         home.upstream.on(
             "/charges",
@@ -365,9 +365,9 @@ async def test_empty_answers_are_answers(store: Store, tmp_path: Path, answer: A
     """An answer without a body is recorded and replayed as such."""
     async with house(store, tmp_path) as home:
         home.upstream.on("/charges", answer)
-        for word in ("stored", "replayed"):
+        for verdict in ("stored", "replayed"):
             response = await home.send("k1")
-            assert (status_of(response), response.body) == ((answer.status, word), b"")
+            assert (status_of(response), response.body) == ((answer.status, verdict), b"")
         assert len(home.upstream.requests) == 1
 
 

@@ -51,8 +51,8 @@ async def test_each_repeat_gets_the_same(tmp_path: Path) -> None:
 async def test_other_bytes_are_read(tmp_path: Path) -> None:
     """One byte less or more, another body, key or tenant is another request, however well its neighbour is known."""
     async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
-        for word in ("stored", "replayed", "replayed"):
-            assert status_of(await say(connection, charge())) == (200, word)
+        for verdict in ("stored", "replayed", "replayed"):
+            assert status_of(await say(connection, charge())) == (200, verdict)
         assert status_of(await say(connection, charge(body=BODY.replace(b"1000", b"9000")))) == (422, "key-reused")
         assert status_of(await say(connection, charge("k2"))) == (200, "stored")
         assert status_of(await say(connection, charge(tenant="t2"))) == (200, "stored")
@@ -66,8 +66,8 @@ async def test_another_peer_is_asked_who_it_is(tmp_path: Path) -> None:
     scope = {"header": "X-Tenant", "from": ["127.0.0.1/32"]}
     async with house(sqlite_store(tmp_path), tmp_path, route={"scope": scope}) as home:
         async with Connection(home.port) as trusted:
-            for word in ("stored", "replayed", "replayed"):
-                assert status_of(await say(trusted, charge())) == (200, word)
+            for verdict in ("stored", "replayed", "replayed"):
+                assert status_of(await say(trusted, charge())) == (200, verdict)
         reader, writer = await asyncio.open_connection("127.0.0.1", home.port, local_addr=("127.0.0.2", 0))
         try:
             writer.write(charge())
@@ -81,8 +81,8 @@ async def test_another_peer_is_asked_who_it_is(tmp_path: Path) -> None:
 async def test_segments_do_not_matter(tmp_path: Path) -> None:
     """A known request is answered once, whether its bytes come cut, together with others, or after an empty line."""
     async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
-        for word in ("stored", "replayed", "replayed"):
-            assert status_of(await say(connection, charge())) == (200, word)
+        for verdict in ("stored", "replayed", "replayed"):
+            assert status_of(await say(connection, charge())) == (200, verdict)
         data = charge()
         for cut in (1, 30, len(data) - 1):
             await connection.send(data[:cut])
@@ -96,8 +96,8 @@ async def test_segments_do_not_matter(tmp_path: Path) -> None:
 async def test_a_request_that_waits_its_turn(tmp_path: Path) -> None:
     """A known request behind one that is being worked on is answered after it."""
     async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
-        for word in ("stored", "replayed", "replayed"):
-            assert status_of(await say(connection, charge())) == (200, word)
+        for verdict in ("stored", "replayed", "replayed"):
+            assert status_of(await say(connection, charge())) == (200, verdict)
         hold = asyncio.Event()
         home.upstream.on("/charges", Answer(202, hold=hold))
         await connection.send(charge("slow"))
@@ -112,9 +112,9 @@ async def test_the_last_on_its_connection(tmp_path: Path) -> None:
     """A client that asks to close is heard every time."""
     async with house(sqlite_store(tmp_path), tmp_path) as home:
         data = charge(headers="Connection: close\r\n")
-        for word in ("stored", "replayed", "replayed"):
+        for verdict in ("stored", "replayed", "replayed"):
             async with Connection(home.port) as connection:
-                assert status_of(await say(connection, data)) == (200, word)
+                assert status_of(await say(connection, data)) == (200, verdict)
                 assert await connection.read_rest() == b""
 
 
@@ -124,8 +124,8 @@ async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:
         house(sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 1}) as home,
         Connection(home.port) as connection,
     ):
-        for word in ("stored", "replayed", "replayed"):
-            assert status_of(await say(connection, charge())) == (200, word)
+        for verdict in ("stored", "replayed", "replayed"):
+            assert status_of(await say(connection, charge())) == (200, verdict)
         slow, hold = await home.begin("slow")
         assert status_of(await say(connection, charge())) == (503, "overloaded")
         hold.set()

@@ -50,9 +50,9 @@ def operation_of(home: House) -> UUID:
 
 
 @pytest.mark.parametrize(
-    ("body", "word"), [(b"short", "stored"), (b"x" * 100, "response-not-stored")], ids=["whole", "streamed"]
+    ("body", "verdict"), [(b"short", "stored"), (b"x" * 100, "response-not-stored")], ids=["whole", "streamed"]
 )
-async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: bytes, word: str) -> None:
+async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: bytes, verdict: str) -> None:
     """No byte of an answer, whole or streamed, goes out before the durable store acknowledged its record."""
     async with shaken(tmp_path, route={"response": {"max_stored_bytes": 10}}) as (home, store):
         gate = store.stop_before("complete")
@@ -60,11 +60,11 @@ async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: 
         first = asyncio.create_task(home.send("k1"))
         await gate.reached.wait()
         # A whole request beside it has been answered by now, and so would be this one.
-        assert status_of(await home.send("k2")) == (201, word)
+        assert status_of(await home.send("k2")) == (201, verdict)
         assert not first.done()
         gate.opened.set()
         response = await first
-        assert (status_of(response), response.body) == ((201, word), body)
+        assert (status_of(response), response.body) == ((201, verdict), body)
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])

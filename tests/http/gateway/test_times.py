@@ -70,9 +70,9 @@ async def asked_about(clocks: Clocks, **probe: Any) -> AsyncIterator[House]:
 async def is_believed(home: House) -> bool:
     """Whether a probe of the operation in doubt ends it: then the repeat that asked for it is executed."""
     before = len(probes(home)), len(charges(home))
-    word = status_of(await home.send("k1"))
-    assert word in [(409, "in-doubt"), (201, "stored")]
-    is_believed = word == (201, "stored")
+    verdict = status_of(await home.send("k1"))
+    assert verdict in [(409, "in-doubt"), (201, "stored")]
+    is_believed = verdict == (201, "stored")
     assert len(probes(home)) > before[0]
     assert len(charges(home)) == before[1] + is_believed
     return is_believed

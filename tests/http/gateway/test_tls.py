@@ -49,9 +49,9 @@ async def test_both_sides(store: dict[str, Any], tmp_path: Path, authority: Auth
         RecordingUpstream(tls=certificate.server_context()) as upstream,
         neighbour(store, tmp_path, upstream, listen=listen, upstream=upstream_tls) as home,
     ):
-        for word in ("stored", "replayed"):
+        for verdict in ("stored", "replayed"):
             response = await http.request(home.port, "POST", "/charges", KEYED, BODY, tls=authority.client_context())
-            assert status_of(response) == (200, word)
+            assert status_of(response) == (200, verdict)
         assert len(upstream.requests) == 1
         assert upstream.requests[0].values("X-Forwarded-Proto") == [b"https"]
 

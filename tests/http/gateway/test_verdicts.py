@@ -17,7 +17,7 @@ Store = dict[str, Any]
 
 
 async def test_rule_1_no_route(store: Store, tmp_path: Path) -> None:
-    """What no route matches passes through each time, with no word of ours."""
+    """What no route matches passes through each time, with no verdict of ours."""
     async with house(store, tmp_path) as home:
         for _ in range(2):
             response = await home.send("k1", target="/other")

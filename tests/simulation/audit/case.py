@@ -108,7 +108,7 @@ class Case:
         """Every whole answer under one of these words."""
         for call in self.history.calls:
             answer = call.answer
-            if answer is not None and answer.is_whole and answer.word in words:
+            if answer is not None and answer.is_whole and answer.verdict in words:
                 yield call, answer
 
     def completions_of(self, operation_id: str) -> Sequence[Completion]:

@@ -80,8 +80,8 @@ def invariant_03_no_phantom(case: Case) -> Iterator[str]:
         answer = call.answer
         if answer is None or not call.key:
             continue
-        if answer.word in RECORDED and answer.nonce is None:
-            yield f"call {call.number}: {answer.word} without an answer of the upstream"
+        if answer.verdict in RECORDED and answer.nonce is None:
+            yield f"call {call.number}: {answer.verdict} without an answer of the upstream"
         if answer.nonce is None:
             continue
         given = case.by_nonce.get(answer.nonce, [])
@@ -118,7 +118,7 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
             if each.has_body and each.operation_id not in case.lost
         ]
         if recorded and digest not in recorded:
-            yield f"call {call.number}: {answer.word}, and the record has other bytes"
+            yield f"call {call.number}: {answer.verdict}, and the record has other bytes"
 
 
 def _essence(answer: Answer) -> object:
@@ -141,7 +141,7 @@ def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
                 yield f"{change.operation_id}: {change.event} of token {sent.token}, which had an effect"
     for call, answer in case.answers(_NOTHING_SENT):
         if case.by_call.get(call.number):
-            yield f"call {call.number}: {answer.word}, but a request of it was sent"
+            yield f"call {call.number}: {answer.verdict}, but a request of it was sent"
 
 
 def invariant_06_the_indefinite_is_admitted(case: Case) -> Iterator[str]:
@@ -208,7 +208,7 @@ def invariant_10_same_request_same_fingerprint(case: Case) -> Iterator[str]:
                 yield f"{operation_id}: tokens {first.token} and {second.token} have fingerprints that do not fit"
     for calls in case.calls.values():
         for call in calls:
-            if call.answer is None or call.answer.word != "key-reused" or call.ended is None:
+            if call.answer is None or call.answer.verdict != "key-reused" or call.ended is None:
                 continue
             if not any(other.request != call.request and other.begun <= call.ended for other in calls):
                 yield f"call {call.number}: key-reused, and there was no other request"
@@ -226,7 +226,7 @@ def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:
             yield f"{completion.operation_id}: the truncated answer {completion.nonce} was recorded"
     for call in case.history.calls:
         answer = call.answer
-        if answer is None or not answer.is_whole or answer.nonce not in cut or answer.word in REPEATED:
+        if answer is None or not answer.is_whole or answer.nonce not in cut or answer.verdict in REPEATED:
             continue
         yield f"call {call.number}: the truncated answer {answer.nonce} came as a whole one"
 

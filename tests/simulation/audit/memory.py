@@ -38,7 +38,7 @@ def _known_since(case: Case, gateway: str, at: float) -> float | None:
     looks = [
         call.acknowledged
         for call in history.store_calls
-        if call.verb == "look_epoch"
+        if call.verb == "check_memory"
         and call.gateway == gateway
         and call.acknowledged is not None
         and wiped <= call.begun

@@ -9,7 +9,7 @@ from tests.simulation.history import Call, Change, Sent
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
-# Words under which nobody gets an answer but the call that it was said to; None is no word at all.
+# Words under which nobody gets an answer but the call that it was said to; None is no verdict at all.
 _OF_THIS_CALL = frozenset(("stored", "unkeyed", "unprotected", None))
 _OWN_FIELDS = frozenset(
     ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
@@ -38,11 +38,11 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
                     continue
                 is_same = call.request in requests
                 # What a journal holds is that gateway's alone until the store has it.
-                if is_same and call.begun <= completion.at and answer.word in _NOT_YET:
+                if is_same and call.begun <= completion.at and answer.verdict in _NOT_YET:
                     continue
                 is_acknowledged = call.begun > acknowledged.get(nonce, float("inf"))
                 if not _fits(call, nonce, is_same, has_body=completion.has_body, is_acknowledged=is_acknowledged):
-                    yield f"call {call.number}: {answer.word} after {nonce} was stored"
+                    yield f"call {call.number}: {answer.verdict} after {nonce} was stored"
 
 
 def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
@@ -50,7 +50,7 @@ def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
     known: dict[str, float] = {}
     for call in calls:
         answer = call.answer
-        if answer is not None and answer.nonce is not None and answer.is_whole and answer.word in words:
+        if answer is not None and answer.nonce is not None and answer.is_whole and answer.verdict in words:
             known[answer.nonce] = min(known.get(answer.nonce, answer.at), answer.at)
     return known
 
@@ -58,15 +58,15 @@ def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
 def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool, is_acknowledged: bool) -> bool:
     """`is_acknowledged`: the holder itself knew. Until it does, its own clients may hear that it is not known yet."""
     answer = call.answer
-    if answer is None or answer.word in AWAY or answer.word == "unprotected":
+    if answer is None or answer.verdict in AWAY or answer.verdict == "unprotected":
         return True
-    if not is_acknowledged and (answer.word == "in-flight" or (answer.word, answer.status) == ("in-doubt", 503)):
+    if not is_acknowledged and (answer.verdict == "in-flight" or (answer.verdict, answer.status) == ("in-doubt", 503)):
         return True
     if not is_same:
-        return answer.word == "key-reused"
+        return answer.verdict == "key-reused"
     if not has_body:
-        return answer.word == "response-not-stored" and answer.nonce is None
-    return answer.word in ("replayed", "recovered") and answer.nonce == nonce
+        return answer.verdict == "response-not-stored" and answer.nonce is None
+    return answer.verdict in ("replayed", "recovered") and answer.nonce == nonce
 
 
 def invariant_21_scopes_never_cross(case: Case) -> Iterator[str]:
@@ -103,8 +103,8 @@ def invariant_23_an_answer_belongs_to_its_request(case: Case) -> Iterator[str]:
         asking = {sent.call for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"}
         if call.number in asking or not asking:
             continue
-        if call.answer.word in _OF_THIS_CALL:
-            yield f"call {call.number}: {call.answer.word} with an answer that calls {sorted(asking, key=str)} got"
+        if call.answer.verdict in _OF_THIS_CALL:
+            yield f"call {call.number}: {call.answer.verdict} with an answer that calls {sorted(asking, key=str)} got"
         elif not any(number is not None and case.history.calls[number].subject == call.subject for number in asking):
             yield f"call {call.number}: got what was said to calls {sorted(asking, key=str)}, of other operations"
 
@@ -155,13 +155,13 @@ def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:
     for call in case.history.calls:
         if not call.is_final_check:
             continue
-        word = None if call.answer is None else call.answer.word
-        if word == "store-amnesia" and any(fault.kind == "store_failover" for fault in case.history.faults):
+        verdict = None if call.answer is None else call.answer.verdict
+        if verdict == "store-amnesia" and any(fault.kind == "store_failover" for fault in case.history.faults):
             continue
-        if word == "in-flight" and _is_held_by_the_clock(case, call):
+        if verdict == "in-flight" and _is_held_by_the_clock(case, call):
             continue
-        if word is None or word in AWAY or word in ("in-flight", "unprotected"):
-            yield f"call {call.number}: {word} after all was well again"
+        if verdict is None or verdict in AWAY or verdict in ("in-flight", "unprotected"):
+            yield f"call {call.number}: {verdict} after all was well again"
 
 
 def _is_held_by_the_clock(case: Case, call: Call) -> bool:
@@ -179,7 +179,7 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
         if len(requests) > 1:
             yield f"call {call.number}: sent {len(requests)} times"
         answer = call.answer
-        is_waiter = answer is not None and (answer.word, answer.status) == ("in-flight", 409)
+        is_waiter = answer is not None and (answer.verdict, answer.status) == ("in-flight", 409)
         if requests and is_waiter and not _is_superseded(case, requests[0], call):
             yield f"call {call.number}: waited, and sent"
         if call.reached_gateway is None or call.left_gateway is None or not (is_calm or call.is_final_check):
@@ -223,10 +223,10 @@ def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
             if call.gave_up:
                 continue
             yield f"call {call.number}: no answer without a fault"
-        elif answer.word not in (_HEALTHY if call.key else ("unkeyed",)):
-            yield f"call {call.number}: {answer.status} {answer.word} without a fault"
+        elif answer.verdict not in (_HEALTHY if call.key else ("unkeyed",)):
+            yield f"call {call.number}: {answer.status} {answer.verdict} without a fault"
         elif answer.status >= 500 and answer.nonce is None and not _saw_a_release(case, call):
-            yield f"call {call.number}: {answer.status} {answer.word} of our own without a fault"
+            yield f"call {call.number}: {answer.status} {answer.verdict} of our own without a fault"
 
 
 def _saw_a_release(case: Case, call: Call) -> bool:

@@ -1,0 +1,96 @@
+"""One way for one policy: what decides about a request is asked in one place of the program.
+
+A second place that asks is a second way, which drifts from the first. Operators' commands (`admin`) are no part of a
+request's way, and the stores execute the table of the lifecycle each on its own rows; neither is looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "gateway"
+_ON_THE_WAY = ("http", "protect", "upstream")
+
+# The name of what decides, a method's behind a point, and the function that asks it.
+POLICIES = {
+    # Rule 2: what may be read in two ways.
+    "examine": ["http/handler.py Handler._respond"],
+    "ambiguity": ["http/request.py examine"],
+    "framing_fault": ["http/request.py examine"],
+    # Rules 4 to 7: what it is, and whose.
+    ".identify": ["protect/coordinator.py Coordinator._respond"],
+    "find_key": ["protect/identification.py Identifying.identify"],
+    "scope_of": ["protect/identification.py Identifying.identify"],
+    ".digests": ["protect/identification.py Identifying.identify"],
+    "identity_of": ["protect/identification.py Identifying._keyed"],
+    "taken_now": ["protect/identification.py Identifying.identify"],
+    # Rules 9 to 15: what the record says, to a claim and to a request that does not claim.
+    "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
+    ".claim": ["protect/operations.py Operations._execute"],
+    "replay_of": ["protect/compose.py by_judgement"],
+    "wait_preference": ["protect/duplicates.py _patience"],
+    "may_recover": ["protect/claiming.py Claiming.may_recover"],
+    # The attempt: what is sent, and what came of it.
+    "protected_request": ["protect/attempt.py Attempt._forward"],
+    "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
+    "conclude_answered": ["protect/conclusion.py ClaimedRequest.answered"],
+    "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
+    "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
+    "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
+    "without_answer": ["protect/attempt.py Attempt._settle"],
+    # A service is asked in three ways: to execute once, to say what became of that, and without protection.
+    ".exchange": [
+        "http/passthrough.py _exchange",
+        "protect/attempt.py Attempt._forward",
+        "protect/probing.py Prober._hear",
+    ],
+    # The reply: what a coding becomes, and how it is framed.
+    "decode_unaccepted": ["http/handler.py _decoded"],
+    "is_unaccepted": ["protect/compose.py _unaccepted_by"],
+}
+
+
+def _calls(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The name of each function that is called, a method's behind a point, and the function that calls it."""
+
+    def walk(node: ast.AST, names: tuple[str, ...], inner: bool) -> Iterator[tuple[str, str]]:
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.ClassDef(name=name):
+                    yield from walk(child, (*names, name), inner=False)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    # A function in a function is a part of it.
+                    yield from walk(child, names if inner else (*names, name), inner=True)
+                case ast.Call(func=ast.Name(id=name)):
+                    yield name, ".".join(names)
+                    yield from walk(child, names, inner)
+                case ast.Call(func=ast.Attribute(attr=name)):
+                    yield f".{name}", ".".join(names)
+                    yield from walk(child, names, inner)
+                case _:
+                    yield from walk(child, names, inner)
+
+    yield from walk(module, (), inner=False)
+
+
+@pytest.fixture(scope="module")
+def callers() -> dict[str, list[str]]:
+    """Who calls each function on a request's way."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for room in _ON_THE_WAY:
+        for path in sorted((ROOT / room).glob("*.py")):
+            place = path.relative_to(ROOT)
+            for name, caller in _calls(ast.parse(path.read_text("utf-8"))):
+                found[name].add(f"{place} {caller}".rstrip())
+    return {name: sorted(places) for name, places in found.items()}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_is_asked_in_one_place(policy: str, callers: dict[str, list[str]]) -> None:
+    """The place is the one that is written down."""
+    assert callers.get(policy) == POLICIES[policy]

@@ -40,7 +40,8 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.http.budget import MemoryBudget
-from gateway.http.limits import HEAD_TOO_BIG, Delivery, EdgeSettings, Refusal, delivery_of, refusal_of
+from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, Refusal, refusal_of
+from gateway.http.reader import ReaderWatch, Verdict
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
 from gateway.upstream import keep_alive
@@ -101,20 +102,17 @@ class ClientConnection(web.RequestHandler):
 
     __slots__ = (
         "_body_due",
-        "_delivery",
         "_head_bytes",
         "_held_bytes",
         "_is_closing",
         "_is_held_told",
-        "_look_due",
         "_newest",
         "_newest_bytes",
         "_owner",
+        "_reader",
         "_served",
         "_tunnel",
         "_upgrade_left",
-        "_write_due",
-        "_written_before",
         "gone",
         "has_been_filled",
         "has_ended",
@@ -155,9 +153,8 @@ class ClientConnection(web.RequestHandler):
         # What has yet to come of a request for an upgrade; negative from when something may have come behind one.
         self._upgrade_left = 0
         self._is_closing = False
-        self._delivery: Delivery | None = None
-        self._look_due = self._body_due = self._write_due = math.inf
-        self._written_before = 0
+        self._reader = ReaderWatch(settings)
+        self._body_due = math.inf
         self.task: asyncio.Task[None] | None = None
         # The body of the request that is being answered.
         self._served: Payload | None = None
@@ -240,14 +237,14 @@ class ClientConnection(web.RequestHandler):
 
     async def drain(self) -> None:
         """Wait while the client is slow to read; one that does not read is broken off. Raises `ClientGone`."""
-        if self.writing_paused and not self.gone.is_set():
-            self._watch_writing()
+        if self.writing_paused and self.transport is not None:
+            self._reader.watch_writing(self.transport, self._loop.time())
             try:
                 await self._drain_helper()
             except ConnectionError:
                 raise ClientGone from None
             finally:
-                self._write_due = math.inf
+                self._reader.stop()
         if self.gone.is_set():
             raise ClientGone
 
@@ -306,10 +303,7 @@ class ClientConnection(web.RequestHandler):
         self._resume_transport_reading()
         if transport.can_write_eof() and not self.has_ended:
             transport.write_eof()
-            self._await_reader(self.settings.linger_seconds)
-            if self._delivery is not None and not self._delivery.is_all:
-                # This is too short a time to judge its pace by.
-                self._delivery = None
+            self._reader.watch_end(transport, self._loop.time(), self.settings.linger_seconds)
         else:
             self._close_transport(transport)
 
@@ -322,15 +316,8 @@ class ClientConnection(web.RequestHandler):
             self._close_transport(transport)
 
     def end_if_read(self) -> None:
-        """End a connection that is being closed where its client has everything, and only does not go.
-
-        That is certain when it was so the last time, too.
-        """
-        if self.transport is None:
-            return
-        before, now = self._delivery, delivery_of(self.transport)
-        self._delivery = now
-        if now.is_all and now == before:
+        """End a connection that is being closed where its client has everything, and only does not go."""
+        if self.transport is not None and self._reader.has_read_all():
             # An RST might overtake what it has yet to look at.
             self.transport.abort()
 
@@ -339,12 +326,17 @@ class ClientConnection(web.RequestHandler):
         if now >= self._body_due:
             self._body_due = math.inf
             self.cut_body(Cut.SLOW)
-        if now >= self._write_due:
-            self._look_at_writing()
-        if self._is_closing:
-            if now >= self._look_due and self.transport is not None:
-                self._look_at_reader(self.transport)
-        elif now - self.idle_since > self.settings.keepalive_seconds and not self.is_busy and self._tunnel is None:
+        match self._reader.look(now):
+            case Verdict.BREAK_OFF:
+                self._reader.stop()
+                self.abort()
+            case Verdict.END if self.transport is not None:
+                # An RST might overtake what it has yet to look at.
+                self.transport.abort()
+            case _:
+                pass
+        is_idle = not self.is_busy and self._tunnel is None and not self._is_closing
+        if is_idle and now - self.idle_since > self.settings.keepalive_seconds:
             self.close()
 
     # -- events of the transport --------------------------------------------------------------------------------------
@@ -511,44 +503,6 @@ class ClientConnection(web.RequestHandler):
             self._is_held_told = is_worth_it
             self._owner.begun.hold(self, size_bytes if is_worth_it else 0)
 
-    @property
-    def taken_bytes(self) -> int:
-        """What the client has taken, counted from anywhere; see `Delivery`."""
-        return 0 if self.transport is None else delivery_of(self.transport).taken_bytes
-
-    def _watch_writing(self) -> None:
-        self._write_due = self._loop.time() + self.settings.silence_seconds
-        self._written_before = self.taken_bytes
-
-    def _look_at_writing(self) -> None:
-        """A long response may take longer than any silence, as long as it is being read."""
-        taken_min = self.settings.bytes_per_second_min * self.settings.silence_seconds
-        if self.taken_bytes - self._written_before < taken_min:
-            self._write_due = math.inf
-            self.abort()
-        else:
-            self._watch_writing()
-
     def _close_transport(self, transport: asyncio.Transport) -> None:
         transport.close()
-        self._await_reader(self.settings.silence_seconds)
-
-    def _await_reader(self, seconds: float) -> None:
-        self._is_closing = True
-        self._look_due = self._loop.time() + seconds
-        if self.transport is not None:
-            self._delivery = delivery_of(self.transport)
-
-    def _look_at_reader(self, transport: asyncio.Transport) -> None:
-        """Let a client have what was written for it as long as it reads at a pace, and break off one that does not.
-
-        Closing alone waits for it, for ever if need be.
-        """
-        before, now = self._delivery, delivery_of(transport)
-        self._await_reader(self.settings.silence_seconds)
-        taken_min = self.settings.bytes_per_second_min * self.settings.silence_seconds
-        if now.is_all and now == before:
-            # It has everything, and does not go. An RST might overtake what it has yet to look at.
-            transport.abort()
-        elif before is not None and not now.is_all and now.taken_bytes - before.taken_bytes < taken_min:
-            self.abort()
+        self._reader.watch_end(transport, self._loop.time(), self.settings.silence_seconds)

@@ -12,8 +12,10 @@ from typing import Any
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Verdict
+from gateway.http.connection import ClientConnection
 from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client, Passthrough
+from gateway.http.reader import delivery_of
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
@@ -172,6 +174,12 @@ async def serving(
         stack.push_async_callback(edge.close)
         running = RunningEdge(edge, port, route, taken, facts, upstream)
         yield running
+
+
+def taken_by(connection: ClientConnection) -> int:
+    """How much its client has taken, counted from anywhere."""
+    transport = connection.transport
+    return 0 if transport is None else delivery_of(transport).taken_bytes
 
 
 def post(headers: bytes = b"Idempotency-Key: k\r\n", body: bytes = b"{}", target: bytes = PROTECTED.encode()) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.observe.facts import RequestAnswered
-from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.http import Connection, Response, exchange
 from tests.support.upstream import RecordingUpstream
@@ -177,10 +177,10 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(fields: bytes) 
         got = 0
         # Some of it between any two looks of the edge at its reader, and the rest after a few of them.
         for _ in range(3):
-            due, taken = (connection._look_due, connection._write_due), connection.taken_bytes
-            while connection.taken_bytes == taken:
+            due, taken = connection._reader.due, taken_by(connection)
+            while taken_by(connection) == taken:
                 got += len(await reader.read(1 << 16))
-            await eventually(lambda due=due: (connection._look_due, connection._write_due) != due)  # type: ignore[misc]
+            await eventually(lambda due=due: connection._reader.due != due)  # type: ignore[misc]
         assert got + len(await reader.read()) > LONG_BYTES
         writer.close()
         await writer.wait_closed()

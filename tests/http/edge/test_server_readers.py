@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from gateway.http.limits import EdgeSettings
-from tests.http.edge.harness import HOST, Stream, post, reply, serving
+from tests.http.edge.harness import HOST, Stream, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
 from tests.support.upstream import Answer, Ending, RecordingUpstream
@@ -69,10 +69,10 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(authority: Auth
                 got += await some_of(client)
             # Some of the last part between any two looks of the edge at its reader, and the rest after a few of them.
             for _ in range(4):
-                due, taken = (connection._look_due, connection._write_due), connection.taken_bytes
-                while connection.taken_bytes == taken:
+                due, taken = connection._reader.due, taken_by(connection)
+                while taken_by(connection) == taken:
                     got += await some_of(client)
-                await eventually(lambda due=due: (connection._look_due, connection._write_due) != due)  # type: ignore[misc]
+                await eventually(lambda due=due: connection._reader.due != due)  # type: ignore[misc]
             assert got + await rest_of(client) > LONG_BYTES
         await eventually(lambda: edge.edge.connections == 0)
 

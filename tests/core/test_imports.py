@@ -43,7 +43,7 @@ def test_the_contracts_hold() -> None:
         ("store/base.py", "import apsw", "apsw is imported by"),
         ("protect/__init__.py", "import http_sf", "http_sf is imported at"),
         ("protect/__init__.py", "import prometheus_client", "prometheus_client is imported by"),
-        ("protect/__init__.py", "import yaml", "YAML and pydantic stay"),
+        ("protect/__init__.py", "import yaml", "YAML and pydantic are for"),
         ("protect/__init__.py", "import gateway.store.wall", "Only the composition root"),
         ("upkeep/__init__.py", "import aiohttp", "aiohttp serves"),
         ("wall.py", "import gateway.core", "Every arrow points down"),

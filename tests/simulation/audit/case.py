@@ -141,11 +141,13 @@ class Case:
         return None
 
     def claim(self, sent: Sent) -> Change | None:
-        """The grant under which a request was sent."""
+        """The grant under which a request was sent: a store that lost its memory may give a token once more."""
+        found = None
         for change in self.changes.get(sent.operation_id, ()):
-            if change.event in GRANTS and change.after is not None and change.after.token == sent.token:
-                return change
-        return None
+            is_its = change.event in GRANTS and change.after is not None and change.after.token == sent.token
+            if is_its and change.at <= sent.sent:
+                found = change
+        return found
 
     def record_at(self, operation_id: str, moment: float) -> View | None:
         """The record at a moment of the run, as whoever asked the store then would have got it."""

@@ -112,7 +112,7 @@ class Handler(Generic[R]):
 
     async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
         """Answer one request; whether its connection may serve another one. Raises nothing but cancellation."""
-        task = asyncio.current_task()
+        task = connection.task
         if task is not None:
             self._tasks.add(task)
         exchange = ClientExchange(connection, parsed)

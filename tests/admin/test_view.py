@@ -186,18 +186,18 @@ async def test_the_last_probe_and_the_next() -> None:
     lease = await desk.store.recover(operation_id, record.token, microseconds(90), is_urgent=False)
     assert lease is not None
     assert text_of(await desk.operations.inspect(operation_id))["next probe"] == "under way"
-    await desk.store.put_off(lease, microseconds(120), "answered 500, which no rule explains")
+    await desk.store.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
     desk.memory.clock.advance(60)
     inspected = await desk.operations.inspect(operation_id)
     assert full_json(inspected)["recovery"] == {
         "policy": "probe",
         "probes": 1,
         "last_probe_at": "2027-01-15T08:00:00Z",
-        "last_finding": "answered 500, which no rule explains",
+        "last_finding": "the status is 500, which no rule matches",
         "next_probe_at": "2027-01-15T08:02:00Z",
     }
     text = text_of(inspected)
-    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): answered 500, which no rule explains"
+    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): the status is 500, which no rule matches"
     assert text["next probe"] == "2027-01-15T08:02:00Z (in 1m)"
     assert "2027-01-15T08:02:00Z (in 1m), and sooner for a repeat" in text["what to do"]
     desk.memory.clock.advance(60)

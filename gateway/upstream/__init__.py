@@ -1,7 +1,7 @@
-"""The upstream client: sends a request once, and says what is known of it.
+"""The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the front; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
-`parser` and `response` read, `result` holds the values. `certificates` reads the files for TLS; the edge uses it, too.
+`client` is the interface; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
+`parser` and `response` read, `result` has the result types. `certificates` loads TLS files, for the edge too.
 """
 
 from gateway.upstream.client import Answer, Duplex, Upstream

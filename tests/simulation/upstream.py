@@ -194,7 +194,7 @@ class Client:
             return NotSent(SentNothing.REFUSED, "connection refused")
         content = await _content(body)
         if not may_send():
-            return NotSent(SentNothing.LEASE_LOST, "the permission to send was gone")
+            return NotSent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
         timeout = response_timeout_seconds or self._response_timeout_seconds
         started = self._loop.time()
         sent = self._write_down(request, content, protected)

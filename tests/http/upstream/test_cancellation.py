@@ -241,4 +241,4 @@ async def test_a_body_that_was_given_up_says_so() -> None:
     async with serving(answering(DONE[:-1])) as server, upstream_to(server.port) as client:
         got = await answer(client)
         got.close()
-        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "given up by the caller")
+        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "the caller dropped the rest")

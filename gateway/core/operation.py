@@ -291,9 +291,9 @@ class Erase:
     audit: Audit | None = None
 
 
-LastWord = Complete | Release | Forget | Abandon
+OutcomeCommand = Complete | Release | Forget | Abandon
 """How the holder of a claim reports the outcome of its attempt to a store."""
-HolderCommand = Renew | LastWord
+HolderCommand = Renew | OutcomeCommand
 """Commands of the holder of a claim, fenced on its token and attempt id."""
 ReaderCommand = Claim | Takeover | Prove | Disprove
 """Commands on a record as it was read, fenced on the token that it had then."""

@@ -23,7 +23,7 @@ from gateway.core.operation import (
     Fenced,
     Forget,
     Lapsed,
-    LastWord,
+    OutcomeCommand,
     Release,
     Result,
     Snapshot,
@@ -190,7 +190,7 @@ class Attempt:
                 self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
-    async def _apply(self, command: LastWord) -> Result:
+    async def _apply(self, command: OutcomeCommand) -> Result:
         try:
             async with asyncio.timeout(_SILENCE_SECONDS):
                 return await self._store.apply(command)

@@ -29,7 +29,7 @@ from gateway.core.operation import (
     Fingerprint,
     Identity,
     Lapsed,
-    LastWord,
+    OutcomeCommand,
     ProbeTarget,
     Record,
     Release,
@@ -359,7 +359,7 @@ def _judge(snapshot: Snapshot, ours: Sequence[Fingerprint], terms: Terms) -> Jud
     return judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
 
 
-def _last_word_of(pursuit: _Pursuit, record: Record | None) -> LastWord | None:
+def _last_word_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | None:
     """What ends the claim, if the record is still under it."""
     command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, ResponseHead, StoredResponse
-from gateway.core.operation import Abandon, Complete, Event, Forget, LastWord, Record, Release
+from gateway.core.operation import Abandon, Complete, Event, Forget, OutcomeCommand, Record, Release
 from gateway.core.outcome import Outcome, conclude_answered, conclude_not_sent, conclude_unknown, windows_us
 from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.replay import kept_headers, stored_response
@@ -32,7 +32,7 @@ class Conclusion:
     """
 
     outcome: Outcome
-    command: LastWord
+    command: OutcomeCommand
     reply: Reply
     shared: Reply | None
     detail: str
@@ -134,7 +134,7 @@ class ClaimedRequest:
         doubt: str,
         stored: StoredResponse | None = None,
         headers: Headers = (),
-    ) -> LastWord:
+    ) -> OutcomeCommand:
         match outcome.event:
             case Event.COMPLETE if stored is not None:
                 retention = self.request.route.retention

@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import no_token, step
-from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
+from gateway.core.operation import EVENT_OF, Applied, Complete, OutcomeCommand, Record, Snapshot, microseconds
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
 from gateway.store.journal import EntryId, Journal
@@ -50,7 +50,7 @@ class Journaling:
     async def keep(
         self,
         record: Record,
-        command: LastWord,
+        command: OutcomeCommand,
         *,
         detail: str,
         upstream_seconds: float | None = None,
@@ -112,7 +112,7 @@ class Journaling:
         if kept is not None and kept.record.token == token:
             del self._kept[operation_id]
 
-    def _may_be_over(self, kept: _Kept, command: LastWord) -> bool:
+    def _may_be_over(self, kept: _Kept, command: OutcomeCommand) -> bool:
         """Whether the store, if it took the answer without our hearing so, may have let it go since."""
         passed_us = microseconds(self._clock() - kept.said_seconds)
         return isinstance(command, Complete) and passed_us >= command.replay_us
@@ -122,7 +122,7 @@ class Journaling:
             del self._kept[operation_id]
 
 
-def _anticipated(record: Record, command: LastWord) -> Snapshot:
+def _anticipated(record: Record, command: OutcomeCommand) -> Snapshot:
     """What the table makes of the claim and its outcome. Until when it is replayed is not known yet."""
     result, _ = step(record, command, record.claimed_us, no_token)
     if not isinstance(result, Applied) or result.snapshot.record is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import LastWord, Record, Snapshot
+from gateway.core.operation import OutcomeCommand, Record, Snapshot
 from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.identification import KeyedRequest
@@ -70,7 +70,7 @@ class Operation:
         self.order = order
         self.started_seconds = loop.time()
         self.keeps_body = True
-        self.last_word: LastWord | None = None
+        self.last_word: OutcomeCommand | None = None
         self._record: Record | None = None
         self._lease: Lease | None = None
         self._events = events
@@ -133,7 +133,7 @@ class Operation:
 
     # -- for its task -------------------------------------------------------------------------------------------------
 
-    def granted(self, admission: Granted, lease: Lease, last_word: LastWord) -> None:
+    def granted(self, admission: Granted, lease: Lease, last_word: OutcomeCommand) -> None:
         """The claim was granted, and an attempt is made under it."""
         self._record, self._lease, self.last_word = admission.record, lease, last_word
         self._admission.set_result(admission)

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record, RequestInfo
+from gateway.core.operation import EVENT_OF, Applied, Event, OutcomeCommand, Record, RequestInfo
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempt
@@ -165,7 +165,7 @@ class Operations:
         """Claims that were cut off just now are released if the store answers soon."""
         return Drained(unsaid=await self._claiming.close(_LAST_WORD_SECONDS))
 
-    async def _say(self, record: Record, command: LastWord, why: str) -> Drained:
+    async def _say(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
         """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
         is_late = False
         try:

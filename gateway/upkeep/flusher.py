@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, OutcomeCommand, Release, Result
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
@@ -177,7 +177,7 @@ class Flusher:
             self._on_flushed(command.operation_id, command.token)
 
 
-def _is_overtaken(command: LastWord, result: Result) -> bool:
+def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:
     """Whether the record moved on without this outcome, and deleting it loses no response and no knowledge.
 
     Either the store had applied it and the acknowledgement was lost, or its doubt was ended without it, and an abandon

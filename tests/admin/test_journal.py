@@ -12,7 +12,7 @@ from gateway.admin.view import moment
 from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Complete, LastWord, Release
+from gateway.core.operation import Abandon, Complete, OutcomeCommand, Release
 from gateway.store.journal import EntryId
 from gateway.store.journal.journal import SqliteJournal
 from tests.admin.shell import Shell
@@ -45,7 +45,7 @@ def journal_of(shell: Shell, clock: ManualClock | None = None, owner: str | None
     return SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
 
 
-async def keep(journal: SqliteJournal, *outcomes: LastWord) -> list[EntryId]:
+async def keep(journal: SqliteJournal, *outcomes: OutcomeCommand) -> list[EntryId]:
     return [await journal.append("charge", outcome) for outcome in outcomes]
 
 

@@ -14,7 +14,7 @@ import pytest
 from gateway.admin.answer import read_answer
 from gateway.config import parse
 from gateway.core.message import ResponseHead, StoredResponse
-from gateway.core.operation import Complete, LastWord, Release
+from gateway.core.operation import Complete, OutcomeCommand, Release
 from gateway.store.journal.view import Desk
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
@@ -35,7 +35,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
 
 
-async def left(shell: Shell, *outcomes: LastWord, waiting: tuple[LastWord, ...] = ()) -> None:
+async def left(shell: Shell, *outcomes: OutcomeCommand, waiting: tuple[OutcomeCommand, ...] = ()) -> None:
     """What a gateway left that has gone: these were refused, those wait."""
     journal = journal_of(shell)
     await journal.start()

@@ -1,7 +1,8 @@
 """Outcomes that the durable store has not taken yet, on this host's disk: the contract of a journal.
 
-An outcome is the last word of an attempt (`LastWord`). What a journal has acknowledged is on the disk and stays there
-until it is forgotten. It never decides anything: whether an outcome still holds is the durable store's to say.
+An outcome is the last command of an attempt (`OutcomeCommand`). What a journal has acknowledged is on the disk and
+stays there until it is forgotten. It never decides anything: whether an outcome still holds is the durable store's to
+say.
 
 `journal` is that of a process, out of files (`file`); operators look in by `view`.
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 
 # One operation has as many outcomes as attempts that ended while the store was away.
 OF_ONE_MAX: Final = 20
@@ -34,7 +35,7 @@ class JournalEntry:
 
     entry_id: EntryId
     route: str
-    command: LastWord
+    command: OutcomeCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class KeptOutcome:
 
     entry_id: EntryId
     entry: KeptEntry
-    command: LastWord | None
+    command: OutcomeCommand | None
 
 
 class JournalDesk(Protocol):
@@ -117,14 +118,14 @@ class Journal(Protocol):
     def tally(self) -> JournalTally:
         """How much the journal holds, as of its last change."""
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         """Keep an outcome; it is on the disk when this returns.
 
         Raises `NotApplied` also when the journal is full, `Indefinite` when it may be on the disk, and `Unstorable`
         when it can never be. Cancelled, it may be kept.
         """
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
         """An outcome that waits; None when it does not any more."""
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:

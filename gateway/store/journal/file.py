@@ -39,7 +39,7 @@ from uuid import UUID
 import apsw
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, OutcomeCommand, Release
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
@@ -84,10 +84,10 @@ class Waiting:
 
     row: int
     route: str
-    command: LastWord
+    command: OutcomeCommand
 
 
-def cost_bytes(command: LastWord) -> int:
+def cost_bytes(command: OutcomeCommand) -> int:
     """About how much room an outcome takes."""
     if not isinstance(command, Complete):
         return _ROW_BYTES
@@ -158,7 +158,7 @@ class JournalFile(Committer):
                 raise
         return journal
 
-    def append(self, outcomes: Sequence[tuple[str, LastWord]], now_us: int) -> list[int | Exception]:
+    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand]], now_us: int) -> list[int | Exception]:
         """Write outcomes durably, all at once; where each is, or why it was not written.
 
         Raises `NotApplied` when none was written, and `Indefinite` when that cannot be known.
@@ -193,10 +193,10 @@ class JournalFile(Committer):
 
         return self._look(look)
 
-    def read(self, row: int) -> LastWord | None:
+    def read(self, row: int) -> OutcomeCommand | None:
         """The outcome in a row, None when it does not wait any more. Raises `NotApplied`."""
 
-        def look(cursor: apsw.Cursor) -> LastWord | None:
+        def look(cursor: apsw.Cursor) -> OutcomeCommand | None:
             found = fetch(cursor, statements()["select_entry"], (row,))
             return decode_row(found[0])[1] if found else None
 
@@ -278,7 +278,7 @@ def _counted(cursor: apsw.Cursor) -> Counts:
     return Counts(waiting, refused, used_bytes, oldest_us)
 
 
-def _insert(cursor: apsw.Cursor, route: str, command: LastWord, now_us: int) -> int | Exception:
+def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, now_us: int) -> int | Exception:
     try:
         columns = encode_row(route, command, now_us)
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
@@ -407,7 +407,7 @@ def check_ours(handle: Handle, path: Path) -> None:
 # -- its rows ----------------------------------------------------------------------------------------------------------
 
 
-def encode_row(route: str, command: LastWord, journaled_us: int) -> Row:
+def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
     """An outcome as the columns, in the order of `insert_entry.sql`."""
     replay_us: int | None = None
     remember_us: int | None = None
@@ -432,7 +432,7 @@ def encode_row(route: str, command: LastWord, journaled_us: int) -> Row:
     )
 
 
-def decode_row(columns: Row) -> tuple[str, LastWord]:
+def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
     """Route name and command, of a row as `select_entry.sql` gives it. Raises `NotApplied` when it cannot be read."""
     try:
         return _decoded(columns)
@@ -440,7 +440,7 @@ def decode_row(columns: Row) -> tuple[str, LastWord]:
         raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
 
 
-def _decoded(columns: Row) -> tuple[str, LastWord]:
+def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
     (
         _, version, operation_id, token, attempt_id, event, route,
         replay_us, remember_us, doubt, status, reason, headers, body,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from gateway.core.operation import MICROSECONDS, LastWord
+from gateway.core.operation import MICROSECONDS, OutcomeCommand
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.directories import make_directory
@@ -31,7 +31,7 @@ from gateway.store.worker import Worker
 _LOG = logging.getLogger("gateway")
 
 # An outcome, behind the name of its operation's route.
-_Outcome = tuple[str, LastWord]
+_Outcome = tuple[str, OutcomeCommand]
 
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has beside the spool.
@@ -110,11 +110,11 @@ class SqliteJournal:
             await running.appends.close()
             await running.worker.stop(self._close)
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         """See `Journal`."""
         return await self._started().appends.submit((route, command))
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
         """See `Journal`."""
         return await self._started().worker.run(self._read, entry_id)
 
@@ -259,7 +259,7 @@ class SqliteJournal:
         self._take_tally()
         return answers + [full] * (len(outcomes) - len(taken))
 
-    def _read(self, entry_id: EntryId) -> LastWord | None:
+    def _read(self, entry_id: EntryId) -> OutcomeCommand | None:
         file = self._files.get(entry_id.file)
         return None if file is None else file.read(entry_id.row)
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import apsw
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
@@ -89,7 +89,7 @@ class Desk:
             rows = ask("select_whole_of", operation_id.bytes, OF_ONE_MAX)
         for row in rows:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
-            command: LastWord | None = None
+            command: OutcomeCommand | None = None
             with suppress(NotApplied):
                 _, command = decode_row(columns)
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)

@@ -24,7 +24,7 @@ from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
-from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
+from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
@@ -158,9 +158,9 @@ def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
             assert_never(route.recovery)
 
 
-def _answer_rule(rule: asked.AnswerRule) -> AnswerRule:
+def _answer_rule(rule: asked.ProbeRule) -> ProbeRule:
     where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in rule.where.items())
-    return AnswerRule(rule.statuses, where)
+    return ProbeRule(rule.statuses, where)
 
 
 def _follow(follow: str | None) -> Literal["location"] | Pointer | None:

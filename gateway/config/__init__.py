@@ -55,8 +55,8 @@ from gateway.config.route import (
 from gateway.config.section import RightValues
 from gateway.config.upstream import (
     TCP_USER_TIMEOUT_SECONDS,
-    AnswerRule,
     ProbeRecovery,
+    ProbeRule,
     RouteUpstream,
     Upstream,
     UpstreamTls,
@@ -68,7 +68,6 @@ __all__ = [
     "WORKERS_MAX",
     "Address",
     "Admin",
-    "AnswerRule",
     "ApiKeyScope",
     "BodyKey",
     "ComposedKey",
@@ -85,6 +84,7 @@ __all__ = [
     "Placeholders",
     "PostgresUrl",
     "ProbeRecovery",
+    "ProbeRule",
     "RedisUrl",
     "Route",
     "RouteUpstream",

@@ -106,7 +106,7 @@ def _header_value(value: object) -> object:
 _HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
 
 
-class AnswerRule(Section):
+class ProbeRule(Section):
     """A response to a probe: its status and, where that is not enough, values of its JSON body."""
 
     status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
@@ -135,9 +135,9 @@ class Probe(Section):
         dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], _HeaderValue], Field(max_length=32)
     ] = {}  # noqa: RUF012  copied by the model
     """Headers to send, such as credentials. The caller's are never sent."""
-    done: Annotated[tuple[AnswerRule, ...], Field(min_length=1, max_length=16)]
+    done: Annotated[tuple[ProbeRule, ...], Field(min_length=1, max_length=16)]
     """Responses that mean that it happened; the response is recorded."""
-    never_happened: Annotated[tuple[AnswerRule, ...], Field(max_length=16)] = ()
+    never_happened: Annotated[tuple[ProbeRule, ...], Field(max_length=16)] = ()
     """Responses that mean that nothing happened, once `settle` is over. Any other response is probed again."""
     settle: Annotated[float, Duration("31s", "7d")] | None = None
     """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.

@@ -38,7 +38,7 @@ _FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRule:
+class ProbeRule:
     """Matches responses to a probe by status and by values in the JSON body, as they are written there."""
 
     statuses: frozenset[int]
@@ -66,8 +66,8 @@ class Probe:
     path: str
     method: Literal["GET", "HEAD"] = "GET"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    done: tuple[AnswerRule, ...] = ()
-    never_happened: tuple[AnswerRule, ...] = ()
+    done: tuple[ProbeRule, ...] = ()
+    never_happened: tuple[ProbeRule, ...] = ()
     settle_us: int = 0
     follow: Literal["location"] | Pointer | None = None
     pattern: PathPattern | None = None

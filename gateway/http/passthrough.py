@@ -24,9 +24,9 @@ from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.stopwatch import Stopwatch
-from gateway.upstream import Answer, Duplex, Framing, Lost, NotSent, StreamBody, status_of
+from gateway.upstream import Duplex, Framing, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
-Result = Answer | NotSent | Lost
+Result = UpstreamResponse | NotSent | Lost
 
 
 class Client(Protocol):
@@ -72,7 +72,7 @@ class Passthrough:
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         result = await _exchange(target, head, incoming.body, client)
         self._publish(incoming, route, verdict, stopwatch, result)
-        if isinstance(result, Answer) and result.upgraded is not None:
+        if isinstance(result, UpstreamResponse) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
@@ -96,7 +96,7 @@ class Passthrough:
                 key_field,
                 path,
                 None if route is None else route.name,
-                None if isinstance(result, Answer) else f"{result.reason}: {result.detail}",
+                None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}",
             )
         )
 
@@ -134,7 +134,7 @@ async def _exchange(target: Target, head: RequestHead, body: RequestBody, client
         client.on_gone(None)
         if is_gone:
             # In the very step in which the exchange ended. The cancellation must not meet whatever comes next.
-            if isinstance(result, Answer):
+            if isinstance(result, UpstreamResponse):
                 result.close()
             await asyncio.sleep(0)
             raise ClientGone
@@ -170,12 +170,12 @@ def _pass_on(client: Client, head: ResponseHead) -> None:
 
 
 def _status_of(result: Result) -> int:
-    return result.head.status if isinstance(result, Answer) else status_of(result.reason)
+    return result.head.status if isinstance(result, UpstreamResponse) else status_of(result.reason)
 
 
 def _reply_to(result: Result, route: Route | None) -> Reply:
     match result:
-        case Answer():
+        case UpstreamResponse():
             return _reply(result)
         case NotSent():
             return _not_sent(status_of(result.reason), route)
@@ -185,7 +185,7 @@ def _reply_to(result: Result, route: Route | None) -> Reply:
             assert_never(result)
 
 
-def _reply(answer: Answer) -> Reply:
+def _reply(answer: UpstreamResponse) -> Reply:
     head = answer.head
     headers = response_headers(head.headers)
     if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
@@ -196,7 +196,7 @@ def _reply(answer: Answer) -> Reply:
     return Reply(head.status, head.reason, headers, AnswerStream(answer), length=answer.length)
 
 
-async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
+async def _switch(client: Client, answer: UpstreamResponse, upstream: Duplex) -> None:
     head = answer.head
     try:
         tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.http.connection import ClientConnection, ClientGone
-from gateway.upstream import Answer, BodyLost, Duplex
+from gateway.upstream import BodyLost, Duplex, UpstreamResponse
 
 # The connection stops reading above this, until the upstream takes what is there.
 _BUFFER_BYTES_MAX = 128 * 1024
@@ -109,7 +109,7 @@ class ClientTunnel:
         self._connection.close()
 
 
-async def relay(client: Tunnel, answer: Answer, upstream: Duplex) -> None:
+async def relay(client: Tunnel, answer: UpstreamResponse, upstream: Duplex) -> None:
     """Relay until both directions have ended, or one broke off and took the other with it. Closes both ends."""
     up = asyncio.ensure_future(_relay_up(client, upstream))
     down = asyncio.ensure_future(_relay_down(client, upstream))

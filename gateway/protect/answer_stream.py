@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.protect.reply import BodyCut
-from gateway.upstream import Answer, BodyLost
+from gateway.upstream import BodyLost, UpstreamResponse
 
 
 class AnswerStream:
@@ -11,7 +11,7 @@ class AnswerStream:
 
     __slots__ = ("_answer", "_prefix")
 
-    def __init__(self, answer: Answer, prefix: bytes = b"") -> None:
+    def __init__(self, answer: UpstreamResponse, prefix: bytes = b"") -> None:
         self._answer = answer
         self._prefix = prefix
 

@@ -42,7 +42,7 @@ from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import Indefinite, Store, StoreError, Unstorable
-from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
+from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
@@ -116,7 +116,7 @@ class Attempt:
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
                     return self._claimed.unknown(reason, detail, stopwatch.seconds)
-                case Answer():
+                case UpstreamResponse():
                     return await self._take(result, stopwatch)
                 case _:
                     assert_never(result)
@@ -129,7 +129,7 @@ class Attempt:
         self._operation.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _take(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
+    async def _take(self, answer: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(answer.head.headers):

@@ -50,7 +50,7 @@ from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
-from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
+from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -229,7 +229,7 @@ class Prober:
         match result:
             case NotSent(reason) | Lost(reason):
                 return str(reason)
-            case Answer():
+            case UpstreamResponse():
                 with result:
                     body = await result.body.read_all(max(_BODY_BYTES_MIN, route.keep.body_bytes_max))
                 match body:

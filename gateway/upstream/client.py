@@ -3,8 +3,8 @@
 Owns the order of one exchange: connection, last check of the lease, first byte, head. Its purpose is to know whether a
 byte of the request may have left. Knows nothing of keys, records or outcomes, and logs nothing.
 
-Invariant: `NotSent` means that no byte was written to the network; from the first one on the result is an `Answer` or
-`Lost`, and the request is never sent again.
+Invariant: `NotSent` means that no byte was written to the network; from the first one on the result is an
+`UpstreamResponse` or `Lost`, and the request is never sent again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Duplex:
 
 
 @dataclass(slots=True)
-class Answer:
+class UpstreamResponse:
     """The upstream's head has arrived, its body may still be arriving.
 
     Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes
@@ -123,7 +123,7 @@ class Upstream:
         may_send: Callable[[], bool],
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
-    ) -> Answer | NotSent | Lost:
+    ) -> UpstreamResponse | NotSent | Lost:
         """Send the request once and wait for the head of its response.
 
         `request.headers` are the end-to-end headers including `Host`; those of framing and connection are replaced.
@@ -201,7 +201,7 @@ class Upstream:
         connection: UpstreamConnection,
         receiver: ResponseReceiver,
         on_interim: Callable[[ResponseHead], None] | None,
-    ) -> Answer | Lost:
+    ) -> UpstreamResponse | Lost:
         head = await receiver.wait_head(on_interim)
         if isinstance(head, Lost):
             self._pool.stats.lost += 1
@@ -209,7 +209,7 @@ class Upstream:
         self._pool.stats.answered += 1
         framing = receiver.framing
         upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
-        return Answer(head, framing, receiver.length, receiver, upgraded)
+        return UpstreamResponse(head, framing, receiver.length, receiver, upgraded)
 
     def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
         self._pool.stats.not_sent += 1

@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 
 from gateway.core.message import ResponseHead
-from gateway.upstream import Answer, BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown
+from gateway.upstream import BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse
 from gateway.upstream.response import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
@@ -250,7 +250,7 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
             assert result == Lost(Unknown.TIMEOUT, "nothing arrived in time")
             assert client.stats.lost == 1
         else:
-            assert isinstance(result, Answer)
+            assert isinstance(result, UpstreamResponse)
             if late == "body":
                 loss = await result.body.read_all(100)
             else:
@@ -280,7 +280,7 @@ async def test_permission_is_asked_right_before_the_first_byte() -> None:
         assert result.reason == "lease_lost"
         assert not server.requests
         allowed = True
-        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), Answer)
+        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), UpstreamResponse)
         assert server.accepted == 1
         assert (client.stats.not_sent, client.stats.answered) == (1, 1)
 

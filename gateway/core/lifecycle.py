@@ -200,7 +200,7 @@ def _after_time(record: Record) -> Record | None:
     if row.next is State.IN_DOUBT:
         return replace(record, state=row.next, doubt=LAPSED_DOUBT)
     if row.next is State.TOMBSTONE:
-        return replace(record, state=row.next, response=epitaph(record.response), replay_until_us=0)
+        return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
     return None
 
 
@@ -227,7 +227,7 @@ def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
     return Snapshot(settle(snapshot.record, now_us), now_us)
 
 
-def epitaph(response: StoredResponse | None) -> StoredResponse | None:
+def tombstone_response(response: StoredResponse | None) -> StoredResponse | None:
     """What a tombstone keeps of a response: its status and `Location`."""
     if response is None:
         return None
@@ -346,7 +346,11 @@ def _after(
             return replace(record, state=row.next, last_event=row.event, doubt=command.doubt)
         case Purge():
             return replace(
-                record, state=row.next, last_event=row.event, replay_until_us=0, response=epitaph(record.response)
+                record,
+                state=row.next,
+                last_event=row.event,
+                replay_until_us=0,
+                response=tombstone_response(record.response),
             )
         case Erase():
             return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gateway.core.lifecycle import due_us, epitaph
+from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
@@ -159,7 +159,7 @@ def row_of(values: Sequence[Any]) -> Row | None:
 def with_response(record: Record, reason: bytes | None, headers: bytes | None, body: bytes | None) -> Record:
     """A completed record with what is kept of it elsewhere: its response or, when that has left, a tombstone."""
     if record.response is None or reason is None or headers is None:
-        return replace(record, state=State.TOMBSTONE, response=epitaph(record.response), replay_until_us=0)
+        return replace(record, state=State.TOMBSTONE, response=tombstone_response(record.response), replay_until_us=0)
     return replace(record, response=StoredResponse(record.response.status, reason, unpack_headers(headers), body))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import PLACEHOLDER_DIRECTORY, Config
-from gateway.upstream.certificates import PemError, believing, check_dates
+from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _remarks(files: _Files) -> Iterator[TlsRemark]:
         return
     try:
         if files.ca is not None:
-            believing(files.ca)
+            client_context(files.ca)
         if files.cert is not None and files.key is not None:
             check_dates(files.cert, files.key)
     except PemError as error:

@@ -60,7 +60,7 @@ def check_dates(cert: Path, key: Path) -> None:
             return
 
 
-def believing(ca: Path | None) -> ssl.SSLContext:
+def client_context(ca: Path | None) -> ssl.SSLContext:
     """A client's context that trusts these authorities, or the system's. Raises `PemError`."""
     if ca is not None:
         _expect(ca, _CERTIFICATE, "certificate")

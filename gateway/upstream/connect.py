@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from gateway.upstream.certificates import believing, load_chain
+from gateway.upstream.certificates import client_context, load_chain
 from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
@@ -64,7 +64,7 @@ def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | No
 
     Raises OSError when a file cannot be read or used.
     """
-    context = believing(ca)
+    context = client_context(ca)
     context.set_alpn_protocols(["http/1.1"])
     if cert is not None and key is not None:
         load_chain(context, cert, key)

@@ -147,8 +147,8 @@ def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
                 headers=tuple(
                     (name.encode(), value.get_secret_value().encode()) for name, value in probe.headers.items()
                 ),
-                done=tuple(_answer_rule(rule) for rule in probe.done),
-                never_happened=tuple(_answer_rule(rule) for rule in probe.never_happened),
+                done=tuple(_probe_rule(rule) for rule in probe.done),
+                never_happened=tuple(_probe_rule(rule) for rule in probe.never_happened),
                 settle_us=microseconds(settle_seconds(config, route)),
                 follow=_follow(probe.follow),
                 pattern=route.match.path,
@@ -158,7 +158,7 @@ def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
             assert_never(route.recovery)
 
 
-def _answer_rule(rule: asked.ProbeRule) -> ProbeRule:
+def _probe_rule(rule: asked.ProbeRule) -> ProbeRule:
     where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in rule.where.items())
     return ProbeRule(rule.statuses, where)
 

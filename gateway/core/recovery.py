@@ -225,14 +225,14 @@ def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class ProbeStart:
     """When a probe began, on the store's clock, and for how long that clock had surely not been set ahead by then."""
 
     now_us: int
     steady_seconds: float
 
 
-def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: Began) -> Finding:
+def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: ProbeStart) -> Finding:
     """What a probe's response means. If "done" and "never happened" both match, it means nothing.
 
     "Never happened" counts once no request can arrive any more: `settle` after the last lease ended. A store's clock

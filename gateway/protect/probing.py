@@ -36,11 +36,11 @@ from gateway.core.operation import (
 from gateway.core.outcome import windows_us
 from gateway.core.recovery import (
     AskAgain,
-    Began,
     Done,
     Finding,
     NeverHappened,
     Probe,
+    ProbeStart,
     conclude_probe,
     pause_us,
     probe_target,
@@ -173,7 +173,7 @@ class Prober:
             before = await self._store.read(operation_id)
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
-            began = Began(before.now_us, self._steady_seconds())
+            began = ProbeStart(before.now_us, self._steady_seconds())
             finding, heard = await self._ask(route, policy, before.record, began, target)
             match finding:
                 case Done() if isinstance(heard, _Heard):
@@ -200,7 +200,7 @@ class Prober:
         )
 
     async def _ask(
-        self, route: Route, policy: Probe, record: Record, began: Began, probe: ProbeTarget
+        self, route: Route, policy: Probe, record: Record, began: ProbeStart, probe: ProbeTarget
     ) -> tuple[Finding, _Heard | str]:
         """What the upstream says, and what it said that by."""
         heard = await self._hear(route, policy, policy.method, probe.target, probe.host)

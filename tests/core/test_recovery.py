@@ -26,13 +26,13 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import (
     AskAgain,
-    Began,
     Done,
     Finding,
     Hold,
     NeverHappened,
     Probe,
     ProbeRule,
+    ProbeStart,
     Recovery,
     Resend,
     answered_doubt,
@@ -107,7 +107,7 @@ def finding(
     steady_us: float = math.inf,
 ) -> Finding:
     return conclude_probe(
-        probe, ResponseHead(status, b"", headers), body, RECORD, Began(began_us, steady_us / MICROSECONDS)
+        probe, ResponseHead(status, b"", headers), body, RECORD, ProbeStart(began_us, steady_us / MICROSECONDS)
     )
 
 

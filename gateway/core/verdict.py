@@ -83,7 +83,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         9,
         "the key was used for a different request, whatever its outcome",
-        "422 (a route may say 409 or 400)",
+        "422 (a route may choose 409 or 400)",
         (_V.KEY_REUSED,),
     ),
     Rule(
@@ -98,11 +98,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "409 with the first status and `Location`",
         (_V.RESPONSE_NOT_STORED,),
     ),
-    Rule(12, "completed, and its replay window is over", "410 (a route may say 409 or 204)", (_V.KEY_EXPIRED,)),
+    Rule(12, "completed, and its replay window is over", "410 (a route may choose 409 or 204)", (_V.KEY_EXPIRED,)),
     Rule(
         13,
         "the first request is still running",
-        "waits, then 409 with `Retry-After` (a route may say 429)",
+        "waits, then 409 with `Retry-After` (a route may choose 429)",
         (_V.IN_FLIGHT,),
     ),
     Rule(

@@ -15,11 +15,11 @@ from gateway.core.identity.canonical import Body
 
 PARTS_MAX: Final = 1000
 PART_HEAD_BYTES_MAX: Final = 16 << 10
-PART_FIELDS_MAX: Final = 32
+PART_HEADERS_MAX: Final = 32
 # Small enough for a thread that digests a large body to let others run between two windows.
 _WINDOW_BYTES: Final = 256 << 10
 
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\x00\r\n]*+)")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\x00\r\n]*+)")
 
 
 class _Refused(Exception):
@@ -30,7 +30,7 @@ def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
     """For each part in order its headers and the digest of its content; None where the body is refused.
 
     Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, more
-    than `PARTS_MAX` parts, and a part with more than `PART_FIELDS_MAX` headers or `PART_HEAD_BYTES_MAX` of head.
+    than `PARTS_MAX` parts, and a part with more than `PART_HEADERS_MAX` headers or `PART_HEAD_BYTES_MAX` of head.
     """
     try:
         return framed(*_parts(body, b"--" + boundary))
@@ -79,15 +79,15 @@ def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, 
     if end < 0 or dash_boundary in window[:end]:
         raise _Refused
     lines = window[:end].split(b"\r\n")
-    if len(lines) > PART_FIELDS_MAX:
+    if len(lines) > PART_HEADERS_MAX:
         raise _Refused
-    fields: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
     for line in lines:
-        if (match := _FIELD.fullmatch(line)) is None:
+        if (match := _HEADER.fullmatch(line)) is None:
             raise _Refused
-        fields.append((match[1].lower(), match[2].strip(b" \t")))
-    fields.sort(key=lambda field: field[0])
-    return framed(*[part for field in fields for part in field]), position + end + 4
+        headers.append((match[1].lower(), match[2].strip(b" \t")))
+    headers.sort(key=lambda header: header[0])
+    return framed(*[part for header in headers for part in header]), position + end + 4
 
 
 def _find(body: Body, needle: bytes, start: int) -> int:

@@ -163,17 +163,17 @@ class Gateway:
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
         finally:
             await self._close(grace_seconds)
-        early = drained.said + drained.journaled
-        if early or drained.unsaid or waiting:
+        early = drained.recorded + drained.journaled
+        if early or drained.unrecorded or waiting:
             _LOG.warning(
                 "stopped with %d attempts ended early, %d outcomes left in the journal, %d unrecorded",
                 early,
                 waiting,
-                drained.unsaid,
+                drained.unrecorded,
             )
         if pending := self._store.purges_pending:
             _LOG.warning("stopped before Redis could be told of %d purges: the next gateway to start tells it", pending)
-        return EXIT_WORK_LEFT if drained.unsaid or waiting or pending else EXIT_OK
+        return EXIT_WORK_LEFT if drained.unrecorded or waiting or pending else EXIT_OK
 
     async def _close(self, grace_seconds: float = 0.0) -> None:
         """Give everything back, in the reverse order, whatever fails in between."""

@@ -41,15 +41,17 @@ _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 class Drained:
     """How many attempts a drain ended early: those whose last word the store has, or the journal, or neither.
 
-    A claim that was cut off without an answer, and could not be ended, is `unsaid` too.
+    A claim that was cut off without an answer, and could not be ended, is `unrecorded` too.
     """
 
-    said: int = 0
+    recorded: int = 0
     journaled: int = 0
-    unsaid: int = 0
+    unrecorded: int = 0
 
     def __add__(self, other: Drained) -> Drained:
-        return Drained(self.said + other.said, self.journaled + other.journaled, self.unsaid + other.unsaid)
+        return Drained(
+            self.recorded + other.recorded, self.journaled + other.journaled, self.unrecorded + other.unrecorded
+        )
 
 
 class Operations:
@@ -163,7 +165,7 @@ class Operations:
 
     async def _end_pursuits(self) -> Drained:
         """Claims that were cut off just now are released if the store answers soon."""
-        return Drained(unsaid=await self._claiming.close(_LAST_WORD_SECONDS))
+        return Drained(unrecorded=await self._claiming.close(_LAST_WORD_SECONDS))
 
     async def _say(self, record: Record, command: LastWord, why: str) -> Drained:
         """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
@@ -179,13 +181,13 @@ class Operations:
                     else:
                         if isinstance(result, Applied):
                             self._report_said(record, EVENT_OF[type(command)], why, is_late=is_late)
-                        return Drained(said=1)
+                        return Drained(recorded=1)
         except (TimeoutError, StoreError):
             pass
         try:
             await self._journaling.keep(record, command, detail=why)
         except StoreError:
-            return Drained(unsaid=1)
+            return Drained(unrecorded=1)
         return Drained(journaled=1)
 
     def _report_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:

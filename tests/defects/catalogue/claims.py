@@ -18,10 +18,12 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            answer = await self._say(_Pursuit(command, terms, until))\n",
+                "            admission = await self._apply(_Pursuit(command, terms, until))\n",
                 "            found = await self._store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
-                "            answer = await self._say(_Pursuit(command, terms, until)) if is_free else Seen(found)\n",
+                "            admission = Seen(found)\n"
+                "            if is_free:\n"
+                "                admission = await self._apply(_Pursuit(command, terms, until))\n",
             ),
             Edit(
                 LIFECYCLE,

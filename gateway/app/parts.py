@@ -127,7 +127,7 @@ class Parts:
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
-            look=store.look,
+            look_up=store.look,
         )
         self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
         key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {

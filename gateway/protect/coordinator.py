@@ -67,10 +67,10 @@ class Coordinator:
         events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
-        look: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
+        look_up: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
     ) -> None:
         """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
-        it. `look` looks it up in the fast tier, where that costs less than a claim, and returns None without such a
+        it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None without such a
         tier.
         """
         self._identifying = identifying
@@ -88,7 +88,7 @@ class Coordinator:
             prober=prober,
             recall=recall,
         )
-        self._look = look
+        self._look_up = look_up
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
@@ -238,7 +238,7 @@ class Coordinator:
         number = request.identity.operation_id.int
         lookup = self._lookups.get(number)
         if lookup is None:
-            lookup = self._look(request.identity.operation_id)
+            lookup = self._look_up(request.identity.operation_id)
             if lookup is None:
                 return None
             self._lookups[number] = lookup

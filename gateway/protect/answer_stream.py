@@ -1,4 +1,4 @@
-"""The body of an upstream's answer on its way to a client, as it comes."""
+"""Streams the body of an upstream's response to a client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.upstream import Answer, BodyLost
 
 
 class AnswerStream:
-    """A `reply.ResponseStream` over an answer. `prefix` is what was taken of its body already."""
+    """A `reply.ResponseStream` over an upstream's response. `prefix` is the part of its body that was read already."""
 
     __slots__ = ("_answer", "_prefix")
 
@@ -26,5 +26,5 @@ class AnswerStream:
         return data
 
     def abort(self) -> None:
-        """Give the rest up."""
+        """Give up the rest."""
         self._answer.close()

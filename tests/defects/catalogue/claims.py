@@ -164,7 +164,11 @@ DEFECTS = (
     Defect(
         "renewal-trusted-from-its-end",
         "what remains of a lease is counted from when the answer came",
-        (Edit(LEASES, "self._take(lease, result, started)", "self._take(lease, result, self._clock())"),),
+        (
+            Edit(
+                LEASES, "self._apply_result(lease, result, started)", "self._apply_result(lease, result, self._clock())"
+            ),
+        ),
         ("tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
     ),
     Defect(

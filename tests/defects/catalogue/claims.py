@@ -156,7 +156,7 @@ DEFECTS = (
             Edit(
                 CLAIMING,
                 "result = await self._store.apply(pursuit.command)",
-                "result = await self._store.apply(replace(pursuit.command, attempt_id=uuid4()))",
+                "result = await self._store.apply(replace(pursuit.command, attempt_id=_new_attempt_id()))",
             ),
         ),
         (_CLAIMING + "test_a_lost_answer_is_asked_for_again",),

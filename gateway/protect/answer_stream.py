@@ -9,10 +9,10 @@ from gateway.upstream import Answer, BodyLost
 class AnswerStream:
     """A `reply.ResponseStream` over an upstream's response. `prefix` is the part of its body that was read already."""
 
-    __slots__ = ("_answer", "_prefix")
+    __slots__ = ("_prefix", "_response")
 
-    def __init__(self, answer: Answer, prefix: bytes = b"") -> None:
-        self._answer = answer
+    def __init__(self, response: Answer, prefix: bytes = b"") -> None:
+        self._response = response
         self._prefix = prefix
 
     async def read(self) -> bytes:
@@ -20,11 +20,11 @@ class AnswerStream:
         if self._prefix:
             prefix, self._prefix = self._prefix, b""
             return prefix
-        data = await self._answer.body.read()
+        data = await self._response.body.read()
         if isinstance(data, BodyLost):
             raise BodyCut(data.detail)
         return data
 
     def abort(self) -> None:
         """Give up the rest."""
-        self._answer.close()
+        self._response.close()

@@ -47,9 +47,9 @@ from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
 # How long the store is retried before the journal is tried, too.
-_PATIENCE_SECONDS: Final = 1.0
+_STORE_RETRY_SECONDS: Final = 1.0
 # How long one call of a store that does not respond may take.
-_SILENCE_SECONDS: Final = 3.0
+_APPLY_SECONDS_MAX: Final = 3.0
 
 
 class Attempt:
@@ -129,27 +129,27 @@ class Attempt:
         self._operation.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _read_response(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
+    async def _read_response(self, response: Answer, stopwatch: Stopwatch) -> Conclusion:
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
-        if limit > 0 and not is_event_stream(answer.head.headers):
+        if limit > 0 and not is_event_stream(response.head.headers):
             try:
-                body = await answer.body.read_all(limit)
+                body = await response.body.read_all(limit)
             except BaseException:
-                answer.close()
+                response.close()
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), stopwatch.seconds)
+                    return self._claimed.answered(response.head, body, len(body), stopwatch.seconds)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, stopwatch.seconds, answer.head.status)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
-        answer.body.allow_to_outlast()
-        stream = AnswerStream(answer, prefix)
-        return self._claimed.answered(answer.head, stream, answer.length, stopwatch.seconds)
+        response.body.allow_to_outlast()
+        stream = AnswerStream(response, prefix)
+        return self._claimed.answered(response.head, stream, response.length, stopwatch.seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Record the conclusion in the store or, if that fails, the journal; then publish the result.
@@ -157,7 +157,7 @@ class Attempt:
         Retries both for as long as it takes. A command that is in the journal although the store took it is harmless:
         the store recognises it when it is applied again.
         """
-        patient_until = self._loop.time() + _PATIENCE_SECONDS
+        journal_after = self._loop.time() + _STORE_RETRY_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
         first_tried_seconds: float | None = None
@@ -175,7 +175,7 @@ class Attempt:
                 conclusion = smaller
             except StoreError:
                 is_late = True
-                if self._loop.time() >= patient_until:
+                if self._loop.time() >= journal_after:
                     outcome = await self._journal(conclusion, first_tried_seconds)
                     if outcome is not None:
                         self._operation.last_word = None
@@ -192,7 +192,7 @@ class Attempt:
 
     async def _apply(self, command: LastWord) -> Result:
         try:
-            async with asyncio.timeout(_SILENCE_SECONDS):
+            async with asyncio.timeout(_APPLY_SECONDS_MAX):
                 return await self._store.apply(command)
         except TimeoutError:
             raise Indefinite("the store did not respond in time") from None
@@ -221,7 +221,7 @@ class Attempt:
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
         """Reply to those who wait now that the outcome could not be recorded. Later callers wait for the write.
 
-        That nothing was sent is true whatever the record says, so it is reported as it is.
+        That nothing was sent is true whatever the record is, so it is reported as it is.
         """
         is_unsent = conclusion.outcome.verdict is Verdict.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Verdict.IN_DOUBT, 503)

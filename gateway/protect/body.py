@@ -101,7 +101,7 @@ class WholeBody:
 
     def __init__(self, taken: TakenBody) -> None:
         self._taken = taken
-        # A descriptor that is closed under a reading thread could hand it another request's bytes.
+        # A descriptor that is closed under a reading thread could give it another request's bytes.
         self._lock = threading.Lock()
         self.length: int | None = taken.length
 

@@ -254,7 +254,7 @@ class Claiming:
         """Apply the claim until its result is known, the tries are used up, or patience is over.
 
         Without a result, the claim may have arrived. It is applied again, and from then on no error proves that it did
-        not arrive. An error that says that this command changed nothing is final only if no earlier result was lost.
+        not arrive. An error that proves that this command changed nothing is final only if no earlier result was lost.
         `Amnesic` is always final; an earlier command may have been granted, and is then pursued.
         """
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.

@@ -164,7 +164,7 @@ class Duplicates:
     async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
         """The record, if it has moved on without the attempt that runs here; None if it has not.
 
-        Nobody will get the response to an overtaken attempt: duplicates must neither wait for it nor get its result.
+        No caller may get the result of an overtaken attempt, so duplicates must not wait for it.
         Raises `StoreError` where the lease is over and the record cannot be read.
         """
         if operation.is_exclusive():

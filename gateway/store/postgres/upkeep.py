@@ -27,7 +27,7 @@ from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.rows import row_of
 from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition
 from gateway.store.postgres.statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import Name, Remembered, compare, count_without_route
+from gateway.store.recipes import Name, Remembered, compare, names_without_route
 
 _LOG = logging.getLogger("gateway")
 
@@ -209,7 +209,7 @@ class Upkeep:
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
-            names = count_without_route(await _known(connection), service, operations)
+            names = names_without_route(await _known(connection), service, operations)
             if not names:
                 return {}
             async with transaction(connection, {"lock_timeout": "1s"}):

@@ -79,7 +79,7 @@ async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Pa
     store = {"durable": postgres_url}
     async with house(store, tmp_path):
         why = await refusal(store, tmp_path / "two", route=RENAMED)
-        assert "no living keys yet, but another gateway of this service that runs serves it" in why
+        assert "no living keys yet, but another running gateway of this service serves it" in why
     async with house(store, tmp_path / "two", route=RENAMED) as home:
         assert status_of(await home.send()) == (200, "stored")
 

@@ -171,7 +171,7 @@ async def test_a_journal_that_cannot_be_read(shell: Shell) -> None:
     (state / "journal").write_bytes(b"")
     said = await shell("journal")
     assert (said.code, said.out) == (1, "")
-    assert "journal cannot be read: Not a directory; look as the user of the gateway" in said.err
+    assert "journal cannot be read: Not a directory; run this as the user of the gateway" in said.err
 
 
 async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -> None:

@@ -278,7 +278,7 @@ class SeenFile:
             ) from error
 
     def write(self, seen: Seen) -> None:
-        """Replace the note atomically, with the higher token of the old and the new one. Raises OSError."""
+        """Replace the note atomically; about the same memory, the higher token stays. Raises OSError."""
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
             _lock(directory)

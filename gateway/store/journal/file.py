@@ -166,13 +166,13 @@ class JournalFile(Committer):
             return [_insert(cursor, route, command, now_us) for route, command in outcomes]
 
         if self._is_distrusted:
-            self._look(self._regain_trust)
+            self._query(self._regain_trust)
         return self._transact(write)
 
     def waiting(self, after: int, limit: int, bytes_max: int) -> list[Waiting]:
         """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
 
-        def look(cursor: apsw.Cursor) -> list[Waiting]:
+        def query(cursor: apsw.Cursor) -> list[Waiting]:
             found: list[Waiting] = []
             bytes_ = 0
             # The loop may end before the last row; an open cursor would then go on holding the log.
@@ -189,16 +189,16 @@ class JournalFile(Committer):
                         break
             return found
 
-        return self._look(look)
+        return self._query(query)
 
     def read(self, row: int) -> LastWord | None:
         """The outcome in a row; None when it no longer waits. Raises `NotApplied`."""
 
-        def look(cursor: apsw.Cursor) -> LastWord | None:
+        def query(cursor: apsw.Cursor) -> LastWord | None:
             found = fetch(cursor, statements()["select_entry"], (row,))
             return decode_row(found[0])[1] if found else None
 
-        return self._look(look)
+        return self._query(query)
 
     def forget(self, rows: Sequence[int]) -> None:
         """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
@@ -220,7 +220,7 @@ class JournalFile(Committer):
 
     def recount(self) -> None:
         """Count again, because an operator may have deleted refused outcomes. Raises `NotApplied`."""
-        self.counts = self._look(_counted)
+        self.counts = self._query(_counted)
 
     def close(self) -> None:
         """Release the file, and remove it when it is empty. Otherwise another process adopts it."""
@@ -255,7 +255,7 @@ class JournalFile(Committer):
         if owner != [(belongs_to,)]:
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
-    def _look(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def _query(self, work: Callable[[apsw.Cursor], T]) -> T:
         cursor = self.cursor()
         try:
             return work(cursor)

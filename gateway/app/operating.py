@@ -31,7 +31,7 @@ from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
-from gateway.store.recipes import beside, what_would_be_lost, without_route
+from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.tiered import Tiered
 
 
@@ -137,7 +137,7 @@ async def check_store(config: Config) -> list[str]:
             await store.start()
             agreement = await store.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
-                raise StartRefused(what_would_be_lost(serving, agreement.conflicts))
+                raise StartRefused(conflicts_text(serving, agreement.conflicts))
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
         finally:
             await store.close()
@@ -146,6 +146,6 @@ async def check_store(config: Config) -> list[str]:
     except StoreError as error:
         raise OperatingError(f"the store could not be read: {error}") from error
     return [
-        *(beside(serving, neighbour) for neighbour in agreement.neighbours),
-        *(without_route(operation, alive) for operation, alive in sorted(count_without_route.items())),
+        *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
+        *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
     ]

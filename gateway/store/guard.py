@@ -28,7 +28,7 @@ from gateway.observe.facts import Events, MemoryChanged, StoreCalled
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
 from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
-from gateway.store.recipes import beside, what_would_be_lost, without_route
+from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
@@ -109,9 +109,9 @@ class EpochGuard(Forwarding):
                 "compare_configuration", lambda: self._behind.compare_configuration(self._serving)
             )
             if agreement.conflicts:
-                raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
+                raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
             for neighbour in agreement.neighbours:
-                _LOG.warning("%s", beside(self._serving, neighbour))
+                _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._compare_memory(self._call)
@@ -133,7 +133,7 @@ class EpochGuard(Forwarding):
             )
             return
         for operation, alive in sorted(keys_without_route.items()):
-            _LOG.warning("%s", without_route(operation, alive))
+            _LOG.warning("%s", without_route_warning(operation, alive))
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False

@@ -215,7 +215,7 @@ def names_without_route(known: Collection[Remembered], service: str, operations:
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-def what_would_be_lost(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
+def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
     """Explain why a gateway must not start, and what to do."""
     return "; ".join(_loss(serving, conflict) for conflict in conflicts)
 
@@ -262,7 +262,7 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
 
 
-def beside(serving: Serving, neighbour: Neighbour) -> str:
+def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
     """The warning to an operator who may have renamed a service without stopping it."""
     return (
         f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
@@ -272,7 +272,7 @@ def beside(serving: Serving, neighbour: Neighbour) -> str:
     )
 
 
-def without_route(operation: str, alive: int) -> str:
+def without_route_warning(operation: str, alive: int) -> str:
     """The warning about the keys of an operation that no route leads to."""
     return (
         f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "

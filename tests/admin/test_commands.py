@@ -352,7 +352,9 @@ async def test_no_store(tmp_path: Path) -> None:
     shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
     said = await shell("inspect", "--list")
     assert said.code == 1
-    assert said.err.startswith("idempotency-gateway: the store is not there, or its schema is older than this program")
+    assert said.err.startswith(
+        "idempotency-gateway: the store does not exist, or its schema is older than this program"
+    )
     assert not (tmp_path / "store").exists()
 
 

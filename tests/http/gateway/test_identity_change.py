@@ -145,7 +145,7 @@ async def test_check_of_a_store_that_was_never_used(postgres_url: str, tmp_path:
     for store in (sqlite_store(tmp_path), {"durable": postgres_url}):
         said = await shell_of(store, tmp_path)("check", "--store")
         assert (said.code, said.err) == (0, "")
-        assert "note: the store holds nothing that this program could compare" in said.out
+        assert "note: the store has nothing to compare yet" in said.out
     assert not (tmp_path / "store").exists()
     assert not await postgres.is_migrated(postgres_url)
 

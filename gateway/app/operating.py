@@ -86,7 +86,7 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
     return AdminApi(
         operations_on(config, store, journal_look(config)),
         config.admin.token.get_secret_value(),
-        answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
+        response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
 
 

@@ -77,7 +77,7 @@ async def test_what_waits_and_what_was_refused(shell: Shell) -> None:
         assert "note: waiting: " in said.err
         assert "note: refused: " in said.err
         # Of an attempt before the one that is in doubt, it would be taken for leave to run the operation again.
-        assert "its own attempt had no effect, and nothing of one under a higher token" in said.err
+        assert "its own attempt had no effect, and says nothing about one under a higher token" in said.err
         (refused,) = (await shell("journal", "--state", "refused", "--format", "jsonl")).rows()
         assert refused.pop("age_seconds") >= 0
         assert refused == {
@@ -198,7 +198,7 @@ async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -
         own_postgres.start()
         shown = await shell("inspect", row["operation_id"])
         assert "journal here      complete 201 under token 1, body of 7 bytes, waiting since " in shown.out
-        assert "what to do        Wait: the journal of this host has how it ended; " in shown.out
+        assert "what to do        Wait: its outcome is in the journal of this host; " in shown.out
         (about,) = (await shell("inspect", row["operation_id"], "--format", "jsonl")).rows()
         assert [each["state"] for each in about["journal"]] == ["waiting"]
         await gateway.start()

@@ -341,7 +341,7 @@ def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
     if record.response is not None:
         about = described(inspected.snapshot, has_body=True)["response"]
         size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
-        yield _line("answer", f"{about['status']}, body {about['body']}{size}")
+        yield _line("response", f"{about['status']}, body {about['body']}{size}")
         if (location := location_of(record.response)) is not None:
             yield _line("location", location)
 

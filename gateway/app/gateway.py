@@ -131,7 +131,7 @@ class Gateway:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
         count = self.coordinator.in_flight
         return f"{count} {'operation' if count == 1 else 'operations'} in flight"
 
@@ -143,7 +143,7 @@ class Gateway:
         """Stop in order; returns the exit code.
 
         `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
-        not told of a purge.
+        not notified of a purge.
         """
         config = self._config.shutdown
         loop = asyncio.get_running_loop()
@@ -172,7 +172,9 @@ class Gateway:
                 drained.unsaid,
             )
         if pending := self._store.purges_pending:
-            _LOG.warning("stopped before Redis could be told of %d purges: the next gateway to start tells it", pending)
+            _LOG.warning(
+                "stopped with %d purges that did not reach Redis: the next gateway to start repeats them", pending
+            )
         return EXIT_WORK_LEFT if drained.unsaid or waiting or pending else EXIT_OK
 
     async def _close(self, grace_seconds: float = 0.0) -> None:

@@ -36,7 +36,7 @@ class Server(Protocol):
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
 
     async def stop(self) -> int:
         """Stop in order; returns the exit code."""

@@ -8,7 +8,7 @@ The order of starting: one worker starts first, because a mistake is the same fo
 others follow together. A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile
 another one listens on its seat. When none serves and a new one cannot start either, the gateway gives up.
 
-The order of stopping: all workers are told at once, and each stops as a single gateway does. Those that have not ended
+The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
 in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
 """
 
@@ -99,7 +99,7 @@ class Supervisor:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
         return "what the workers have in flight"
 
     def skip_delay(self) -> None:

@@ -229,7 +229,7 @@ class Metrics:
         )
         self._workers = self._gauge(
             "idempotency_workers",
-            "Processes of this gateway; of a silent one, which does not answer, the numbers are the last known",
+            "Processes of this gateway; a silent one does not respond, and its numbers are the last known",
             Rule.OWN,
             state=("serving", "silent", "absent"),
         )
